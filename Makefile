@@ -61,8 +61,8 @@ test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9
 	scripts/test-e2e test_iscsi
 
 .PHONY: test-s3
-test-s3: setup-test build-test ## S3 only, by boto3: files and objects, errors, races, kill -9
-	scripts/test-e2e test_s3
+test-s3: setup-test build-test ## S3 only: boto3, AWS CLI and rclone with a large tree, errors, races, kill -9
+	CAIRN_S3_TREE=$${CAIRN_S3_TREE:-/usr/share/doc} scripts/test-e2e test_s3 test_s3_buckets test_s3_clients test_s3_hostile
 
 .PHONY: console
 console: setup-console ## Build the console's pages from console/src into console/dist, which is committed

@@ -10,6 +10,7 @@ import random
 import socket
 import threading
 import unittest.mock
+import zlib
 
 from lib import harness, libnfs, s3
 from lib.worlds import WorldTest, content
@@ -233,6 +234,23 @@ class S3(WorldTest):
         self.assertEqual(self.client.head_object(**place)["Metadata"], {"m": "1"})
         with self.fails("NoSuchUpload", 404):
             complete(parts)
+        # Uploads are listed as objects are.
+        keys = ["a", "d/1", "d/2", "e/1", "f"]
+        begun = {key: self.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"] for key in keys}
+        found: list[str] = []
+        marker: dict[str, str] = {}
+        while True:
+            page = self.client.list_multipart_uploads(Bucket=BUCKET, Delimiter="/", MaxUploads=1, **marker)
+            found += [entry["Key"] for entry in page.get("Uploads", [])]
+            found += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
+            if not page["IsTruncated"]:
+                break
+            marker = {"KeyMarker": page["NextKeyMarker"]}
+            if page.get("NextUploadIdMarker"):
+                marker["UploadIdMarker"] = page["NextUploadIdMarker"]
+        self.assertEqual(found, ["a", "d/", "e/", "f"])
+        for key, upload in begun.items():
+            self.client.abort_multipart_upload(Bucket=BUCKET, Key=key, UploadId=upload)
         # What is given up takes no space.
         used = self.used_bytes()
         upload = self.client.create_multipart_upload(**place)["UploadId"]
@@ -245,6 +263,47 @@ class S3(WorldTest):
         with self.fails("NoSuchUpload", 404):
             self.client.list_parts(**place, UploadId=upload)
         harness.wait_until(lambda: self.used_bytes() <= used, SPACE_BACK_SECONDS_MAX, "the space of parts")
+
+    def test_checksums_of_uploads_in_parts(self):
+        self.s3_server()
+        parts = [os.urandom(PART_LEN_BYTES), os.urandom(1000)]
+        place = {"Bucket": BUCKET, "Key": "sums"}
+        sums = [hashlib.sha256(part).digest() for part in parts]
+        of_sums = base64.b64encode(hashlib.sha256(b"".join(sums)).digest()).decode() + "-2"
+        whole = base64.b64encode(zlib.crc32(b"".join(parts)).to_bytes(4, "big")).decode()
+        for algorithm, kind, want in (("SHA256", "COMPOSITE", of_sums), ("CRC32", "FULL_OBJECT", whole)):
+            made = self.client.create_multipart_upload(**place, ChecksumAlgorithm=algorithm, ChecksumType=kind)
+            self.assertEqual((made["ChecksumAlgorithm"], made["ChecksumType"]), (algorithm, kind))
+            upload, done, name = made["UploadId"], [], f"Checksum{algorithm}"
+            for number, body in enumerate(parts, 1):
+                sent = self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=body, ChecksumAlgorithm=algorithm)
+                done.append({"PartNumber": number, "ETag": sent["ETag"], name: sent[name]})
+            listed = self.client.list_parts(**place, UploadId=upload)
+            self.assertEqual([part[name] for part in listed["Parts"]], [part[name] for part in done])
+            self.assertEqual(listed["ChecksumType"], kind)
+
+            def complete(parts, upload=upload, **more):
+                wanted = {"Parts": parts}
+                return self.client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload=wanted, **more)
+
+            with self.fails("InvalidPart", 400):
+                complete([done[0] | {name: done[1][name]}, done[1]])
+            if kind == "FULL_OBJECT":
+                with self.fails("BadDigest", 400):
+                    complete(done, ChecksumCRC32="AAAAAA==")
+            finished = complete(done)
+            self.assertEqual((finished[name], finished["ChecksumType"]), (want, kind))
+            head = self.client.head_object(**place, ChecksumMode="ENABLED")
+            self.assertEqual((head[name], head["ChecksumType"]), (want, kind))
+            wanted = ["ETag", "Checksum", "ObjectParts", "ObjectSize", "StorageClass"]
+            told = self.client.get_object_attributes(**place, ObjectAttributes=wanted)
+            self.assertEqual(told["Checksum"][name], want)
+            self.assertEqual(told["ObjectSize"], PART_LEN_BYTES + 1000)
+            self.assertEqual([part["Size"] for part in told["ObjectParts"]["Parts"]], [PART_LEN_BYTES, 1000])
+            self.assertEqual(self.get("sums"), b"".join(parts))
+        for algorithm, kind in (("SHA1", "FULL_OBJECT"), ("CRC64NVME", "COMPOSITE")):
+            with self.fails("InvalidRequest", 400):
+                self.client.create_multipart_upload(**place, ChecksumAlgorithm=algorithm, ChecksumType=kind)
 
     def used_bytes(self):
         (volume,) = json.loads(self.world.cairn("volume", "list", "--json").stdout)["volumes"]
@@ -282,6 +341,13 @@ class S3(WorldTest):
             self.client.delete_bucket(Bucket=BUCKET)
         with self.fails("MetadataTooLarge", 400):
             self.put("a", b"data", Metadata={"m": "x" * 4000})
+        # What would not be so is not promised.
+        with self.fails("NotImplemented", 501):
+            self.put("a", b"data", ServerSideEncryption="AES256")
+        with self.fails("InvalidRequest", 400):
+            self.put("a", b"data", ObjectLockLegalHoldStatus="ON")
+        with self.fails("NotImplemented", 501):
+            self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
         presigned = self.client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "there"}, ExpiresIn=60)
         self.assertIn("200", self.raw(f"GET {presigned.partition(str(self.port))[2]} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"))
         self.assertIn("AccessDenied", self.raw(f"GET /{BUCKET}/there HTTP/1.1\r\nHost: x\r\n"))

@@ -126,6 +126,11 @@ class Mount:
         self._check(_lib.nfs_readlink(self._nfs, _path(path), target, len(target)), f"readlink {path}")
         return target.value.decode()
 
+    def utimes(self, path, seconds):
+        """Sets access and modification time."""
+        times = (ctypes.c_long * 4)(int(seconds), 0, int(seconds), 0)
+        self._check(_lib.nfs_utimes(self._nfs, _path(path), times), f"utimes {path}")
+
     def names(self, path):
         """The names in a directory, without `.` and `..`."""
         directory = ctypes.c_void_p()

@@ -1,12 +1,17 @@
-"""S3 clients for tests: boto3, from an environment that `scripts/setup s3` makes.
+"""S3 clients for tests: boto3 and the AWS CLI, from an environment that `scripts/setup s3` makes; requests signed by hand.
 
 Owns: finding it, clients for a server of a test. Must not know: what is tested.
 """
 
+import contextlib
+import datetime
 import functools
+import hashlib
+import hmac
 import importlib
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -42,12 +47,76 @@ class Keys:
         self.id, self.secret = (json.loads(made)[name] for name in ("id", "secret"))
 
 
-def client(port, keys, secret=None, **settings):
+def aws_cli():
+    """The words that begin a command of the AWS CLI."""
+    packages = pathlib.Path(boto3().__file__).parent.parent
+    return [str(packages.parent.parent.parent / "bin" / "python"), "-m", "awscli"]
+
+
+def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None, **settings):
     """A client of a server's port that does not try again."""
     clients = boto3()
     config = importlib.import_module("botocore.config")
     options = {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, "max_pool_connections": 64} | settings
     return clients.client(
-        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name=REGION, aws_access_key_id=keys.id,
-        aws_secret_access_key=secret or keys.secret, config=config.Config(**options),
+        "s3", endpoint_url=f"{scheme}://{host}:{port}", region_name=REGION, aws_access_key_id=keys.id,
+        aws_secret_access_key=secret or keys.secret, config=config.Config(**options), verify=verify,
     )
+
+
+class Signer:
+    """Requests signed by hand, so that each part can be wrong (Signature Version 4)."""
+
+    def __init__(self, port, keys):
+        self.port, self.keys = port, keys
+        self.host = f"127.0.0.1:{port}"
+
+    def _key(self, day):
+        key = f"AWS4{self.keys.secret}".encode()
+        for word in (day, REGION, "s3", "aws4_request"):
+            key = hmac.digest(key, word.encode(), "sha256")
+        return key
+
+    def sign(self, method, path, payload="UNSIGNED-PAYLOAD", when=None, **headers):
+        """The headers of a request, and what signs its chunks."""
+        now = when or datetime.datetime.now(datetime.timezone.utc)
+        day, time = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
+        path, _, query = path.partition("?")
+        signed = {"host": self.host, "x-amz-content-sha256": payload, "x-amz-date": time}
+        signed |= {name.replace("_", "-"): value for name, value in headers.items()}
+        names = ";".join(sorted(signed))
+        lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+        words = sorted(part if "=" in part else f"{part}=" for part in query.split("&") if part)
+        request = "\n".join([method, path, "&".join(words), lines, names, payload])
+        scope = f"{day}/{REGION}/s3/aws4_request"
+        text = "\n".join(["AWS4-HMAC-SHA256", time, scope, hashlib.sha256(request.encode()).hexdigest()])
+        signature = hmac.digest(self._key(day), text.encode(), "sha256").hex()
+        signed["authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={self.keys.id}/{scope}, SignedHeaders={names}, Signature={signature}"
+        )
+        return signed, (time, scope, signature, self._key(day))
+
+    @staticmethod
+    def chunk(data, state):
+        """A chunk of a body with its signature, and what signs the next one."""
+        time, scope, before, key = state
+        empty = hashlib.sha256().hexdigest()
+        text = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", time, scope, before, empty, hashlib.sha256(data).hexdigest()])
+        signature = hmac.digest(key, text.encode(), "sha256").hex()
+        return f"{len(data):x};chunk-signature={signature}\r\n".encode() + data + b"\r\n", (time, scope, signature, key)
+
+    def send(self, method, path, headers, body=b"", ends=False):
+        """Status and body of the answer. `ends`: nothing comes after this, whatever was said."""
+        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with socket.create_connection(("127.0.0.1", self.port), 30) as stream:
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                stream.sendall(head.encode("latin-1") + b"connection: close\r\n\r\n" + body)
+                if ends:
+                    stream.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while part := stream.recv(65536):
+                    answer += part
+        first, _, rest = answer.partition(b"\r\n\r\n")
+        words = first.split(b" ")
+        return int(words[1]) if len(words) > 1 else 0, rest.decode(errors="replace")

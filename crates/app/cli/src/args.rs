@@ -98,7 +98,7 @@ pub enum Command {
     Rm(RmArgs),
     /// Show everything about files on an NFS server
     Stat(StatArgs),
-    /// Benchmarks: four corners, IOzone, IOR, metadata, on a mounted path or an NFS server
+    /// Benchmarks: four corners, IOzone, IOR, metadata, objects, on a mounted path or a server
     #[command(subcommand)]
     Bench(Box<BenchCommand>),
     /// Plan storage: which design, how big, its cost, its performance, a template that deploys it
@@ -660,6 +660,12 @@ mod tests {
             ),
             ("bench four-corners iscsi://h/iqn.a", false),
             ("bench four-corners s3://bucket", false),
+            (
+                "bench objects s3://AK:se/cret@h:9000/bucket --size 4KiB,1MiB -n 100 -c 8 --runtime 5s --operations put,get",
+                true,
+            ),
+            ("bench objects s3://AK@h/bucket", false),
+            ("bench objects s3://h/bucket --operations copy", false),
             ("bench four-corners smb://host/share", false),
             (
                 "bench iozone /mnt -e -s 120GiB -i 0,1 -r 1MiB -t 8 --clients a,b:7118 --token-file t",

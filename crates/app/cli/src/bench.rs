@@ -19,9 +19,10 @@ use cairn_bench::nfs_engine::NfsEngine;
 use cairn_bench::path_engine::PathEngine;
 use cairn_bench::plan::DataPattern;
 use cairn_bench::result::{RunResult, load};
+use cairn_bench::s3_engine::S3Engine;
 use cairn_bench::suite::{
-    Job, Local, Plan, SuiteError, Target, four_corners, ior, iozone, metadata, rfc3339_utc, run,
-    text,
+    Job, Local, Plan, SuiteError, Target, four_corners, ior, iozone, metadata, objects,
+    rfc3339_utc, run, text,
 };
 use cairn_bench::{import, report};
 use tokio::net::TcpListener;
@@ -57,6 +58,10 @@ pub fn bench(command: &BenchCommand) -> Result<ExitCode, Failure> {
             &[Box::new(|clients| {
                 metadata::plan(&args.settings(), clients)
             })],
+        ),
+        BenchCommand::Objects(args) => measure(
+            &args.run,
+            &[Box::new(|clients| objects::plan(&args.settings(), clients))],
         ),
         BenchCommand::All(args) => measure(
             &args.run,
@@ -174,6 +179,7 @@ fn engine(target: &Target) -> Result<Box<dyn Engine>, EngineError> {
     Ok(match target {
         Target::Nfs(url) => Box::new(NfsEngine::new(url)?),
         Target::Iscsi(url) => Box::new(IscsiEngine::new(url)),
+        Target::S3(url) => Box::new(S3Engine::new(url)),
         Target::Path(path) => Box::new(PathEngine::new(path)?),
     })
 }

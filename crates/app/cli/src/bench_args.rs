@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cairn_base::units::parse_size;
-use cairn_bench::suite::{Target, four_corners, ior, iozone, metadata, parse_duration};
+use cairn_bench::suite::{Target, four_corners, ior, iozone, metadata, objects, parse_duration};
 use clap::{Args, Subcommand};
 
 use crate::exit::Failure;
@@ -19,7 +19,9 @@ pub enum BenchCommand {
     Ior(IorArgs),
     /// Create, stat, list, rename and remove files (as with mdtest)
     Metadata(MetadataArgs),
-    /// All four with usual settings; a result file for each
+    /// Put, get, list and delete objects of a bucket, and a mix of them (over S3)
+    Objects(ObjectsArgs),
+    /// The first four with usual settings; a result file for each
     All(AllArgs),
     /// Generate load for a coordinator on another machine
     Agent(AgentArgs),
@@ -35,7 +37,8 @@ pub enum BenchCommand {
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// A directory (of a mounted file system, measured by fio), or, measured without a mount,
-    /// nfs://HOST[:PORT]/EXPORT or iscsi://HOST[:PORT]/TARGET/LUN
+    /// nfs://HOST[:PORT]/EXPORT, iscsi://HOST[:PORT]/TARGET/LUN or s3://[KEY:SECRET@]HOST[:PORT]/BUCKET (without a key that of
+    /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)
     pub target: Target,
     /// Let these agents generate the load together: HOST[:PORT], separated by commas
     #[arg(
@@ -233,6 +236,44 @@ impl IorArgs {
             iterations: self.iterations,
             direct: self.direct,
             depth: self.depth,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ObjectsArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Bytes of an object
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4KiB,8MiB", value_parser = parse_size)]
+    pub size: Vec<u64>,
+    /// Objects of each worker
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = objects::OBJECTS_DEFAULT)]
+    pub objects: u64,
+    /// Workers on each client, each with one request in flight
+    #[arg(long, short = 'c', value_name = "COUNT", default_value_t = objects::JOBS_DEFAULT)]
+    pub concurrency: u32,
+    /// How long objects are put, read and mixed: again and again; without it each object is put and read once
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub runtime: Option<Duration>,
+    /// What is measured, in this order: put, get, list, mixed, delete, delete-many
+    #[arg(
+        long,
+        value_name = "OPERATION,...",
+        value_delimiter = ',',
+        default_value = "put,get,list,mixed,delete-many"
+    )]
+    pub operations: Vec<objects::Operation>,
+}
+
+impl ObjectsArgs {
+    pub fn settings(&self) -> objects::Settings {
+        objects::Settings {
+            sizes: self.size.clone(),
+            objects: self.objects,
+            jobs: self.concurrency,
+            runtime: self.runtime,
+            operations: self.operations.iter().map(|it| it.0).collect(),
         }
     }
 }

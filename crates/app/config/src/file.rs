@@ -88,6 +88,28 @@ const KEYS: &[(&str, Setter)] = &[
         settings.rpcbind = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("s3_audit", |settings, value, _| {
+        settings.s3_audit = Some(yes_or_no(value)?);
+        Ok(())
+    }),
+    ("s3_certificate", |settings, value, folder| {
+        settings.s3_certificate = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+    ("s3_domain", |settings, value, _| {
+        let list = value
+            .as_array()
+            .ok_or("is a list of domains: s3_domain = [\"s3.example.org\"]")?;
+        settings.s3_domain = list
+            .iter()
+            .map(|item| Ok(text(item.get_ref())?.to_owned()))
+            .collect::<Result<_, String>>()?;
+        Ok(())
+    }),
+    ("s3_key", |settings, value, folder| {
+        settings.s3_key = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("scrub_rate", |settings, value, _| {
         word(&mut settings.scrub_rate, value)
     }),
@@ -223,6 +245,10 @@ mod tests {
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
             listen_s3 = "0.0.0.0:9000"
+            s3_audit = true
+            s3_certificate = "s3.crt"
+            s3_key = "/etc/s3.key"
+            s3_domain = ["s3.example.org"]
             listen_admin = "localhost:0"
             rpcbind = true
             cluster_dir = "cluster"
@@ -246,6 +272,10 @@ mod tests {
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: Some("0.0.0.0:3260".parse().unwrap()),
             listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
+            s3_audit: Some(true),
+            s3_certificate: Some("/etc/cairn/s3.crt".into()),
+            s3_key: Some("/etc/s3.key".into()),
+            s3_domain: vec!["s3.example.org".to_owned()],
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),

@@ -104,6 +104,19 @@ pub struct Settings {
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_s3: Option<SocketAddr>,
+    /// Write a line to the log for each request of S3: who asked for what, and the answer's status
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub s3_audit: Option<bool>,
+    /// Speak HTTPS with S3 clients, with this certificate and those that signed it (PEM); one that is put in its place is used
+    /// within seconds
+    #[arg(long, value_name = "PATH")]
+    pub s3_certificate: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(long, value_name = "PATH")]
+    pub s3_key: Option<PathBuf>,
+    /// Take names of hosts below this domain for buckets: photos.s3.example.org with s3.example.org; repeat the flag for more
+    #[arg(long, value_name = "DOMAIN")]
+    pub s3_domain: Vec<String>,
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
@@ -184,6 +197,17 @@ pub(crate) fn check_memory_limit(limit: Size) -> Result<(), String> {
     ))
 }
 
+fn check_domain(domain: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_plain);
+    match domain.split('.').all(is_label) {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{domain}\" is no domain: write s3.example.org, without a port"
+        )),
+    }
+}
+
 pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
     if (1..=THREADS_MAX).contains(&threads) {
         return Ok(());
@@ -221,6 +245,14 @@ impl Settings {
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_iscsi: self.listen_iscsi.or(below.listen_iscsi),
             listen_s3: self.listen_s3.or(below.listen_s3),
+            s3_audit: self.s3_audit.or(below.s3_audit),
+            s3_certificate: self.s3_certificate.or(below.s3_certificate),
+            s3_key: self.s3_key.or(below.s3_key),
+            s3_domain: if self.s3_domain.is_empty() {
+                below.s3_domain
+            } else {
+                self.s3_domain
+            },
             listen_admin: self.listen_admin.or(below.listen_admin),
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
@@ -253,6 +285,9 @@ impl Settings {
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
             listen_s3: self.listen_s3,
+            s3_audit: self.s3_audit.unwrap_or(false),
+            s3_certificate: self.s3_certificate.zip(self.s3_key),
+            s3_domains: self.s3_domain,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
@@ -306,6 +341,14 @@ impl Settings {
                 ));
             }
         }
+        if self.s3_certificate.is_some() != self.s3_key.is_some() {
+            refuse("s3_certificate and s3_key belong together: give both, or neither".to_owned());
+        }
+        for domain in &self.s3_domain {
+            if let Err(why) = check_domain(domain) {
+                refuse(format!("s3_domain: {why}"));
+            }
+        }
         if let Some(Err(why)) = self.memory_limit.map(check_memory_limit) {
             refuse(format!("memory_limit: {why}"));
         }
@@ -339,6 +382,10 @@ pub struct Config {
     pub listen_iscsi: Option<SocketAddr>,
     /// `None`: the usual one, as soon as there is a bucket or an access key.
     pub listen_s3: Option<SocketAddr>,
+    pub s3_audit: bool,
+    /// Files of the certificate and its key; `None`: HTTP.
+    pub s3_certificate: Option<(PathBuf, PathBuf)>,
+    pub s3_domains: Vec<String>,
     pub listen_admin: SocketAddr,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,

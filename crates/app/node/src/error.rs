@@ -44,6 +44,8 @@ pub enum NodeError {
     OthersDisks { folders: String, why: String },
     #[error("starting the NFS server: {0}")]
     Nfs(String),
+    #[error("starting the S3 server: {0}")]
+    S3(String),
     #[error("starting threads: {0}")]
     Runtime(std::io::Error),
     #[error("metrics: {0}")]
@@ -91,7 +93,7 @@ impl NodeError {
                 | AssembleError::NoPoolFile
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
             },
-            Self::Token { .. } | Self::OthersDisks { .. } => NodeErrorKind::Refused,
+            Self::Token { .. } | Self::OthersDisks { .. } | Self::S3(_) => NodeErrorKind::Refused,
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
             | Self::TokenDisk { .. }
@@ -225,6 +227,7 @@ mod tests {
                 Refused,
             ),
             (NodeError::Nfs(text()), Failed),
+            (NodeError::S3(text()), Refused),
             (NodeError::Runtime(io::ErrorKind::Other.into()), Failed),
         ];
         for (error, want) in cases {

@@ -179,7 +179,7 @@ impl Node {
             ))?))?;
         iscsi.tend(&inner, serving, sockets.iscsi);
         let s3 = Arc::new(S3Server::default());
-        let serving = s3::shared(&inner);
+        let serving = s3::shared(&inner).map_err(NodeError::S3)?;
         inner
             .registry
             .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;

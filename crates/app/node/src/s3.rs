@@ -1,7 +1,10 @@
 //! Answers the admin API about buckets and access keys, and starts the S3 server when there is one.
 
+use std::io::Read as _;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::s3::{
@@ -12,7 +15,7 @@ use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
 use cairn_fs::{Credentials, FsError};
 use cairn_objects::{AccessKey, BucketRecord, KeySpec, ObjectError, Objects, Permission};
 use cairn_pool::ChangeFailure;
-use cairn_s3::{Running, Shared};
+use cairn_s3::{Certificate, Running, Shared};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, refusal};
@@ -72,24 +75,91 @@ impl S3Server {
     }
 }
 
+/// How often it is looked whether there is another certificate.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(5);
+/// Of a file of certificates or a key.
+const PEM_LEN_BYTES_MAX: u64 = 1 << 20;
+
+fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path)
+        .and_then(|file| file.take(PEM_LEN_BYTES_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(format!("reading {}: {error}", path.display())),
+    }
+}
+
+type Pems = (Vec<u8>, Vec<u8>);
+
+fn read_pems(paths: &(PathBuf, PathBuf)) -> Result<Pems, String> {
+    Ok((read_pem(&paths.0)?, read_pem(&paths.1)?))
+}
+
+/// The certificate of HTTPS, if there is to be one; what is put in its place is served soon after.
+fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
+    let Some(paths) = inner.config.s3_certificate.clone() else {
+        return Ok(None);
+    };
+    let shown = format!("the certificate of S3, {}", paths.0.display());
+    let mut pems = read_pems(&paths)?;
+    let certificate = Certificate::new(&pems.0, &pems.1);
+    let certificate = certificate.map_err(|error| format!("{shown}: {error}"))?;
+    let (watched, clock) = (Arc::clone(&certificate), Arc::clone(&inner.env.clock));
+    let mut told = String::new();
+    let task = async move {
+        loop {
+            clock.sleep(CERTIFICATE_INTERVAL).await;
+            let looked = read_pems(&paths);
+            let replaced = match looked {
+                Ok(now) if now == pems => continue,
+                Ok(now) => {
+                    let replaced = watched.replace(&now.0, &now.1);
+                    replaced
+                        .map(|()| pems = now)
+                        .map_err(|error| error.to_string())
+                }
+                Err(error) => Err(error),
+            };
+            match replaced {
+                Ok(()) => {
+                    told.clear();
+                    tracing::info!("{shown} is another one now, and served");
+                }
+                // Both files are not replaced in one step, so the next look may be better; it is said once.
+                Err(error) if error != told => {
+                    tracing::warn!(%error, "{shown} changed and cannot be served; the one before is");
+                    told = error;
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    inner.env.spawner.spawn("certificate of S3", Box::pin(task));
+    Ok(Some(certificate))
+}
+
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
+pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
     let held = usize::try_from(inner.budget.rest_bytes / 4).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,
         held_bytes_max: held,
+        domains: inner.config.s3_domains.clone(),
+        audit: inner.config.s3_audit,
+        certificate: certificate(inner)?,
         ..cairn_s3::Settings::default()
     };
     let cluster = inner.cluster.as_ref();
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
     let has_neighbours = member.is_some();
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
-    Shared::new(
+    Ok(Shared::new(
         Arc::clone(&inner.stores),
         settings,
         has_neighbours,
         may_answer,
-    )
+    ))
 }
 
 fn refused(error: ObjectError) -> ControlError {

@@ -18,9 +18,12 @@ use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX};
 use cairn_objects::{Bucket, ObjectError, Staged};
 use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, StreamingBlob};
-use s3s::{Body, S3Result, TrailingHeaders, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -34,6 +37,8 @@ pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest object in one PUT, and longest part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
 const COPY_STEP_LEN_BYTES: u64 = 4 << 20;
+/// Of a body that is read as a whole: a thousand keys to delete, or ten thousand parts.
+const DOCUMENT_LEN_BYTES_MAX: usize = 8 << 20;
 const TRAILER: &str = "x-amz-checksum-";
 
 /// Checksums that a client gives: with the request, or behind the bytes.
@@ -44,6 +49,10 @@ pub struct Sums {
     /// The algorithm of one that comes behind the bytes.
     pub trailer: Option<String>,
     pub trailing: Option<TrailingHeaders>,
+    /// How many bytes there are, if the client says so of a body in chunks.
+    pub len_bytes: Option<u64>,
+    /// The algorithm of one that is to be made, whatever is given.
+    pub wanted: Option<String>,
 }
 
 fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
@@ -73,7 +82,10 @@ pub async fn receive(
         let is_given = given
             .iter()
             .any(|(name, value)| *name == algorithm && value.is_some());
-        is_given || trailer.as_deref() == Some(algorithm)
+        is_given
+            || [&trailer, &sums.wanted]
+                .iter()
+                .any(|it| it.as_deref() == Some(algorithm))
     };
     let mut hasher = ChecksumHasher::default();
     if wants("crc32") {
@@ -99,10 +111,17 @@ pub async fn receive(
             let data = data.map_err(|error| {
                 // Cut off, or a part of it does not have its signature.
                 let why = error.to_string();
-                match why.contains("ignature") {
-                    true => s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong"),
-                    false => s3_error!(IncompleteBody, "the body ended before its length: {}", why),
+                if why.contains("ignature") {
+                    return s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong");
                 }
+                if why.contains("Sha256Mismatch") {
+                    let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
+                    let why = "the SHA-256 that was signed is not that of the body";
+                    let mut error = S3Error::with_message(code, why);
+                    error.set_status_code(http::StatusCode::BAD_REQUEST);
+                    return error;
+                }
+                s3_error!(IncompleteBody, "the body ended before its length: {}", why)
             })?;
             if staged.len_bytes() + data.len() as u64 > PUT_LEN_BYTES_MAX {
                 return Err(s3_error!(EntityTooLarge));
@@ -112,6 +131,12 @@ pub async fn receive(
             shared.metrics.received(data.len());
             staged.add(data).await.map_err(told)?;
         }
+    }
+    if sums.len_bytes.is_some_and(|len| len != staged.len_bytes()) {
+        return Err(s3_error!(
+            IncompleteBody,
+            "the body does not have x-amz-decoded-content-length bytes"
+        ));
     }
     if let Some(wanted) = sums.content_md5 {
         let wanted = STANDARD.decode(wanted.trim()).ok();
@@ -171,6 +196,63 @@ pub async fn copy(
         at = end;
     }
     Ok(())
+}
+
+/// What requests are that have a document for a body, XML or JSON: `POST` to these, and `PUT` of these.
+const POSTED: [&str; 4] = ["delete", "uploadId", "select", "restore"];
+const SET: [&str; 21] = [
+    "accelerate",
+    "acl",
+    "analytics",
+    "cors",
+    "encryption",
+    "intelligent-tiering",
+    "inventory",
+    "legal-hold",
+    "lifecycle",
+    "logging",
+    "metrics",
+    "notification",
+    "object-lock",
+    "ownershipControls",
+    "policy",
+    "publicAccessBlock",
+    "replication",
+    "retention",
+    "tagging",
+    "versioning",
+    "website",
+];
+
+/// Reads the body of a request that is a document. Others have theirs read later, as it comes.
+pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<Request<Body>> {
+    let query = request.uri().query().unwrap_or_default();
+    let has = |names: &[&str]| {
+        let mut parts = query.split('&').filter_map(|part| part.split('=').next());
+        parts.any(|name| names.contains(&name))
+    };
+    let is_document = match *request.method() {
+        Method::POST => has(&POSTED),
+        Method::PUT => has(&SET),
+        _ => false,
+    };
+    if !is_document {
+        return Ok(request.map(Body::from));
+    }
+    // As much memory as an object on its way, for as long as the client sends.
+    let _permit = shared.document().await;
+    let (head, body) = request.into_parts();
+    let read = Limited::new(body, DOCUMENT_LEN_BYTES_MAX).collect();
+    let read = timeout(STALL_MAX, read).await;
+    let read = read.map_err(|_| s3_error!(RequestTimeout, "the body did not come in time"))?;
+    let bytes = read.map_err(|error| match error.is::<LengthLimitError>() {
+        true => s3_error!(
+            MaxMessageLengthExceeded,
+            "the body of this request has at most 8 MiB"
+        ),
+        false => s3_error!(IncompleteBody, "the body ended before its length"),
+    })?;
+    Ok(Request::from_parts(head, Body::from(bytes.to_bytes())))
 }
 
 /// Steps of an object that were read.

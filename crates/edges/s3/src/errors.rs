@@ -17,9 +17,11 @@ pub fn told(error: ObjectError) -> S3Error {
             (S3ErrorCode::KeyTooLongError, None)
         }
         ObjectError::Path(_) | ObjectError::Invalid(_) => (S3ErrorCode::InvalidArgument, None),
+        ObjectError::Policy(_) => (S3ErrorCode::MalformedPolicy, None),
         ObjectError::InTheWay => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
         ObjectError::Precondition => (S3ErrorCode::PreconditionFailed, None),
         ObjectError::WrongPart => (S3ErrorCode::InvalidPart, None),
+        ObjectError::Checksum => (S3ErrorCode::BadDigest, None),
         ObjectError::PartOrder => (S3ErrorCode::InvalidPartOrder, None),
         ObjectError::PartTooSmall => (S3ErrorCode::EntityTooSmall, None),
         ObjectError::Fs(error) => of_file_system(error),

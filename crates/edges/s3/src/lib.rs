@@ -5,14 +5,20 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod body;
+mod buckets;
+mod cors;
 mod errors;
+mod hosts;
 mod metrics;
 mod server;
 mod service;
 mod stores;
+mod tls;
 mod values;
 
 pub use metrics::S3Collector;
 pub use server::{Running, Settings, Shared};
 pub use stores::{Store, Stores};
+pub use tls::{Certificate, CertificateError};

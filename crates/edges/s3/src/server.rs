@@ -3,7 +3,7 @@
 //! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cairn_base::VolumeId;
 use cairn_objects::Objects;
 use cairn_qos::{Client, Gate, Operation};
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -21,18 +21,27 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
+use crate::audit::Line;
+use crate::body;
+use crate::cors;
+use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
-use crate::service::{Keys, Service};
+use crate::service::{Access, Keys, Service};
 use crate::stores::Stores;
+use crate::tls::Certificate;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
 /// For all headers of a request, also between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a connection to begin with TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
@@ -48,6 +57,12 @@ pub struct Settings {
     pub connection_count_max: usize,
     /// Bytes of objects on their way, of all connections together.
     pub held_bytes_max: usize,
+    /// Names of hosts below these are buckets.
+    pub domains: Vec<String>,
+    /// Each request is a line of the log.
+    pub audit: bool,
+    /// With one, only HTTPS is spoken.
+    pub certificate: Option<Arc<Certificate>>,
 }
 
 impl Default for Settings {
@@ -56,6 +71,9 @@ impl Default for Settings {
             threads: 2,
             connection_count_max: CONNECTION_COUNT_MAX,
             held_bytes_max: 256 << 20,
+            domains: Vec::new(),
+            audit: false,
+            certificate: None,
         }
     }
 }
@@ -64,6 +82,7 @@ impl Default for Settings {
 pub struct Shared {
     pub stores: Arc<Stores>,
     pub settings: Settings,
+    pub(crate) hosts: Hosts,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     /// Whether other nodes have volumes: then an access key that is not known here may be known there.
@@ -90,6 +109,7 @@ impl Shared {
             transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
             limited: Mutex::default(),
             stores,
+            hosts: Hosts::new(&settings.domains),
             settings,
             may_answer: Box::new(may_answer),
             has_neighbours,
@@ -119,6 +139,11 @@ impl Shared {
             client,
             is_more: false,
         }
+    }
+
+    /// The same for a body that is a document, of no volume yet.
+    pub(crate) async fn document(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.transfers).acquire_owned().await.ok()
     }
 
     /// What is told of something that is not known here, as long as somebody else may know it.
@@ -177,11 +202,15 @@ impl Running {
         };
         let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
         builder.set_auth(Keys(Arc::clone(&shared)));
+        builder.set_access(Access);
+        builder.set_host(shared.hosts.clone());
         let service = builder.build();
+        let certificate = shared.settings.certificate.as_ref();
+        let tls = certificate.map(Certificate::acceptor).transpose()?;
         let (stop, stopping) = watch::channel(false);
         let (to_end, ended) = oneshot::channel();
         runtime.spawn(async move {
-            accept(listener, &shared, &service, stopping).await;
+            accept(listener, &shared, &service, tls, stopping).await;
             let _ = to_end.send(());
         });
         Ok(Self {
@@ -211,6 +240,7 @@ async fn accept(
     listener: tokio::net::TcpListener,
     shared: &Arc<Shared>,
     service: &S3Service,
+    tls: Option<TlsAcceptor>,
     stopping: watch::Receiver<bool>,
 ) {
     let mut is_over = stopping.clone();
@@ -229,7 +259,8 @@ async fn accept(
                     }
                     shared.connection_count.fetch_add(1, Ordering::Relaxed);
                     let (shared, service) = (Arc::clone(shared), service.clone());
-                    connections.spawn(serve(stream, shared, service, stopping.clone()));
+                    let (tls, stopping) = (tls.clone(), stopping.clone());
+                    connections.spawn(begin(stream, shared, service, tls, stopping));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accepting a connection of S3");
@@ -255,15 +286,39 @@ impl Drop for Counted<'_> {
     }
 }
 
-async fn serve(
+async fn begin(
     stream: TcpStream,
     shared: Arc<Shared>,
     service: S3Service,
+    tls: Option<TlsAcceptor>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let _counted = Counted(&shared);
     let _ = stream.set_nodelay(true);
-    let answer = service_fn(|request| answer(&shared, &service, request));
+    let peer = stream.peer_addr().ok();
+    let Some(tls) = tls else {
+        return serve(stream, peer, &shared, service, stopping).await;
+    };
+    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream));
+    let shaken = tokio::select! {
+        _ = stopped(&mut stopping) => return,
+        shaken = shaken => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => serve(stream, peer, &shared, service, stopping).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a connection of S3 did not begin"),
+        Err(_) => tracing::debug!("a connection of S3 did not begin in time"),
+    }
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    peer: Option<SocketAddr>,
+    shared: &Arc<Shared>,
+    service: S3Service,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let answer = service_fn(|request| answer(shared, &service, peer, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -288,28 +343,59 @@ async fn serve(
     }
 }
 
+/// An error that comes before anything is asked of the objects.
+fn refusal(error: &S3Error) -> HttpResponse {
+    let text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
+        error.code().as_str(),
+        error.message().unwrap_or_default()
+    );
+    let mut response = HttpResponse::new(Body::from(text));
+    let status = error.status_code().unwrap_or(StatusCode::BAD_REQUEST);
+    *response.status_mut() = status;
+    response
+}
+
 async fn answer(
     shared: &Arc<Shared>,
     service: &S3Service,
+    peer: Option<SocketAddr>,
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
-    let mut response = service.call(request.map(Body::from)).await?;
+    let line = shared.settings.audit.then(|| Line::new(peer, &request));
+    let waits = request.headers().contains_key(EXPECT);
+    let asked = cors::asked(shared, &request);
+    let mut response = match asked.as_ref().and_then(cors::Asked::preflight) {
+        Some(answer) => answer,
+        None => match body::document(shared, request).await {
+            Ok(request) => service.call(request).await?,
+            Err(error) => refusal(&error),
+        },
+    };
+    if let Some(asked) = &asked {
+        asked.allow(&mut response);
+    }
     // Another node may own the volume by now, and have changed what was read.
     if !(shared.may_answer)() {
-        let text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>ServiceUnavailable</Code>\
-                    <Message>this node does not own the volume any more</Message></Error>";
-        response = HttpResponse::new(Body::from(Bytes::from_static(text.as_bytes())));
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response = refusal(&s3_error!(
+            ServiceUnavailable,
+            "this node does not own the volume any more"
+        ));
     }
     let is_error = response.status().is_client_error() || response.status().is_server_error();
-    if is_error && has_body {
+    // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
+    // never says so: the AWS CLI does, and then reads the next answer wrongly.
+    if is_error && has_body || waits && !has_body {
         // It may not have been read, and a client that waits for "100 Continue" never sends it: what comes next on the
         // connection could be taken for it.
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     }
     shared.count(&method, response.status());
+    if let Some(line) = line {
+        line.end(response.status());
+    }
     Ok(response)
 }

@@ -7,20 +7,25 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_fs::Credentials;
-use cairn_objects::{AccessKey, Bucket, Condition, Listed, Listing, ObjectInfo, Objects};
+use cairn_objects::{
+    AccessKey, Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, Objects, Policy,
+    Verdict, WantedPart,
+};
 use cairn_qos::Client;
 use futures_util::{StreamExt as _, stream};
+use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use crate::body::{self, Sums};
+use crate::buckets;
 use crate::errors::told;
 use crate::server::Shared;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
 /// Objects of one request that are deleted side by side.
-const DELETES_AT_ONCE: usize = 32;
+const DELETES_AT_ONCE: usize = 1000;
 const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
 const CONTENT_TYPE: &str = "binary/octet-stream";
@@ -37,27 +42,116 @@ impl S3Auth for Keys {
     }
 }
 
+/// Who shows no signature is let in as far as buckets let everybody in; each operation looks at that.
+pub struct Access;
+
+/// What can be done without a signature at all.
+const OPEN_TO_ALL: [&str; 12] = [
+    "GetObject",
+    "HeadObject",
+    "GetObjectAttributes",
+    "GetObjectTagging",
+    "HeadBucket",
+    "GetBucketLocation",
+    "ListObjects",
+    "ListObjectsV2",
+    "PutObject",
+    "PostObject",
+    "DeleteObject",
+    "DeleteObjects",
+];
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let is_open = OPEN_TO_ALL.contains(&context.s3_op().name());
+        match context.credentials().is_some() || is_open {
+            true => Ok(()),
+            false => Err(s3_error!(AccessDenied, "a signature is needed")),
+        }
+    }
+}
+
 pub struct Service(pub Arc<Shared>);
 
 /// Whose request it is.
 struct Caller {
     objects: Arc<Objects>,
-    key: AccessKey,
+    /// `None`: nobody's.
+    key: Option<(String, AccessKey)>,
     who: Credentials,
     /// Whose rate its transfers count for: the access key.
     client: Client,
 }
 
+/// Whom requests act as that show no access key.
+const NOBODY: u32 = 65_534;
+
 /// What a request wants to do with a key or prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    Read,
-    Change,
+    Get,
+    GetTags,
+    List,
+    ListUploads,
+    ListParts,
+    Put,
+    PutTags,
+    PutAcl,
+    GetAcl,
+    Abort,
+    Delete,
+}
+
+impl To {
+    /// What policies call it.
+    fn action(self) -> &'static str {
+        match self {
+            Self::Get => "s3:GetObject",
+            Self::GetTags => "s3:GetObjectTagging",
+            Self::List => "s3:ListBucket",
+            Self::ListUploads => "s3:ListBucketMultipartUploads",
+            Self::ListParts => "s3:ListMultipartUploadParts",
+            Self::Put => "s3:PutObject",
+            Self::PutTags => "s3:PutObjectTagging",
+            Self::PutAcl => "s3:PutObjectAcl",
+            Self::GetAcl => "s3:GetObjectAcl",
+            Self::Abort => "s3:AbortMultipartUpload",
+            Self::Delete => "s3:DeleteObject",
+        }
+    }
+
+    /// Whether it is about the bucket, not one object.
+    fn is_of_bucket(self) -> bool {
+        matches!(self, Self::List | Self::ListUploads)
+    }
+
+    fn changes(self) -> bool {
+        matches!(
+            self,
+            Self::Put | Self::PutTags | Self::PutAcl | Self::Abort | Self::Delete
+        )
+    }
+}
+
+/// A bucket that may be used, or an object of it if its own ACL lets everybody in.
+struct Allowed {
+    bucket: Bucket,
+    needs_acl: bool,
+}
+
+fn denied() -> S3Error {
+    s3_error!(
+        AccessDenied,
+        "the bucket does not let everybody do this; a signature is needed"
+    )
 }
 
 impl Caller {
     fn bucket(&self, name: &str) -> S3Result<Bucket> {
-        if !self.key.may_see(name) {
+        if let Some((_, key)) = &self.key
+            && !key.may_see(name)
+        {
             return Err(s3_error!(
                 AccessDenied,
                 "the access key is not for this bucket"
@@ -66,49 +160,204 @@ impl Caller {
         self.objects.bucket(name).map_err(told)
     }
 
-    /// The bucket, if the access key is for this key or prefix.
+    /// The bucket, if this may be done with a key or prefix of it.
     fn at(&self, name: &str, key: &str, to: To) -> S3Result<Bucket> {
+        let allowed = self.look_at(name, key, to)?;
+        match allowed.needs_acl {
+            true => Err(denied()),
+            false => Ok(allowed.bucket),
+        }
+    }
+
+    fn look_at(&self, name: &str, key: &str, to: To) -> S3Result<Allowed> {
         let bucket = self.bucket(name)?;
-        if !self.key.may_use(name, key) {
+        let settings = &bucket.record.settings;
+        let resource = match to.is_of_bucket() {
+            true => name.to_owned(),
+            false => format!("{name}/{key}"),
+        };
+        let id = self.key.as_ref().map(|(id, _)| id.as_str());
+        let verdict = match settings.policy(name).map_err(told)? {
+            Some(policy) => policy.verdict(id, to.action(), &resource),
+            None => Verdict::Silent,
+        };
+        if verdict == Verdict::Deny {
             return Err(s3_error!(
                 AccessDenied,
-                "the access key is not for this part of the bucket"
+                "the policy of the bucket denies this"
             ));
         }
-        self.may(to)?;
-        Ok(bucket)
+        match &self.key {
+            Some((_, key_of)) => {
+                if !key_of.may_use(name, key) {
+                    return Err(s3_error!(
+                        AccessDenied,
+                        "the access key is not for this part of the bucket"
+                    ));
+                }
+                self.may(to)?;
+            }
+            None => {
+                let is_listed = to == To::List && settings.public_read;
+                if verdict != Verdict::Allow && !is_listed {
+                    return match to {
+                        To::Get => Ok(Allowed {
+                            bucket,
+                            needs_acl: true,
+                        }),
+                        _ => Err(denied()),
+                    };
+                }
+            }
+        }
+        Ok(Allowed {
+            bucket,
+            needs_acl: false,
+        })
+    }
+
+    /// An object to be read.
+    async fn object(&self, name: &str, key: &str) -> S3Result<(Bucket, ObjectInfo)> {
+        let Allowed { bucket, needs_acl } = self.look_at(name, key, To::Get)?;
+        let found = bucket.object(&self.who, key).await;
+        if !needs_acl {
+            return Ok((bucket, found.map_err(told)?));
+        }
+        // Who may not read it does not learn whether it is there.
+        let info = found.map_err(|_| denied())?;
+        let is_public = info
+            .record
+            .as_ref()
+            .is_some_and(|record| record.public_read);
+        match is_public {
+            true => Ok((bucket, info)),
+            false => Err(denied()),
+        }
     }
 
     fn may(&self, to: To) -> S3Result<()> {
-        match to == To::Change && self.key.read_only {
+        let is_reader = self.key.as_ref().is_some_and(|(_, key)| key.read_only);
+        match to.changes() && is_reader {
             true => Err(s3_error!(AccessDenied, "the access key can only read")),
             false => Ok(()),
+        }
+    }
+
+    /// The bucket, if it may be known that it is there: to keys that may use any of it, and to all who may list it.
+    fn at_bucket(&self, name: &str) -> S3Result<Bucket> {
+        match &self.key {
+            Some(_) => self.bucket(name),
+            None => self.at(name, "", To::List),
+        }
+    }
+
+    fn key(&self) -> S3Result<&AccessKey> {
+        let key = self.key.as_ref().map(|(_, key)| key);
+        key.ok_or_else(denied)
+    }
+
+    /// The bucket, if its settings may be changed: by keys that may use all of the volume.
+    fn sets(&self, name: &str) -> S3Result<Bucket> {
+        let key = self.key()?;
+        self.may(To::Put)?;
+        let bucket = self.bucket(name)?;
+        match key.only.is_empty() {
+            true => Ok(bucket),
+            false => Err(s3_error!(
+                AccessDenied,
+                "the access key is for certain buckets only, and cannot set them"
+            )),
+        }
+    }
+
+    /// Changes the settings of a bucket.
+    async fn set(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut BucketSettings) + Send,
+    ) -> S3Result<()> {
+        self.objects.set_bucket(name, change).await.map_err(told)
+    }
+
+    fn owner(&self) -> Owner {
+        let id = self.who.uid.to_string();
+        Owner {
+            display_name: Some(id.clone()),
+            id: Some(id),
         }
     }
 }
 
 impl Service {
+    /// Whose request it is, by its signature.
     fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
-        let denied = || s3_error!(AccessDenied, "a signature is needed");
         let credentials = request.credentials.as_ref().ok_or_else(denied)?;
-        let found = self.0.stores.access_key(&credentials.access_key);
+        let id = &credentials.access_key;
+        let found = self.0.stores.access_key(id);
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
         Ok(Caller {
             who: key.credentials(),
             client: Client::named(&credentials.access_key),
             objects,
-            key,
+            key: Some((id.clone(), key)),
+        })
+    }
+
+    /// The same; without a signature it is nobody's, which a bucket may let in.
+    fn caller_or_nobody<T>(&self, request: &S3Request<T>, bucket: &str) -> S3Result<Caller> {
+        if request.credentials.is_some() {
+            return self.caller(request);
+        }
+        let found = self.0.stores.bucket(bucket);
+        let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
+        Ok(Caller {
+            objects: Arc::clone(bucket.objects()),
+            key: None,
+            client: Client::named(""),
+            who: Credentials {
+                uid: NOBODY,
+                gid: NOBODY,
+                groups: Vec::new(),
+            },
         })
     }
 }
 
 fn sums<T>(request: &S3Request<T>, content_md5: Option<String>, checksum: Checksum) -> Sums {
     let trailer = request.headers.get("x-amz-trailer");
+    let length = request.headers.get("x-amz-decoded-content-length");
     Sums {
         content_md5,
         checksum,
         trailer: trailer.and_then(|name| Some(name.to_str().ok()?.to_owned())),
         trailing: request.trailing_headers.clone(),
+        len_bytes: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+        wanted: None,
+    }
+}
+
+/// Whether everybody may read a new object.
+fn acl_of(acl: Option<&ObjectCannedACL>, caller: &Caller) -> S3Result<bool> {
+    match acl.map(ObjectCannedACL::as_str) {
+        None | Some("bucket-owner-full-control") => Ok(false),
+        acl => buckets::public_read(acl, None, &caller.owner()),
+    }
+}
+
+/// Refuses what a client believes of an object afterwards and is not so: that it is encrypted, or cannot be deleted.
+fn refuse_promises(encrypted: [bool; 3], locked: [bool; 3]) -> S3Result<()> {
+    if encrypted.contains(&true) {
+        return Err(s3_error!(
+            NotImplemented,
+            "objects are not encrypted; put them without encryption headers"
+        ));
+    }
+    match locked.contains(&true) {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "the bucket has no object lock configuration"
+        )),
+        false => Ok(()),
     }
 }
 
@@ -186,6 +435,36 @@ fn part_of(info: &ObjectInfo, range: Option<&Range>, number: Option<i32>) -> S3R
     })
 }
 
+/// Parts of an object, as its attributes tell them.
+fn attribute_parts(lengths: &[u64], input: &GetObjectAttributesInput) -> GetObjectAttributesParts {
+    let after = input
+        .part_number_marker
+        .and_then(|after| usize::try_from(after).ok())
+        .unwrap_or(0);
+    let asked = input
+        .max_parts
+        .and_then(|count| usize::try_from(count).ok());
+    let count = asked.unwrap_or(LIST_COUNT_MAX).min(LIST_COUNT_MAX);
+    let all = (1..).zip(lengths).skip(after);
+    let parts: Vec<ObjectPart> = all
+        .take(count)
+        .map(|(index, length)| ObjectPart {
+            part_number: Some(index),
+            size: Some(number(*length)),
+            ..ObjectPart::default()
+        })
+        .collect();
+    let last = parts.last().and_then(|part| part.part_number);
+    GetObjectAttributesParts {
+        is_truncated: Some(after + parts.len() < lengths.len()),
+        max_parts: Some(count as i32),
+        next_part_number_marker: last,
+        part_number_marker: input.part_number_marker,
+        parts: Some(parts),
+        total_parts_count: Some(lengths.len() as i32),
+    }
+}
+
 /// Headers of an object as they were put.
 fn kept(info: &ObjectInfo, name: &str) -> Option<String> {
     info.record.as_ref()?.headers.get(name).cloned()
@@ -217,6 +496,7 @@ fn checksum(info: &ObjectInfo, mode: Option<&ChecksumMode>, part: &Part) -> Chec
         checksum.checksum_crc64nvme = get("crc64nvme");
         checksum.checksum_sha1 = get("sha1");
         checksum.checksum_sha256 = get("sha256");
+        checksum.checksum_type = values::type_of(record);
     }
     checksum
 }
@@ -252,14 +532,6 @@ fn entries(
     (objects, prefixes)
 }
 
-fn owner(key: &AccessKey) -> Owner {
-    let id = key.uid.to_string();
-    Owner {
-        display_name: Some(id.clone()),
-        id: Some(id),
-    }
-}
-
 impl Service {
     async fn source(
         &self,
@@ -278,8 +550,7 @@ impl Service {
             ));
         };
         version(version_id.as_deref().map(str::to_owned).as_ref())?;
-        let bucket = caller.at(bucket, key, To::Read)?;
-        let info = bucket.object(&caller.who, key).await.map_err(told)?;
+        let (bucket, info) = caller.object(bucket, key).await?;
         Ok((bucket, key.to_string(), info))
     }
 
@@ -292,7 +563,7 @@ impl Service {
         after: &str,
         limit: usize,
     ) -> S3Result<Listing> {
-        let bucket = caller.at(bucket, prefix, To::Read)?;
+        let bucket = caller.at(bucket, prefix, To::List)?;
         if prefix.contains('\0') || after.contains('\0') {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
@@ -320,7 +591,7 @@ impl S3 for Service {
             .buckets()
             .into_iter()
             .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
-            .filter(|(name, _)| caller.key.may_see(name))
+            .filter(|(name, _)| caller.key().is_ok_and(|key| key.may_see(name)))
             .collect();
         let is_more = seen.len() > limit;
         seen.truncate(limit);
@@ -332,7 +603,7 @@ impl S3 for Service {
         });
         Ok(S3Response::new(ListBucketsOutput {
             buckets: Some(buckets.collect()),
-            owner: Some(owner(&caller.key)),
+            owner: Some(caller.owner()),
             continuation_token: last.filter(|_| is_more),
             prefix: input.prefix,
         }))
@@ -342,7 +613,8 @@ impl S3 for Service {
         &self,
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
-        self.caller(&request)?.bucket(&request.input.bucket)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        caller.at_bucket(&request.input.bucket)?;
         Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
@@ -350,7 +622,8 @@ impl S3 for Service {
         &self,
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-        self.caller(&request)?.bucket(&request.input.bucket)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        caller.at_bucket(&request.input.bucket)?;
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 
@@ -368,9 +641,9 @@ impl S3 for Service {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let caller = self.caller(&request)?;
-        caller.may(To::Change)?;
+        caller.may(To::Put)?;
         let name = request.input.bucket;
-        if !caller.key.only.is_empty() {
+        if !caller.key()?.only.is_empty() {
             return Err(s3_error!(
                 AccessDenied,
                 "the access key is for certain buckets only"
@@ -382,8 +655,21 @@ impl S3 for Service {
         if elsewhere {
             return Err(s3_error!(BucketAlreadyExists));
         }
+        let acl = request.input.acl.as_ref().map(BucketCannedACL::as_str);
+        let is_public = match acl {
+            None => false,
+            acl => buckets::public_read(acl, None, &caller.owner())?,
+        };
+        if request.input.object_lock_enabled_for_bucket == Some(true) {
+            return Err(s3_error!(NotImplemented, "there is no object lock"));
+        }
         let made = caller.objects.create_bucket(&caller.who, &name, None).await;
         made.map_err(told)?;
+        if is_public {
+            let set = |settings: &mut BucketSettings| settings.public_read = true;
+            let set = caller.objects.set_bucket(&name, set).await;
+            set.map_err(told)?;
+        }
         Ok(S3Response::new(CreateBucketOutput {
             location: Some(format!("/{name}")),
         }))
@@ -396,8 +682,8 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
         caller.bucket(&name)?;
-        caller.may(To::Change)?;
-        if !caller.key.only.is_empty() {
+        caller.may(To::Delete)?;
+        if !caller.key()?.only.is_empty() {
             return Err(s3_error!(
                 AccessDenied,
                 "the access key is for certain buckets only"
@@ -415,8 +701,8 @@ impl S3 for Service {
         &self,
         mut request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
-        let caller = self.caller(&request)?;
-        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Change)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Put)?;
         let body = request.input.body.take();
         let checksum = Checksum {
             checksum_crc32: request.input.checksum_crc32.take(),
@@ -430,6 +716,18 @@ impl S3 for Service {
         let sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
         // A key that cannot be is refused before its bytes are sent.
         cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(|error| told(error.into()))?;
         let mut record = values::record(Given {
@@ -444,8 +742,9 @@ impl S3 for Service {
             meta: input.metadata,
             tags: input.tagging,
         })?;
+        record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
+        let mut staged = bucket.stage(&caller.who).map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
@@ -468,11 +767,10 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Read)?;
-        let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
+        let (bucket, info) = caller.object(&input.bucket, &input.key).await?;
         ReadCondition {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -517,6 +815,7 @@ impl S3 for Service {
             checksum_crc64nvme: sums.checksum_crc64nvme,
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
             ..GetObjectOutput::default()
         });
         if is_part {
@@ -529,11 +828,10 @@ impl S3 for Service {
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Read)?;
-        let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
+        let (_, info) = caller.object(&input.bucket, &input.key).await?;
         ReadCondition {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -562,6 +860,7 @@ impl S3 for Service {
             checksum_crc64nvme: sums.checksum_crc64nvme,
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
             ..HeadObjectOutput::default()
         });
         if is_part {
@@ -574,10 +873,10 @@ impl S3 for Service {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::Delete)?;
         let condition = values::condition(input.if_match.as_ref(), None);
         let deleted = bucket.delete(&caller.who, &input.key, &condition).await;
         deleted.map_err(told)?;
@@ -588,9 +887,9 @@ impl S3 for Service {
         &self,
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let caller = self.caller(&request)?;
-        caller.bucket(&request.input.bucket)?;
-        caller.may(To::Change)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let bucket = caller.bucket(&request.input.bucket)?;
+        caller.may(To::Delete)?;
         let Delete { objects, quiet } = request.input.delete;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
@@ -603,7 +902,7 @@ impl S3 for Service {
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
                 version(object.version_id.as_ref())?;
-                let bucket = caller.at(name, &object.key, To::Change)?;
+                let bucket = caller.at(name, &object.key, To::Delete)?;
                 let condition = Condition {
                     if_match: object
                         .e_tag
@@ -612,7 +911,7 @@ impl S3 for Service {
                         .collect(),
                     ..Condition::default()
                 };
-                let deleted = bucket.delete(&caller.who, &object.key, &condition).await;
+                let deleted = bucket.remove(&caller.who, &object.key, &condition).await;
                 deleted.map_err(told)
             };
             let deleted = deleted.await;
@@ -623,6 +922,16 @@ impl S3 for Service {
             .buffered(DELETES_AT_ONCE)
             .collect()
             .await;
+        // Directories go once they are empty: each is looked at once.
+        let gone = done.iter().filter(|(_, outcome)| outcome.is_ok());
+        let above = gone.filter_map(|(key, _)| {
+            let dir = key.trim_end_matches('/').rsplit_once('/')?.0;
+            Some((dir, key))
+        });
+        let above: std::collections::BTreeMap<&str, &String> = above.collect();
+        for key in above.values() {
+            bucket.prune(&caller.who, key).await;
+        }
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for (key, outcome) in done {
             match outcome {
@@ -654,8 +963,20 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
         let (from, from_key, info) = self.source(&caller, &input.copy_source).await?;
-        let to = caller.at(&input.bucket, &input.key, To::Change)?;
+        let to = caller.at(&input.bucket, &input.key, To::Put)?;
         ReadCondition {
             if_match: input.copy_source_if_match.as_ref(),
             if_none_match: input.copy_source_if_none_match.as_ref(),
@@ -697,6 +1018,9 @@ impl S3 for Service {
             before.tags
         };
         record.checksums = before.checksums;
+        record.is_composite = before.is_composite;
+        // As with tags, rights are not copied.
+        record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         let is_itself = from.record.directory == to.record.directory && from_key == input.key;
         if is_itself && !replaces && !replaces_tags {
             return Err(s3_error!(
@@ -708,7 +1032,7 @@ impl S3 for Service {
         record.parts = Vec::new();
         record.etag = String::new();
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = to.stage(&caller.who).await.map_err(told)?;
+        let mut staged = to.stage(&caller.who).map_err(told)?;
         let range = 0..info.size_bytes();
         let copied = body::copy(
             &mut transfer,
@@ -737,7 +1061,7 @@ impl S3 for Service {
         &self,
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -749,7 +1073,7 @@ impl S3 for Service {
         );
         let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
         let page = page.await?;
-        let (contents, prefixes) = entries(&page, encoding, Some(&owner(&caller.key)));
+        let (contents, prefixes) = entries(&page, encoding, Some(&caller.owner()));
         let listed = |text: String| values::listed(text, encoding);
         Ok(S3Response::new(ListObjectsOutput {
             name: Some(input.bucket),
@@ -770,7 +1094,7 @@ impl S3 for Service {
         &self,
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -789,7 +1113,7 @@ impl S3 for Service {
         };
         let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &after, limit);
         let page = page.await?;
-        let own = owner(&caller.key);
+        let own = caller.owner();
         let own = (input.fetch_owner == Some(true)).then_some(&own);
         let (contents, prefixes) = entries(&page, encoding, own);
         let listed = |text: String| values::listed(text, encoding);
@@ -816,8 +1140,20 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
-        let record = values::record(Given {
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
+        let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
+        let mut record = values::record(Given {
             content_type: input.content_type,
             headers: [
                 input.cache_control,
@@ -829,8 +1165,18 @@ impl S3 for Service {
             meta: input.metadata,
             tags: input.tagging,
         })?;
-        let begun = bucket.begin_upload(&caller.who, &input.key, record).await;
+        record.public_read = acl_of(input.acl.as_ref(), &caller)?;
+        let checksum = values::upload_checksum(
+            input.checksum_algorithm.as_ref(),
+            input.checksum_type.as_ref(),
+        )?;
+        let shown = checksum.clone();
+        let begun = bucket
+            .begin_upload(&caller.who, &input.key, record, checksum)
+            .await;
         Ok(S3Response::new(CreateMultipartUploadOutput {
+            checksum_algorithm: shown.as_ref().map(values::algorithm),
+            checksum_type: shown.as_ref().map(values::checksum_type),
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(begun.map_err(told)?),
@@ -843,7 +1189,7 @@ impl S3 for Service {
         mut request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let caller = self.caller(&request)?;
-        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Change)?;
+        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Put)?;
         let body = request.input.body.take();
         let checksum = Checksum {
             checksum_crc32: request.input.checksum_crc32.take(),
@@ -854,14 +1200,16 @@ impl S3 for Service {
             ..Checksum::default()
         };
         let content_md5 = request.input.content_md5.take();
-        let sums = sums(&request, content_md5, checksum);
+        let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = staged.await.map_err(told)?;
-        let checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
-        let part = bucket.publish_part(number, staged).await.map_err(told)?;
+        let mut part = staged.await.map_err(told)?;
+        sums.wanted = part.algorithm.clone();
+        let checksums = body::receive(&self.0, &mut transfer, &mut part.staged, body, sums).await?;
+        part.checksums = checksums.clone();
+        let part = bucket.publish_part(part).await.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartOutput {
             e_tag: Some(values::etag(&part.etag)),
@@ -881,7 +1229,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
-        let to = caller.at(&input.bucket, &input.key, To::Change)?;
+        let to = caller.at(&input.bucket, &input.key, To::Put)?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -897,17 +1245,17 @@ impl S3 for Service {
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = staged.await.map_err(told)?;
+        let mut part = staged.await.map_err(told)?;
         let copied = body::copy(
             &mut transfer,
             &to,
             &caller.who,
-            &mut staged,
+            &mut part.staged,
             info.ino,
             range,
         );
         copied.await.map_err(told)?;
-        let part = to.publish_part(number, staged).await.map_err(told)?;
+        let part = to.publish_part(part).await.map_err(told)?;
         Ok(S3Response::new(UploadPartCopyOutput {
             copy_part_result: Some(CopyPartResult {
                 e_tag: Some(values::etag(&part.etag)),
@@ -924,7 +1272,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -935,19 +1283,45 @@ impl S3 for Service {
                 .part_number
                 .and_then(|number| u32::try_from(number).ok());
             let etag = part.e_tag.map(|etag| etag.value().to_owned());
+            let checksums = values::checksums([
+                part.checksum_crc32,
+                part.checksum_crc32c,
+                part.checksum_crc64nvme,
+                part.checksum_sha1,
+                part.checksum_sha256,
+            ]);
             match (number, etag) {
-                (Some(number), Some(etag)) => wanted.push((number, etag)),
+                (Some(number), Some(etag)) => wanted.push(WantedPart {
+                    number,
+                    etag,
+                    checksums,
+                }),
                 _ => return Err(s3_error!(MalformedXML, "a part without number or ETag")),
             }
         }
+        let whole = values::checksums([
+            input.checksum_crc32,
+            input.checksum_crc32c,
+            input.checksum_crc64nvme,
+            input.checksum_sha1,
+            input.checksum_sha256,
+        ]);
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let (key, id) = (&input.key, &input.upload_id);
-        let done = bucket.complete_upload(&caller.who, key, id, &wanted, &condition);
-        let published = done.await.map_err(told)?;
+        let _permit = self.0.transfer().await;
+        let done = bucket.complete_upload(&caller.who, key, id, &wanted, &whole, &condition);
+        let (published, checksum) = done.await.map_err(told)?;
+        let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
         Ok(S3Response::new(CompleteMultipartUploadOutput {
+            checksum_crc32: get("crc32"),
+            checksum_crc32c: get("crc32c"),
+            checksum_crc64nvme: get("crc64nvme"),
+            checksum_sha1: get("sha1"),
+            checksum_sha256: get("sha256"),
+            checksum_type: values::type_of(&checksum),
             location: Some(format!("/{}/{}", input.bucket, input.key)),
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -962,7 +1336,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::Abort)?;
         let aborted = bucket
             .abort_upload(&caller.who, &input.key, &input.upload_id)
             .await;
@@ -976,23 +1350,29 @@ impl S3 for Service {
     ) -> S3Result<S3Response<ListPartsOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Read)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::ListParts)?;
         let limit = limit(input.max_parts)?;
         let after = u32::try_from(input.part_number_marker.unwrap_or(0));
         let after = after.map_err(|_| s3_error!(InvalidArgument))?;
         let parts = bucket.parts(&caller.who, &input.key, &input.upload_id, after, limit);
-        let (parts, is_more) = parts.await.map_err(told)?;
+        let (parts, is_more, checksum) = parts.await.map_err(told)?;
         let last = parts
             .last()
             .and_then(|part| i32::try_from(part.number).ok());
         let parts = parts.into_iter().map(|part| s3s::dto::Part {
+            checksum_crc32: part.checksums.get("crc32").cloned(),
+            checksum_crc32c: part.checksums.get("crc32c").cloned(),
+            checksum_crc64nvme: part.checksums.get("crc64nvme").cloned(),
+            checksum_sha1: part.checksums.get("sha1").cloned(),
+            checksum_sha256: part.checksums.get("sha256").cloned(),
             part_number: i32::try_from(part.number).ok(),
             size: Some(number(part.size_bytes)),
             e_tag: Some(values::etag(&part.etag)),
             last_modified: Some(values::time(part.mtime)),
-            ..Default::default()
         });
         Ok(S3Response::new(ListPartsOutput {
+            checksum_algorithm: checksum.as_ref().map(values::algorithm),
+            checksum_type: checksum.as_ref().map(values::checksum_type),
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(input.upload_id),
@@ -1000,7 +1380,7 @@ impl S3 for Service {
             part_number_marker: input.part_number_marker,
             is_truncated: Some(is_more),
             next_part_number_marker: last,
-            owner: Some(owner(&caller.key)),
+            owner: Some(caller.owner()),
             parts: Some(parts.collect()),
             ..ListPartsOutput::default()
         }))
@@ -1013,17 +1393,8 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
-        let bucket = caller.at(&input.bucket, &prefix, To::Read)?;
-        if input
-            .delimiter
-            .as_deref()
-            .is_some_and(|delimiter| !delimiter.is_empty())
-        {
-            return Err(s3_error!(
-                NotImplemented,
-                "uploads are listed without a delimiter only"
-            ));
-        }
+        let bucket = caller.at(&input.bucket, &prefix, To::ListUploads)?;
+        let delimiter = input.delimiter.clone().unwrap_or_default();
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
         let limit = limit(input.max_uploads)?;
@@ -1034,18 +1405,49 @@ impl S3 for Service {
             true => !id_marker.is_empty() && *id > id_marker,
             false => info.key > key_marker,
         });
-        let is_more = found.len() > limit;
-        found.truncate(limit);
-        let last = found.last().filter(|_| is_more);
-        let (next_key, next_id) = match last {
-            Some((id, info)) => (Some(info.key.clone()), Some(id.clone())),
-            None => (None, None),
+        // Of keys with a common prefix only that is told, once; all that begins so is over then.
+        let common = |key: &str| {
+            let rest = key.strip_prefix(prefix.as_str())?;
+            let at = rest.find(&delimiter).filter(|_| !delimiter.is_empty())?;
+            Some(key[..prefix.len() + at + delimiter.len()].to_owned())
         };
-        let uploads = found.into_iter().map(|(id, info)| MultipartUpload {
+        let (mut uploads, mut prefixes) = (Vec::new(), Vec::<String>::new());
+        let (mut last, mut is_more) = ((None, None), false);
+        for (id, info) in found {
+            let common = common(&info.key);
+            if common
+                .as_ref()
+                .is_some_and(|common| *common == key_marker || prefixes.last() == Some(common))
+            {
+                continue;
+            }
+            if uploads.len() + prefixes.len() == limit {
+                is_more = true;
+                break;
+            }
+            match common {
+                Some(common) => {
+                    last = (Some(common.clone()), None);
+                    prefixes.push(common);
+                }
+                None => {
+                    last = (Some(info.key.clone()), Some(id.clone()));
+                    uploads.push((id, info));
+                }
+            }
+        }
+        let (next_key, next_id) = match is_more {
+            true => last,
+            false => (None, None),
+        };
+        let prefixes = prefixes.into_iter().map(|prefix| CommonPrefix {
+            prefix: Some(values::listed(prefix, encoding)),
+        });
+        let uploads = uploads.into_iter().map(|(id, info)| MultipartUpload {
             key: Some(values::listed(info.key, encoding)),
             upload_id: Some(id),
             initiated: Some(values::seconds(info.created_seconds)),
-            owner: Some(owner(&caller.key)),
+            owner: Some(caller.owner()),
             ..MultipartUpload::default()
         });
         Ok(S3Response::new(ListMultipartUploadsOutput {
@@ -1058,6 +1460,8 @@ impl S3 for Service {
             next_key_marker: next_key.map(|key| values::listed(key, encoding)),
             next_upload_id_marker: next_id,
             uploads: Some(uploads.collect()),
+            common_prefixes: Some(prefixes.collect()),
+            delimiter: input.delimiter.clone(),
             encoding_type: input.encoding_type.clone(),
             ..ListMultipartUploadsOutput::default()
         }))
@@ -1067,10 +1471,10 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let caller = self.caller(&request)?;
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Read)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::GetTags)?;
         let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
         let tag_set = tags.into_iter().map(|(key, value)| Tag {
@@ -1090,7 +1494,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
         let tags = values::tags(input.tagging.tag_set)?;
         let changed = bucket.change_record(&caller.who, &input.key, |record| record.tags = tags);
         changed.await.map_err(told)?;
@@ -1104,9 +1508,281 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Change)?;
+        let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
         let changed = bucket.change_record(&caller.who, &input.key, |record| record.tags.clear());
         changed.await.map_err(told)?;
         Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+    }
+
+    async fn get_object_attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let input = request.input;
+        version(input.version_id.as_ref())?;
+        let (_, info) = caller.object(&input.bucket, &input.key).await?;
+        let wants = |name: &str| {
+            let mut names = input.object_attributes.iter();
+            // One header may name several.
+            names.any(|wanted| wanted.as_str().split(',').any(|one| one.trim() == name))
+        };
+        let whole = part_of(&info, None, None)?;
+        let mode = ChecksumMode::from_static(ChecksumMode::ENABLED);
+        let lengths = info.record.as_ref().map(|record| record.parts.clone());
+        let lengths = lengths.filter(|lengths| !lengths.is_empty());
+        let parts = lengths.filter(|_| wants(ObjectAttributes::OBJECT_PARTS));
+        let parts = parts.map(|lengths| attribute_parts(&lengths, &input));
+        Ok(S3Response::new(GetObjectAttributesOutput {
+            checksum: wants(ObjectAttributes::CHECKSUM)
+                .then(|| checksum(&info, Some(&mode), &whole)),
+            e_tag: wants(ObjectAttributes::ETAG).then(|| values::etag(&info.etag())),
+            last_modified: Some(values::time(info.attr.mtime)),
+            object_parts: parts,
+            object_size: wants(ObjectAttributes::OBJECT_SIZE).then(|| number(info.size_bytes())),
+            storage_class: wants(ObjectAttributes::STORAGE_CLASS)
+                .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+            ..GetObjectAttributesOutput::default()
+        }))
+    }
+
+    async fn get_object_acl(
+        &self,
+        request: S3Request<GetObjectAclInput>,
+    ) -> S3Result<S3Response<GetObjectAclOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        version(input.version_id.as_ref())?;
+        let bucket = caller.at(&input.bucket, &input.key, To::GetAcl)?;
+        let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
+        let owner = caller.owner();
+        let is_public = info.record.is_some_and(|record| record.public_read);
+        Ok(S3Response::new(GetObjectAclOutput {
+            grants: Some(buckets::grants(&owner, is_public)),
+            owner: Some(owner),
+            request_charged: None,
+        }))
+    }
+
+    async fn put_object_acl(
+        &self,
+        request: S3Request<PutObjectAclInput>,
+    ) -> S3Result<S3Response<PutObjectAclOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        version(input.version_id.as_ref())?;
+        let bucket = caller.at(&input.bucket, &input.key, To::PutAcl)?;
+        let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
+        let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
+        let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
+        let changed = bucket.change_record(&caller.who, &input.key, change).await;
+        changed.map_err(told)?;
+        Ok(S3Response::new(PutObjectAclOutput::default()))
+    }
+
+    async fn get_bucket_acl(
+        &self,
+        request: S3Request<GetBucketAclInput>,
+    ) -> S3Result<S3Response<GetBucketAclOutput>> {
+        let caller = self.caller(&request)?;
+        let settings = caller.bucket(&request.input.bucket)?.record.settings;
+        let owner = caller.owner();
+        Ok(S3Response::new(GetBucketAclOutput {
+            grants: Some(buckets::grants(&owner, settings.public_read)),
+            owner: Some(owner),
+        }))
+    }
+
+    async fn put_bucket_acl(
+        &self,
+        request: S3Request<PutBucketAclInput>,
+    ) -> S3Result<S3Response<PutBucketAclOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        caller.sets(&input.bucket)?;
+        let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
+        let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
+        let set = |settings: &mut BucketSettings| settings.public_read = is_public;
+        caller.set(&input.bucket, set).await?;
+        Ok(S3Response::new(PutBucketAclOutput::default()))
+    }
+
+    async fn get_bucket_policy(
+        &self,
+        request: S3Request<GetBucketPolicyInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
+        let caller = self.caller(&request)?;
+        let settings = caller.bucket(&request.input.bucket)?.record.settings;
+        let absent = || s3_error!(NoSuchBucketPolicy, "the bucket has no policy");
+        Ok(S3Response::new(GetBucketPolicyOutput {
+            policy: Some(settings.policy.ok_or_else(absent)?),
+        }))
+    }
+
+    async fn get_bucket_policy_status(
+        &self,
+        request: S3Request<GetBucketPolicyStatusInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
+        let caller = self.caller(&request)?;
+        let name = &request.input.bucket;
+        let settings = caller.bucket(name)?.record.settings;
+        let policy = settings.policy(name).map_err(told)?;
+        let absent = || s3_error!(NoSuchBucketPolicy, "the bucket has no policy");
+        let policy = policy.ok_or_else(absent)?;
+        Ok(S3Response::new(GetBucketPolicyStatusOutput {
+            policy_status: Some(PolicyStatus {
+                is_public: Some(policy.is_public()),
+            }),
+        }))
+    }
+
+    async fn put_bucket_policy(
+        &self,
+        request: S3Request<PutBucketPolicyInput>,
+    ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        caller.sets(&input.bucket)?;
+        Policy::parse(&input.policy, &input.bucket).map_err(told)?;
+        let set = |settings: &mut BucketSettings| settings.policy = Some(input.policy);
+        caller.set(&input.bucket, set).await?;
+        Ok(S3Response::new(PutBucketPolicyOutput::default()))
+    }
+
+    async fn delete_bucket_policy(
+        &self,
+        request: S3Request<DeleteBucketPolicyInput>,
+    ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
+        let caller = self.caller(&request)?;
+        caller.sets(&request.input.bucket)?;
+        let set = |settings: &mut BucketSettings| settings.policy = None;
+        caller.set(&request.input.bucket, set).await?;
+        Ok(S3Response::new(DeleteBucketPolicyOutput::default()))
+    }
+
+    async fn get_bucket_cors(
+        &self,
+        request: S3Request<GetBucketCorsInput>,
+    ) -> S3Result<S3Response<GetBucketCorsOutput>> {
+        let caller = self.caller(&request)?;
+        let settings = caller.bucket(&request.input.bucket)?.record.settings;
+        if settings.cors.is_empty() {
+            let mut error = S3Error::with_message(
+                S3ErrorCode::Custom("NoSuchCORSConfiguration".into()),
+                "the bucket has no rules for pages of other servers",
+            );
+            error.set_status_code(http::StatusCode::NOT_FOUND);
+            return Err(error);
+        }
+        Ok(S3Response::new(GetBucketCorsOutput {
+            cors_rules: Some(buckets::cors(settings.cors)),
+        }))
+    }
+
+    async fn put_bucket_cors(
+        &self,
+        request: S3Request<PutBucketCorsInput>,
+    ) -> S3Result<S3Response<PutBucketCorsOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        caller.sets(&input.bucket)?;
+        let rules = buckets::cors_of(input.cors_configuration)?;
+        let set = |settings: &mut BucketSettings| settings.cors = rules;
+        caller.set(&input.bucket, set).await?;
+        Ok(S3Response::new(PutBucketCorsOutput::default()))
+    }
+
+    async fn delete_bucket_cors(
+        &self,
+        request: S3Request<DeleteBucketCorsInput>,
+    ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
+        let caller = self.caller(&request)?;
+        caller.sets(&request.input.bucket)?;
+        let set = |settings: &mut BucketSettings| settings.cors.clear();
+        caller.set(&request.input.bucket, set).await?;
+        Ok(S3Response::new(DeleteBucketCorsOutput::default()))
+    }
+
+    async fn get_bucket_lifecycle_configuration(
+        &self,
+        request: S3Request<GetBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
+        let caller = self.caller(&request)?;
+        let settings = caller.bucket(&request.input.bucket)?.record.settings;
+        if settings.lifecycle.is_empty() {
+            return Err(s3_error!(
+                NoSuchLifecycleConfiguration,
+                "the bucket has no lifecycle rules"
+            ));
+        }
+        Ok(S3Response::new(GetBucketLifecycleConfigurationOutput {
+            rules: Some(buckets::lifecycle(settings.lifecycle)),
+            transition_default_minimum_object_size: None,
+        }))
+    }
+
+    async fn put_bucket_lifecycle_configuration(
+        &self,
+        request: S3Request<PutBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<PutBucketLifecycleConfigurationOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        caller.sets(&input.bucket)?;
+        let rules = input.lifecycle_configuration.map(|it| it.rules);
+        let rules = buckets::lifecycle_of(rules.unwrap_or_default())?;
+        let set = |settings: &mut BucketSettings| settings.lifecycle = rules;
+        caller.set(&input.bucket, set).await?;
+        Ok(S3Response::new(
+            PutBucketLifecycleConfigurationOutput::default(),
+        ))
+    }
+
+    async fn delete_bucket_lifecycle(
+        &self,
+        request: S3Request<DeleteBucketLifecycleInput>,
+    ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
+        let caller = self.caller(&request)?;
+        caller.sets(&request.input.bucket)?;
+        let set = |settings: &mut BucketSettings| settings.lifecycle.clear();
+        caller.set(&request.input.bucket, set).await?;
+        Ok(S3Response::new(DeleteBucketLifecycleOutput::default()))
+    }
+
+    async fn get_bucket_tagging(
+        &self,
+        request: S3Request<GetBucketTaggingInput>,
+    ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
+        let caller = self.caller(&request)?;
+        let settings = caller.bucket(&request.input.bucket)?.record.settings;
+        if settings.tags.is_empty() {
+            return Err(s3_error!(NoSuchTagSet, "the bucket has no tags"));
+        }
+        Ok(S3Response::new(GetBucketTaggingOutput {
+            tag_set: buckets::tag_set(settings.tags),
+        }))
+    }
+
+    async fn put_bucket_tagging(
+        &self,
+        request: S3Request<PutBucketTaggingInput>,
+    ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
+        let caller = self.caller(&request)?;
+        let input = request.input;
+        caller.sets(&input.bucket)?;
+        let tags = values::bucket_tags(input.tagging.tag_set)?;
+        let set = |settings: &mut BucketSettings| settings.tags = tags;
+        caller.set(&input.bucket, set).await?;
+        Ok(S3Response::new(PutBucketTaggingOutput::default()))
+    }
+
+    async fn delete_bucket_tagging(
+        &self,
+        request: S3Request<DeleteBucketTaggingInput>,
+    ) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
+        let caller = self.caller(&request)?;
+        caller.sets(&request.input.bucket)?;
+        let set = |settings: &mut BucketSettings| settings.tags.clear();
+        caller.set(&request.input.bucket, set).await?;
+        Ok(S3Response::new(DeleteBucketTaggingOutput::default()))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_base::env::Env;
 use cairn_fs::Fs;
-use cairn_objects::{AccessKey, Objects};
+use cairn_objects::{AccessKey, Bucket, Objects};
 use cairn_qos::{Gate, Shaper};
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -121,6 +121,13 @@ impl Stores {
             .read()
             .values()
             .all(|store| store.objects.is_some())
+    }
+
+    /// A bucket, whatever volume it is in.
+    pub fn bucket(&self, name: &str) -> Option<Bucket> {
+        let volumes = self.volumes.read();
+        let mut stores = volumes.values();
+        stores.find_map(|store| store.objects.as_ref()?.bucket(name).ok())
     }
 
     /// An access key, and the volume that it is for.

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use cairn_objects::{Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX};
+use cairn_objects::{
+    Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX, UploadChecksum,
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use s3s::dto::{ETag, ETagCondition, EncodingType, Tag, Timestamp};
+use s3s::dto::{
+    ChecksumAlgorithm, ChecksumType, ETag, ETagCondition, EncodingType, Tag, Timestamp,
+};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 /// Headers of an object that are given back as they were put.
@@ -16,6 +20,8 @@ pub const KEPT_HEADERS: [&str; 5] = [
     "content-language",
     "expires",
 ];
+const ALGORITHMS: [&str; 5] = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"];
+const BUCKET_TAG_COUNT_MAX: usize = 50;
 const TAG_KEY_LEN_MAX: usize = 128;
 const TAG_VALUE_LEN_MAX: usize = 256;
 /// What is told as it is in listings with `encoding-type=url`.
@@ -165,18 +171,90 @@ fn tags_of_header(text: &str) -> S3Result<BTreeMap<String, String>> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         tags.push((decode(key)?, decode(value)?));
     }
-    checked(tags)
+    checked(tags, TAG_COUNT_MAX)
+}
+
+/// Checksums that are given, by algorithm.
+pub fn checksums(given: [Option<String>; 5]) -> BTreeMap<String, String> {
+    let pairs = ALGORITHMS.iter().zip(given);
+    let pairs = pairs.filter_map(|(algorithm, sum)| Some(((*algorithm).to_owned(), sum?)));
+    pairs.collect()
+}
+
+/// Which checksum an upload is to have, if one is asked for.
+pub fn upload_checksum(
+    algorithm: Option<&ChecksumAlgorithm>,
+    kind: Option<&ChecksumType>,
+) -> S3Result<Option<UploadChecksum>> {
+    let Some(algorithm) = algorithm else {
+        return match kind {
+            None => Ok(None),
+            Some(_) => Err(s3_error!(
+                InvalidRequest,
+                "a type of checksum is asked for, and no algorithm"
+            )),
+        };
+    };
+    let name = algorithm.as_str().to_ascii_lowercase();
+    let name = ALGORITHMS.iter().find(|known| **known == name);
+    let name = name.ok_or_else(|| s3_error!(InvalidRequest, "there is no such checksum"))?;
+    let is_crc = name.starts_with("crc");
+    let is_composite = match kind.map(ChecksumType::as_str) {
+        Some(ChecksumType::COMPOSITE) => true,
+        Some(_) => false,
+        // What AWS takes for each.
+        None => *name != "crc64nvme",
+    };
+    if !is_composite && !is_crc || is_composite && *name == "crc64nvme" {
+        return Err(s3_error!(
+            InvalidRequest,
+            "{} has no checksum of this type",
+            algorithm.as_str()
+        ));
+    }
+    Ok(Some(UploadChecksum {
+        algorithm: (*name).to_owned(),
+        is_composite,
+    }))
+}
+
+pub fn algorithm(checksum: &UploadChecksum) -> ChecksumAlgorithm {
+    ChecksumAlgorithm::from(checksum.algorithm.to_ascii_uppercase())
+}
+
+pub fn checksum_type(checksum: &UploadChecksum) -> ChecksumType {
+    ChecksumType::from_static(match checksum.is_composite {
+        true => ChecksumType::COMPOSITE,
+        false => ChecksumType::FULL_OBJECT,
+    })
+}
+
+/// The type of an object's checksum, if it has one.
+pub fn type_of(record: &ObjectRecord) -> Option<ChecksumType> {
+    let name = match record.is_composite {
+        true => ChecksumType::COMPOSITE,
+        false => ChecksumType::FULL_OBJECT,
+    };
+    (!record.checksums.is_empty()).then(|| ChecksumType::from_static(name))
+}
+
+/// Tags of a bucket.
+pub fn bucket_tags(set: Vec<Tag>) -> S3Result<BTreeMap<String, String>> {
+    let pair = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+    checked(set.into_iter().map(pair).collect(), BUCKET_TAG_COUNT_MAX)
 }
 
 /// Tags as in a body.
 pub fn tags(set: Vec<Tag>) -> S3Result<BTreeMap<String, String>> {
     let pair = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
-    checked(set.into_iter().map(pair).collect())
+    checked(set.into_iter().map(pair).collect(), TAG_COUNT_MAX)
 }
 
-fn checked(tags: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
-    if tags.len() > TAG_COUNT_MAX {
-        return Err(bad_tag("an object has at most 10 tags"));
+fn checked(tags: Vec<(String, String)>, count_max: usize) -> S3Result<BTreeMap<String, String>> {
+    if tags.len() > count_max {
+        return Err(bad_tag(
+            "an object has at most 10 tags, a bucket at most 50",
+        ));
     }
     let mut checked = BTreeMap::new();
     for (key, value) in tags {

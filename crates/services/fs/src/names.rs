@@ -1,6 +1,7 @@
 //! The names of a directory in the order of their bytes, from any place on.
 //!
-//! Owns: a page of them by one seek. Must not know: who lists in that order (S3 does; NFS has cookies).
+//! Owns: a page of them by one seek, one of them without attributes. Must not know: who wants them so (S3 does; NFS has
+//! cookies).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use cairn_base::{Generation, Ino, View};
 use cairn_meta::{DirentRecord, Key, KeyKind, Ticket};
 
 use crate::inode::kind_of;
+use crate::namespace::check_name;
 use crate::perm::{EXECUTE, READ, require};
 use crate::types::*;
 use crate::volume::{FsView, Shared, meta_error};
@@ -46,6 +48,32 @@ impl FsView {
         let page = || shared.names_after(who, self.view(), dir, after, inclusive, limit);
         let done = shared.reading(page).await;
         shared.settle(done).await
+    }
+}
+
+impl FsView {
+    /// What a name stands for, without its attributes: so this waits for changes of the name alone, not for those of what it
+    /// names. Who makes names in a directory would else wait for all others who do.
+    pub async fn child(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Option<(Ino, FileKind)>, FsError> {
+        check_name(name)?;
+        let shared = &self.shared;
+        let find = || {
+            let inode = shared.inode_in(self.view(), dir)?;
+            {
+                let state = inode.lock();
+                state.require_dir()?;
+                require(who, state.guarded(), EXECUTE)?;
+            }
+            shared.dirent_with_ticket(self.view(), dir, name)
+        };
+        let found = shared.reading(find).await;
+        let entry = shared.settle(found).await?;
+        Ok(entry.map(|entry| (entry.ino, kind_of(entry.kind))))
     }
 }
 

@@ -534,7 +534,7 @@ impl Shared {
             .map(|(entry, _)| entry)
     }
 
-    fn dirent_with_ticket(
+    pub(crate) fn dirent_with_ticket(
         &self,
         view: View,
         dir: Ino,

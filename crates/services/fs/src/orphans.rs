@@ -170,22 +170,26 @@ impl Shared {
     /// Deletes a removed inode: its extents in steps, then itself. It is gone when the ticket is durable; without one
     /// the next start goes on with it.
     async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
+        let mark = Key::orphan(ino);
+        let is_marked = || {
+            let found = self.meta.live().get(&mark).map_err(meta_error)?;
+            Ok::<bool, FsError>(found.is_some())
+        };
         let inode = match self.inode(ino) {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
-                let mark = Key::orphan(ino);
-                if self.meta.live().get(&mark).map_err(meta_error)?.is_none() {
+                if !is_marked()? {
                     // It was found by its mark and named by who removed it, and is gone.
                     return Ok(None);
                 }
                 let mut batch = Batch::new();
-                batch.delete(Key::orphan(ino));
+                batch.delete(mark);
                 return Ok(Some(self.meta.submit(batch)));
             }
             Err(error) => return Err(error),
         };
-        // Found by its mark while somebody fills it, or since it got its name.
-        if !inode.lock().removed {
+        // Found by its mark while somebody fills it. Who removes it is done when it can be locked.
+        if !inode.lock().removed || !is_marked()? {
             return Ok(None);
         }
         let mut at = 0;

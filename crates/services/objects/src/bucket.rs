@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{
-    Attr, Credentials, FileKind, FsError, NamesPage, TRANSFER_LEN_BYTES_MAX, XattrMode,
+    Attr, Credentials, Expected, FileKind, FsError, NamesPage, Placing, SetAttr, SetTime,
+    TRANSFER_LEN_BYTES_MAX, XattrMode,
 };
 
 use crate::listing::{self, Listed, ListedObject, Listing, Tree, Wanted};
@@ -23,6 +24,8 @@ pub(crate) const OF_OBJECT: &[u8] = b"user.s3.object";
 const OF_DIRECTORY: &[u8] = b"user.s3.made";
 /// Directories may be removed by others while an object is on its way into them.
 const ATTEMPTS_MAX: usize = 16;
+/// Of a new object; whose it is, says the access key.
+const OBJECT_MODE: u32 = 0o644;
 /// Of a page of a listing.
 const LIST_COUNT_MAX: usize = 1000;
 
@@ -122,10 +125,8 @@ impl Bucket {
     }
 
     /// Begins an object.
-    pub async fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
-        let staging = self.objects.staging().await?;
-        let name = format!("object-{}", self.objects.unique());
-        Staged::begin(&self.objects, who, staging, name).await
+    pub fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
+        Staged::begin(&self.objects, who)
     }
 
     /// Gives a file its place: the object is there, whole and durable, when this is answered. `record` says what it has
@@ -133,7 +134,7 @@ impl Bucket {
     pub async fn publish(
         &self,
         key: &str,
-        mut staged: Staged,
+        staged: Staged,
         mut record: ObjectRecord,
         condition: &Condition,
     ) -> Result<Published, ObjectError> {
@@ -148,49 +149,53 @@ impl Bucket {
                     "a key that ends with a slash is a directory, which has no bytes".to_owned(),
                 ));
             }
-            staged.discard().await;
+            drop(staged);
             return self
                 .publish_directory(&who, key, &path, record, condition)
                 .await;
         }
-        let whole = staged.finish().await?;
-        let record = record.of_file(&whole.attr);
-        let fs = self.objects.fs();
-        fs.set_xattr(
-            &who,
-            whole.ino,
-            OF_OBJECT,
-            &encode(&record)?,
-            XattrMode::Any,
-        )
-        .await?;
+        let mut file = staged.whole().await?;
+        let mtime = self.objects.env.clock.now();
+        let record = record.of_file(file.len_bytes(), mtime);
+        let set = SetAttr {
+            mode: Some(OBJECT_MODE),
+            mtime: SetTime::To(mtime),
+            ..SetAttr::default()
+        };
+        let xattrs = [(OF_OBJECT, Bytes::from(encode(&record)?))];
         let _turn = self.turn(key, !condition.is_free()).await;
-        if !condition.is_free() {
-            let there = self.found(&who, &path).await?;
-            if !condition.holds(there.as_ref()) {
-                return Err(ObjectError::Precondition);
-            }
-        }
         let mut attempts = 0;
         loop {
-            let dir = self.make_parents(&who, &path).await?;
-            let (folder, name) = staged.place();
-            let moved = match condition.absent {
-                // Also somebody with a file system's client may have made it meanwhile.
-                true => fs
-                    .link(&who, whole.ino, dir, path.name())
-                    .await
-                    .map(|_| false),
-                false => fs
-                    .rename(&who, folder, name.as_bytes(), dir, path.name())
-                    .await
-                    .map(|_| true),
+            // Also somebody with a file system's client may come between this look and the change: then it is looked again.
+            let expected = match condition.is_free() {
+                true => Expected::Anything,
+                false => match self.found(&who, &path).await? {
+                    there if !condition.holds(there.as_ref()) => {
+                        return Err(ObjectError::Precondition);
+                    }
+                    Some(there) => Expected::This {
+                        ino: there.ino,
+                        ctime: there.attr.ctime,
+                    },
+                    None => Expected::Nothing,
+                },
             };
-            match moved {
-                Ok(true) => break staged.take(),
-                Ok(false) => break staged.discard().await,
-                Err(FsError::Exists) if condition.absent => return Err(ObjectError::Precondition),
-                Err(FsError::Exists | FsError::IsDirectory | FsError::NotEmpty) => {
+            let dir = self.make_parents(&who, &path).await?;
+            let placing = Placing {
+                dir,
+                name: path.name(),
+                expected,
+                set,
+                xattrs: &xattrs,
+            };
+            match file.place(&who, &placing).await {
+                Ok(_) => return Ok(Published { etag: record.etag }),
+                Err(FsError::Exists | FsError::NotSync) if attempts < ATTEMPTS_MAX => attempts += 1,
+                // What is there is no object.
+                Err(FsError::Exists | FsError::NotSync) if condition.absent => {
+                    return Err(ObjectError::Precondition);
+                }
+                Err(FsError::Exists | FsError::NotSync | FsError::IsDirectory) => {
                     return Err(ObjectError::InTheWay);
                 }
                 // Who deleted the last object of the directory took it away.
@@ -198,7 +203,6 @@ impl Bucket {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Published { etag: record.etag })
     }
 
     async fn publish_directory(
@@ -218,9 +222,11 @@ impl Bucket {
         let mut attempts = 0;
         loop {
             let dir = self.make_parents(who, path).await?;
-            let made = self.objects.enter_or_make(who, dir, path.name()).await;
-            let put = match made {
-                Ok((ino, _)) => fs
+            let xattrs = [(OF_OBJECT, Bytes::from(encode(&record)?))];
+            let made = self.objects.enter_or_make(who, dir, path.name(), &xattrs);
+            let put = match made.await {
+                Ok((_, true)) => break,
+                Ok((ino, false)) => fs
                     .set_xattr(who, ino, OF_OBJECT, &encode(&record)?, XattrMode::Any)
                     .await
                     .map_err(ObjectError::from),
@@ -245,9 +251,10 @@ impl Bucket {
         'again: loop {
             let mut dir = self.record.directory;
             for part in path.parents() {
-                let entered = self.objects.enter_or_make(who, dir, part).await;
-                let (ino, was_made) = match entered {
-                    Ok(entered) => entered,
+                let made = [(OF_DIRECTORY, Bytes::from_static(b"1"))];
+                let entered = self.objects.enter_or_make(who, dir, part, &made).await;
+                dir = match entered {
+                    Ok((ino, _)) => ino,
                     Err(ObjectError::Fs(FsError::Stale))
                         if dir != self.record.directory && attempts < ATTEMPTS_MAX =>
                     {
@@ -256,17 +263,6 @@ impl Bucket {
                     }
                     Err(error) => return Err(error),
                 };
-                if was_made {
-                    let fs = self.objects.fs();
-                    let noted = fs
-                        .set_xattr(who, ino, OF_DIRECTORY, b"1", XattrMode::Any)
-                        .await;
-                    match noted {
-                        Ok(_) | Err(FsError::Stale) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                dir = ino;
             }
             return Ok(dir);
         }
@@ -286,9 +282,9 @@ impl Bucket {
     ) -> Result<Option<Ino>, ObjectError> {
         let mut dir = self.record.directory;
         for part in path.parents() {
-            match self.objects.fs().lookup(who, dir, part).await {
-                Ok((attr, _)) if attr.kind == FileKind::Directory => dir = attr.ino,
-                Ok(_) | Err(FsError::NotFound) => return Ok(None),
+            match self.objects.fs().child(who, dir, part).await {
+                Ok(Some((ino, FileKind::Directory))) => dir = ino,
+                Ok(_) => return Ok(None),
                 // The bucket's own directory is gone.
                 Err(FsError::Stale) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -383,7 +379,7 @@ impl Bucket {
         });
         change(&mut record);
         if !info.is_directory {
-            record = record.of_file(&info.attr);
+            record = record.of_file(info.attr.size_bytes, info.attr.mtime);
         }
         let fs = self.objects.fs();
         fs.set_xattr(who, info.ino, OF_OBJECT, &encode(&record)?, XattrMode::Any)
@@ -393,6 +389,18 @@ impl Bucket {
 
     /// Removes an object; that there is none is fine. Directories that are there only for it go, too.
     pub async fn delete(
+        &self,
+        who: &Credentials,
+        key: &str,
+        condition: &Condition,
+    ) -> Result<(), ObjectError> {
+        self.remove(who, key, condition).await?;
+        self.prune(who, key).await;
+        Ok(())
+    }
+
+    /// Removes an object, and leaves it to [`Self::prune`] to remove directories above it.
+    pub async fn remove(
         &self,
         who: &Credentials,
         key: &str,
@@ -426,21 +434,22 @@ impl Bucket {
             false => fs.remove(who, dir, path.name()).await.map(|_| ()),
         };
         match removed {
-            Ok(()) | Err(FsError::NotFound | FsError::Stale) => {}
-            Err(error) => return Err(error.into()),
+            Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        self.prune(who, &path).await;
-        Ok(())
     }
 
     /// Removes directories above a key that are empty, and were made only for what was below them.
-    async fn prune(&self, who: &Credentials, path: &KeyPath) {
+    pub async fn prune(&self, who: &Credentials, key: &str) {
+        let Ok(path) = KeyPath::parse(key.as_bytes()) else {
+            return;
+        };
         let fs = self.objects.fs();
         let mut dirs = vec![self.record.directory];
         for part in path.parents() {
             let Some(last) = dirs.last() else { return };
-            match fs.lookup(who, *last, part).await {
-                Ok((attr, _)) if attr.kind == FileKind::Directory => dirs.push(attr.ino),
+            match fs.child(who, *last, part).await {
+                Ok(Some((ino, FileKind::Directory))) => dirs.push(ino),
                 _ => break,
             }
         }
@@ -560,10 +569,9 @@ impl Tree for Directories<'_> {
     }
 
     async fn directory(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
-        match self.objects.fs().lookup(self.who, dir, name).await {
-            Ok((attr, _)) if attr.kind == FileKind::Directory => Ok(Some(attr.ino)),
-            Ok(_) => Ok(None),
-            Err(FsError::NotFound | FsError::AccessDenied | FsError::NameTooLong) => Ok(None),
+        match self.objects.fs().child(self.who, dir, name).await {
+            Ok(Some((ino, FileKind::Directory))) => Ok(Some(ino)),
+            Ok(_) | Err(FsError::AccessDenied | FsError::NameTooLong) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -10,20 +10,30 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod checksums;
+mod lifecycle;
 mod listing;
 mod path;
+mod policy;
 mod records;
+mod settings;
 mod staging;
 mod upload;
 mod volume;
 
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
+pub use checksums::UploadChecksum;
 pub use listing::{Listed, ListedObject, Listing};
 pub use path::{KeyPath, PathError};
+pub use policy::{Policy, Verdict};
 pub use records::{
     AccessKey, BucketRecord, ObjectError, ObjectRecord, PartInfo, Permission, UploadInfo,
 };
+pub use settings::{
+    BucketSettings, CORS_RULE_COUNT_MAX, CorsRule, LIFECYCLE_RULE_COUNT_MAX, LifecycleRule,
+};
 pub use staging::Staged;
+pub use upload::{StagedPart, WantedPart};
 pub use volume::{KeySpec, Objects};
 
 /// Longest key of an object, in bytes.

@@ -478,6 +478,74 @@ mod tests {
         }
     }
 
+    /// Counts what is asked of the directories.
+    struct Counting(Keys, std::sync::atomic::AtomicUsize);
+
+    impl Counting {
+        fn count(&self) {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    impl Tree for Counting {
+        async fn names_after(
+            &self,
+            dir: Ino,
+            after: &[u8],
+            inclusive: bool,
+            limit: usize,
+        ) -> Result<NamesPage, FsError> {
+            self.count();
+            self.0.names_after(dir, after, inclusive, limit).await
+        }
+
+        async fn directory(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
+            self.count();
+            self.0.directory(dir, name).await
+        }
+
+        async fn is_object(&self, dir: Ino) -> Result<bool, FsError> {
+            self.count();
+            self.0.is_object(dir).await
+        }
+    }
+
+    /// Wherever a page begins, and however deep, it costs what it shows, and what leads there.
+    #[test]
+    fn a_page_costs_the_same_anywhere() {
+        const LIMIT: usize = 30;
+        let flat = (0..600).map(|index| format!("{index:05}"));
+        let deep = (0..600).map(|index| format!("a/b/c/d/e/{:02}/{index:05}", index / 20));
+        let keys: BTreeSet<Vec<u8>> = flat.chain(deep).map(String::into_bytes).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let tree = Counting(Keys::new(&keys), Default::default());
+        let (mut after, mut costs, mut seen) = (Vec::new(), Vec::new(), 0);
+        loop {
+            tree.1.store(0, std::sync::atomic::Ordering::Relaxed);
+            let wanted = Wanted {
+                prefix: b"",
+                delimiter: b"",
+                after: &after,
+                limit: LIMIT,
+            };
+            let (entries, is_more) = runtime.block_on(page(&tree, Ino(0), wanted)).unwrap();
+            costs.push(tree.1.load(std::sync::atomic::Ordering::Relaxed));
+            seen += entries.len();
+            if let Some(Listed::Object(last)) = entries.last() {
+                after = last.key.clone();
+            }
+            if !is_more {
+                break;
+            }
+        }
+        assert_eq!(seen, keys.len());
+        // Three names come at a time here; a key of 20 bytes has about so many names that could be held back.
+        let most = LIMIT / 3 + 2 * LIMIT + 20;
+        assert!(costs.iter().all(|cost| *cost <= most), "{costs:?}");
+    }
+
     proptest! {
         #[test]
         fn pages_are_those_of_the_sorted_keys(

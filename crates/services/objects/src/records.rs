@@ -7,7 +7,9 @@ use cairn_fs::{Attr, Credentials, FsError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checksums::UploadChecksum;
 use crate::path::PathError;
+use crate::settings::BucketSettings;
 
 /// Of every record.
 pub(crate) const VERSION: u32 = 1;
@@ -39,10 +41,14 @@ pub enum ObjectError {
     Precondition,
     #[error("a part is missing, or is not the one that was sent")]
     WrongPart,
+    #[error("the checksum that was sent is not that of the parts together")]
+    Checksum,
     #[error("the parts are not in the order of their numbers")]
     PartOrder,
     #[error("a part that is not the last has less than 5 MiB")]
     PartTooSmall,
+    #[error("the policy cannot be used: {0}")]
+    Policy(String),
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]
@@ -59,6 +65,8 @@ pub struct BucketRecord {
     /// The path of the directory when the bucket was made, for people.
     pub path: String,
     pub created_seconds: i64,
+    #[serde(default)]
+    pub settings: BucketSettings,
 }
 
 /// What a key may do with a bucket, or with what begins with a prefix in it.
@@ -143,19 +151,29 @@ pub struct ObjectRecord {
     /// By algorithm, in base64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checksums: BTreeMap<String, String>,
+    /// The checksums are of the parts' checksums.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_composite: bool,
+    /// Everybody may read it (the ACL `public-read`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub public_read: bool,
     /// Lengths of the parts, if it came in parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 impl ObjectRecord {
     /// Notes which file it is about.
-    pub(crate) fn of_file(self, attr: &Attr) -> Self {
+    pub(crate) fn of_file(self, size_bytes: u64, mtime: Timestamp) -> Self {
         Self {
             version: VERSION,
-            size_bytes: attr.size_bytes,
-            mtime_seconds: attr.mtime.seconds,
-            mtime_nanos: attr.mtime.nanos,
+            size_bytes,
+            mtime_seconds: mtime.seconds,
+            mtime_nanos: mtime.nanos,
             ..self
         }
     }
@@ -178,6 +196,18 @@ pub struct UploadInfo {
     pub uid: u32,
     pub created_seconds: i64,
     pub object: ObjectRecord,
+    /// What the object is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<UploadChecksum>,
+}
+
+/// What a part has beside its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PartRecord {
+    pub etag: String,
+    /// By algorithm, in base64.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checksums: BTreeMap<String, String>,
 }
 
 /// A part of an upload.
@@ -186,6 +216,7 @@ pub struct PartInfo {
     pub number: u32,
     pub size_bytes: u64,
     pub etag: String,
+    pub checksums: BTreeMap<String, String>,
     pub mtime: Timestamp,
 }
 

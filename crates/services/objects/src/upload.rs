@@ -3,13 +3,20 @@
 //! Owns: a folder for each upload with a file for each part, what makes an object of them, that a part replaces the one
 //! that had its number. Parts are copied into the object when it is completed.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use cairn_base::Ino;
-use cairn_fs::{Credentials, FileKind, FsError, TRANSFER_LEN_BYTES_MAX, XattrMode};
+use cairn_fs::{
+    Credentials, Expected, FileKind, FsError, Placing, SetAttr, TRANSFER_LEN_BYTES_MAX,
+};
 use md5::{Digest as _, Md5};
 
 use crate::bucket::{Bucket, Condition, Published, hex};
-use crate::records::{ObjectError, ObjectRecord, PartInfo, UploadInfo, VERSION, decode, encode};
+use crate::checksums::UploadChecksum;
+use crate::records::{
+    ObjectError, ObjectRecord, PartInfo, PartRecord, UploadInfo, VERSION, decode, encode,
+};
 use crate::staging::Staged;
 use crate::{PART_LEN_BYTES_MIN, PART_NUMBER_MAX};
 
@@ -20,6 +27,26 @@ const PART_PREFIX: &str = "part-";
 const PAGE_COUNT: usize = 1000;
 /// Digits of an upload's number.
 const ID_LEN: usize = 32;
+
+/// A part on its way.
+pub struct StagedPart {
+    folder: Ino,
+    number: u32,
+    /// The algorithm of the checksum that the upload is to have.
+    pub algorithm: Option<String>,
+    /// Those that were made of its bytes, by algorithm, in base64.
+    pub checksums: BTreeMap<String, String>,
+    pub staged: Staged,
+}
+
+/// A part that an object is to be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedPart {
+    pub number: u32,
+    pub etag: String,
+    /// Those that are known; they must be the part's.
+    pub checksums: BTreeMap<String, String>,
+}
 
 /// An upload that is there.
 struct Found {
@@ -35,6 +62,7 @@ impl Bucket {
         who: &Credentials,
         key: &str,
         object: ObjectRecord,
+        checksum: Option<UploadChecksum>,
     ) -> Result<String, ObjectError> {
         let path = crate::KeyPath::parse(key.as_bytes())?;
         if path.is_directory {
@@ -53,13 +81,12 @@ impl Bucket {
             uid: who.uid,
             created_seconds: objects.env.clock.now().seconds,
             object,
+            checksum,
         };
         let name = format!("{FOLDER_PREFIX}{id}");
-        let (folder, _) = objects.enter_or_make(who, staging, name.as_bytes()).await?;
-        objects
-            .fs()
-            .set_xattr(who, folder, OF_UPLOAD, &encode(&info)?, XattrMode::Any)
-            .await?;
+        let xattrs = [(OF_UPLOAD, Bytes::from(encode(&info)?))];
+        let made = objects.enter_or_make(who, staging, name.as_bytes(), &xattrs);
+        made.await?;
         Ok(id)
     }
 
@@ -102,47 +129,61 @@ impl Bucket {
         key: &str,
         id: &str,
         number: u32,
-    ) -> Result<Staged, ObjectError> {
+    ) -> Result<StagedPart, ObjectError> {
         if !(1..=PART_NUMBER_MAX).contains(&number) {
             return Err(ObjectError::Invalid(format!(
                 "the number of a part is from 1 to {PART_NUMBER_MAX}, not {number}"
             )));
         }
         let upload = self.upload(who, key, id).await?;
-        let name = format!("new-{number:05}-{}", self.objects().unique());
-        Staged::begin(self.objects(), who, upload.folder, name).await
-    }
-
-    /// Gives a part its place: it is durable when this is answered.
-    pub async fn publish_part(
-        &self,
-        number: u32,
-        mut staged: Staged,
-    ) -> Result<PartInfo, ObjectError> {
-        let etag = hex(&staged.md5());
-        let whole = staged.finish().await?;
-        let fs = self.objects().fs();
-        let who = staged.who().clone();
-        fs.set_xattr(&who, whole.ino, OF_PART, etag.as_bytes(), XattrMode::Any)
-            .await?;
-        let (folder, name) = staged.place();
-        let to = part_name(number);
-        let moved = fs.rename(&who, folder, name.as_bytes(), folder, to.as_bytes());
-        match moved.await {
-            Ok(_) => {}
-            Err(FsError::Stale | FsError::NotFound) => return Err(ObjectError::NoUpload),
-            Err(error) => return Err(error.into()),
-        }
-        staged.take();
-        Ok(PartInfo {
+        let staged = Staged::begin(self.objects(), who)?;
+        let checksum = upload.info.checksum;
+        Ok(StagedPart {
+            folder: upload.folder,
             number,
-            size_bytes: whole.attr.size_bytes,
-            etag,
-            mtime: whole.attr.mtime,
+            algorithm: checksum.map(|checksum| checksum.algorithm),
+            checksums: BTreeMap::new(),
+            staged,
         })
     }
 
-    /// Parts after a number, in order; whether there are more.
+    /// Gives a part its place: it is durable when this is answered.
+    pub async fn publish_part(&self, part: StagedPart) -> Result<PartInfo, ObjectError> {
+        let StagedPart {
+            folder,
+            number,
+            checksums,
+            staged,
+            ..
+        } = part;
+        let record = PartRecord {
+            etag: hex(&staged.md5()),
+            checksums,
+        };
+        let who = staged.who().clone();
+        let mut file = staged.whole().await?;
+        let name = part_name(number);
+        let placing = Placing {
+            dir: folder,
+            name: name.as_bytes(),
+            expected: Expected::Anything,
+            set: SetAttr::default(),
+            xattrs: &[(OF_PART, Bytes::from(encode(&record)?))],
+        };
+        match file.place(&who, &placing).await {
+            Ok(attr) => Ok(PartInfo {
+                number,
+                size_bytes: attr.size_bytes,
+                etag: record.etag,
+                checksums: record.checksums,
+                mtime: attr.mtime,
+            }),
+            Err(FsError::Stale | FsError::NotFound) => Err(ObjectError::NoUpload),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Parts after a number, in order; whether there are more; which checksum the object is to have.
     pub async fn parts(
         &self,
         who: &Credentials,
@@ -150,10 +191,11 @@ impl Bucket {
         id: &str,
         after: u32,
         limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool), ObjectError> {
+    ) -> Result<(Vec<PartInfo>, bool, Option<UploadChecksum>), ObjectError> {
         let upload = self.upload(who, key, id).await?;
-        let parts = self.parts_in(who, upload.folder, after, limit).await?;
-        Ok((parts.0.into_iter().map(|(part, _)| part).collect(), parts.1))
+        let (parts, is_more) = self.parts_in(who, upload.folder, after, limit).await?;
+        let parts = parts.into_iter().map(|(part, _)| part);
+        Ok((parts.collect(), is_more, upload.info.checksum))
     }
 
     async fn parts_in(
@@ -183,19 +225,21 @@ impl Bucket {
                 }
                 let read = async {
                     let attr = fs.attr(entry.ino).await?;
-                    let etag = fs.xattr(&Credentials::ROOT, entry.ino, OF_PART).await?;
-                    Ok::<_, FsError>((attr, etag))
+                    let record = fs.xattr(&Credentials::ROOT, entry.ino, OF_PART).await?;
+                    Ok::<_, FsError>((attr, record))
                 };
                 match read.await {
-                    Ok((attr, etag)) => parts.push((
-                        PartInfo {
+                    Ok((attr, record)) => {
+                        let record: PartRecord = decode("a part", &record)?;
+                        let part = PartInfo {
                             number,
                             size_bytes: attr.size_bytes,
-                            etag: String::from_utf8_lossy(&etag).into_owned(),
+                            etag: record.etag,
+                            checksums: record.checksums,
                             mtime: attr.mtime,
-                        },
-                        entry.ino,
-                    )),
+                        };
+                        parts.push((part, entry.ino));
+                    }
                     // Another took its number.
                     Err(FsError::Stale) => {}
                     Err(error) => return Err(error.into()),
@@ -207,37 +251,42 @@ impl Bucket {
         }
     }
 
-    /// Makes an object of parts: their numbers and ETags, in order.
+    /// Makes an object of parts, in order; returns what it has beside its bytes, too. `whole` are checksums of all of it that
+    /// are known.
     pub async fn complete_upload(
         &self,
         who: &Credentials,
         key: &str,
         id: &str,
-        wanted: &[(u32, String)],
+        wanted: &[WantedPart],
+        whole: &BTreeMap<String, String>,
         condition: &Condition,
-    ) -> Result<Published, ObjectError> {
+    ) -> Result<(Published, ObjectRecord), ObjectError> {
         let upload = self.upload(who, key, id).await?;
         if wanted.is_empty() {
             return Err(ObjectError::Invalid("no part is named".to_owned()));
         }
-        if !wanted.is_sorted_by(|(left, _), (right, _)| left < right) {
+        if !wanted.is_sorted_by(|left, right| left.number < right.number) {
             return Err(ObjectError::PartOrder);
         }
         let (there, _) = self
             .parts_in(who, upload.folder, 0, PART_NUMBER_MAX as usize)
             .await?;
-        let there: std::collections::BTreeMap<u32, (PartInfo, Ino)> = there
+        let there: BTreeMap<u32, (PartInfo, Ino)> = there
             .into_iter()
             .map(|(part, ino)| (part.number, (part, ino)))
             .collect();
         let mut parts = Vec::new();
-        for (number, etag) in wanted {
-            match there.get(number) {
-                Some((part, ino)) if part.etag == etag.trim_matches('"') => {
-                    parts.push((part, *ino))
-                }
-                _ => return Err(ObjectError::WrongPart),
+        for wanted in wanted {
+            let (part, ino) = there.get(&wanted.number).ok_or(ObjectError::WrongPart)?;
+            let is_it = |(algorithm, sum): (&String, &String)| {
+                let known = part.checksums.get(algorithm);
+                known.is_none_or(|known| known == sum)
+            };
+            if part.etag != wanted.etag.trim_matches('"') || !wanted.checksums.iter().all(is_it) {
+                return Err(ObjectError::WrongPart);
             }
+            parts.push((part, *ino));
         }
         let but_last = parts.split_last().map_or(&[][..], |(_, before)| before);
         if but_last
@@ -246,7 +295,24 @@ impl Bucket {
         {
             return Err(ObjectError::PartTooSmall);
         }
-        let mut staged = self.stage(who).await?;
+        let mut checksums = BTreeMap::new();
+        if let Some(checksum) = &upload.info.checksum {
+            let of_parts = parts.iter().map(|(part, _)| {
+                let sum = part.checksums.get(&checksum.algorithm);
+                Some((sum?.as_str(), part.size_bytes))
+            });
+            let of_parts: Option<Vec<_>> = of_parts.collect();
+            let sum = of_parts.and_then(|of_parts| checksum.of_parts(&of_parts));
+            let sum = sum.ok_or(ObjectError::WrongPart)?;
+            if whole
+                .get(&checksum.algorithm)
+                .is_some_and(|known| *known != sum)
+            {
+                return Err(ObjectError::Checksum);
+            }
+            checksums.insert(checksum.algorithm.clone(), sum);
+        }
+        let mut staged = self.stage(who)?;
         let mut sums = Md5::new();
         for (part, ino) in &parts {
             let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;
@@ -256,11 +322,17 @@ impl Bucket {
         let record = ObjectRecord {
             etag: format!("{}-{}", hex(&sums.finalize()), parts.len()),
             parts: parts.iter().map(|(part, _)| part.size_bytes).collect(),
+            is_composite: upload
+                .info
+                .checksum
+                .as_ref()
+                .is_some_and(|checksum| checksum.is_composite),
+            checksums,
             ..upload.info.object.clone()
         };
-        let published = self.publish(key, staged, record, condition).await?;
+        let published = self.publish(key, staged, record.clone(), condition).await?;
         self.remove_upload(&upload).await;
-        Ok(published)
+        Ok((published, record))
     }
 
     /// Adds all bytes of a file.

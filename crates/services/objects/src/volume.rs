@@ -4,25 +4,26 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_fs::{CreateMode, Credentials, FileKind, Fs, FsError, ROOT, SetAttr, XattrMode};
+use cairn_fs::{Credentials, FileKind, Fs, FsError, ROOT, SetAttr, XattrMode};
 use parking_lot::RwLock;
+use tokio::sync::watch;
 
 use crate::bucket::Bucket;
 use crate::path::KeyPath;
 use crate::records::{
     AccessKey, BucketRecord, ObjectError, Permission, VERSION, check_bucket_name, decode, encode,
 };
+use crate::settings::BucketSettings;
 use crate::{ACCESS_KEY_COUNT_MAX, BUCKET_COUNT_MAX};
 
 const FOLDER: &[u8] = b"objects";
-/// Objects and parts that are not whole yet.
+/// Uploads in parts.
 const STAGING: &[u8] = b"staging";
 const OF_BUCKET: &str = "user.bucket.";
 const OF_ACCESS_KEY: &str = "user.access-key.";
-/// Entries of a folder that are read at a time.
-const PAGE_COUNT: usize = 256;
 const WHO: Credentials = Credentials::ROOT;
 /// Changes of objects that go on side by side, by their keys.
 const TURNS_COUNT: usize = 256;
@@ -67,10 +68,12 @@ pub struct Objects {
     /// Held alone by who looks at an object and changes it then, together by all others that change one.
     turns: Vec<tokio::sync::RwLock<()>>,
     hash: std::hash::RandomState,
+    /// Told when a bucket is set to something else.
+    pub(crate) changed: watch::Sender<()>,
 }
 
 impl Objects {
-    /// Reads what the volume keeps, and removes what was not whole when its last owner ended. Parts of uploads stay.
+    /// Reads what the volume keeps.
     pub async fn open(fs: Fs, env: Env) -> Result<Arc<Self>, ObjectError> {
         let objects = Self {
             fs,
@@ -81,6 +84,7 @@ impl Objects {
                 .map(|_| tokio::sync::RwLock::default())
                 .collect(),
             hash: std::hash::RandomState::new(),
+            changed: watch::Sender::new(()),
         };
         let mut state = State::default();
         if let Some(hidden) = objects.fs.hidden_folder().await?
@@ -89,12 +93,11 @@ impl Objects {
             state.folder = Some(folder);
             state.staging = objects.folder_in(folder, STAGING).await?;
             objects.load(folder, &mut state).await?;
-            if let Some(staging) = state.staging {
-                objects.remove_what_is_not_whole(staging).await?;
-            }
         }
         *objects.state.write() = state;
-        Ok(Arc::new(objects))
+        let objects = Arc::new(objects);
+        objects.tend_lifecycles();
+        Ok(objects)
     }
 
     async fn folder_in(&self, folder: Ino, name: &[u8]) -> Result<Option<Ino>, ObjectError> {
@@ -117,29 +120,6 @@ impl Objects {
             }
         }
         Ok(())
-    }
-
-    /// Nobody was told of these; uploads in parts are directories, and stay.
-    async fn remove_what_is_not_whole(&self, staging: Ino) -> Result<(), ObjectError> {
-        let mut after = Vec::new();
-        loop {
-            let page = self
-                .fs
-                .names_after(&WHO, staging, &after, false, PAGE_COUNT)
-                .await?;
-            for entry in &page.entries {
-                after = entry.name.to_vec();
-                if entry.kind != FileKind::Directory {
-                    match self.fs.remove(&WHO, staging, &entry.name).await {
-                        Ok(_) | Err(FsError::NotFound) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-            }
-            if page.eof {
-                return Ok(());
-            }
-        }
     }
 
     pub fn fs(&self) -> &Fs {
@@ -209,7 +189,7 @@ impl Objects {
         Ok(folder)
     }
 
-    /// Where objects are until they are whole. No name leads there, so that everybody may write: each key acts as its user.
+    /// Where uploads in parts are. No name leads there, so that everybody may write: each key acts as its user.
     pub(crate) async fn staging(&self) -> Result<Ino, ObjectError> {
         if let Some(staging) = self.state.read().staging {
             return Ok(staging);
@@ -218,6 +198,27 @@ impl Objects {
         let staging = self.make_folder(folder, STAGING, 0o777).await?;
         self.state.write().staging = Some(staging);
         Ok(staging)
+    }
+
+    /// Held by who changes a bucket.
+    pub(crate) async fn change_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    pub(crate) fn settings_changed(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Keeps what a bucket is from now on; its turn is held.
+    pub(crate) async fn keep_bucket(
+        &self,
+        name: &str,
+        record: BucketRecord,
+    ) -> Result<(), ObjectError> {
+        self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
+            .await?;
+        self.state.write().buckets.insert(name.to_owned(), record);
+        Ok(())
     }
 
     async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
@@ -267,7 +268,7 @@ impl Objects {
                 .map(Vec::as_slice)
                 .chain([parsed.name()])
             {
-                let (entered, was_made) = self.enter_or_make(&WHO, directory, part).await?;
+                let (entered, was_made) = self.enter_or_make(&WHO, directory, part, &[]).await?;
                 directory = entered;
                 if was_made {
                     let owned = SetAttr {
@@ -284,13 +285,9 @@ impl Objects {
             directory,
             path: format!("/{path}"),
             created_seconds: self.env.clock.now().seconds,
+            settings: BucketSettings::default(),
         };
-        self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
-            .await?;
-        self.state
-            .write()
-            .buckets
-            .insert(name.to_owned(), record.clone());
+        self.keep_bucket(name, record.clone()).await?;
         Ok(Bucket {
             objects: Arc::clone(self),
             name: name.to_owned(),
@@ -298,32 +295,32 @@ impl Objects {
         })
     }
 
-    /// A directory by its name, made if it is not there; and whether it was made.
+    /// A directory by its name, made with extended attributes if it is not there; and whether it was made.
     pub(crate) async fn enter_or_make(
         &self,
         who: &Credentials,
         parent: Ino,
         name: &[u8],
+        xattrs: &[(&[u8], Bytes)],
     ) -> Result<(Ino, bool), ObjectError> {
-        match self.fs.lookup(who, parent, name).await {
-            Ok((attr, _)) if attr.kind == FileKind::Directory => return Ok((attr.ino, false)),
-            Ok(_) => return Err(ObjectError::InTheWay),
-            Err(FsError::NotFound) => {}
-            Err(error) => return Err(error.into()),
+        match self.fs.child(who, parent, name).await? {
+            Some((ino, FileKind::Directory)) => return Ok((ino, false)),
+            Some(_) => return Err(ObjectError::InTheWay),
+            None => {}
         }
         let set = SetAttr {
             mode: Some(0o755),
             ..SetAttr::default()
         };
-        match self.fs.make_dir(who, parent, name, set).await {
+        let made = self.fs.make_dir_with(who, parent, name, set, xattrs);
+        match made.await {
             Ok(made) => Ok((made.attr.ino, true)),
-            Err(FsError::Exists) => {
-                let (attr, _) = self.fs.lookup(who, parent, name).await?;
-                match attr.kind {
-                    FileKind::Directory => Ok((attr.ino, false)),
-                    _ => Err(ObjectError::InTheWay),
-                }
-            }
+            Err(FsError::Exists) => match self.fs.child(who, parent, name).await? {
+                Some((ino, FileKind::Directory)) => Ok((ino, false)),
+                Some(_) => Err(ObjectError::InTheWay),
+                // It went again.
+                None => Err(FsError::Stale.into()),
+            },
             Err(error) => Err(error.into()),
         }
     }
@@ -433,23 +430,5 @@ impl Objects {
             self.env.entropy.u64(),
             self.env.entropy.u64()
         )
-    }
-
-    /// Makes a file in the staging folder that belongs to `who`.
-    pub(crate) async fn new_file(
-        &self,
-        who: &Credentials,
-        folder: Ino,
-        name: &str,
-    ) -> Result<Ino, ObjectError> {
-        let set = SetAttr {
-            mode: Some(0o644),
-            ..SetAttr::default()
-        };
-        let made = self
-            .fs
-            .create(who, folder, name.as_bytes(), CreateMode::Guarded(set))
-            .await?;
-        Ok(made.attr.ino)
     }
 }

@@ -299,8 +299,9 @@ impl Engine for IscsiEngine {
         check(phase, place)?;
         match &phase.work {
             Work::Data(work) => self.run_data(phase, work, pattern, place, control),
-            Work::Names(_) => Err(EngineError::Setting(
-                "a LUN has no names: measure it with four-corners, ior or iozone".to_owned(),
+            Work::Names(_) | Work::Objects(_) => Err(EngineError::Setting(
+                "a LUN has no names and objects: measure it with four-corners, ior or iozone"
+                    .to_owned(),
             )),
         }
     }

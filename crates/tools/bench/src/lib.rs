@@ -21,5 +21,6 @@ pub mod pattern;
 pub mod plan;
 pub mod report;
 pub mod result;
+pub mod s3_engine;
 pub mod samples;
 pub mod suite;

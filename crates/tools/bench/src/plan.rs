@@ -40,6 +40,7 @@ pub struct Phase {
 pub enum Work {
     Data(DataWork),
     Names(NamesWork),
+    Objects(ObjectsWork),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +128,32 @@ pub enum NamesOperation {
     Unlink,
 }
 
+/// Objects of S3, each written and read whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectsWork {
+    pub operation: ObjectsOperation,
+    /// Bytes of each object.
+    pub object_bytes: u64,
+    /// Objects of each worker.
+    pub objects: u64,
+    /// After a time: each worker begins again, or takes objects in an order of chance.
+    pub end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ObjectsOperation {
+    Put,
+    Get,
+    /// Lists all objects of the worker in pages of 1,000; an operation is an entry.
+    List,
+    /// Of ten requests, seven read and three overwrite.
+    Mixed,
+    Delete,
+    /// 1,000 keys in a request; an operation is a key.
+    DeleteMany,
+}
+
 /// A phase or data pattern that no engine can do, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("phase \"{phase}\": {problem}")]
@@ -142,6 +169,7 @@ impl Phase {
     pub fn bytes_per_worker(&self) -> Option<u64> {
         match &self.work {
             Work::Names(_) => Some(0),
+            Work::Objects(work) => work.object_bytes.checked_mul(work.objects),
             Work::Data(data) => match data.layout {
                 Layout::PerWorker { bytes } => Some(bytes),
                 Layout::Shared {
@@ -187,6 +215,7 @@ impl Phase {
             Work::Data(data) => self.data_problem(data),
             Work::Names(names) => (!(1..=FILES_PER_WORKER_MAX).contains(&names.files))
                 .then(|| format!("there must be 1 to {FILES_PER_WORKER_MAX} files of each job")),
+            Work::Objects(work) => objects_problem(work),
         }
     }
 
@@ -209,18 +238,36 @@ impl Phase {
         if self.bytes_per_worker().is_none_or(|bytes| bytes == 0) {
             return Some("there must be 1 segment at least, and not more than fit".to_owned());
         }
-        match data.end {
-            End::Whole => None,
-            End::After {
-                ramp_ms,
-                runtime_ms,
-            } => {
-                let total = ramp_ms.saturating_add(runtime_ms);
-                (runtime_ms == 0 || total > RUNTIME_MS_MAX)
-                    .then(|| "the time to run must be above 0, and below a week".to_owned())
-            }
+        end_problem(data.end)
+    }
+}
+
+fn end_problem(end: End) -> Option<String> {
+    match end {
+        End::Whole => None,
+        End::After {
+            ramp_ms,
+            runtime_ms,
+        } => {
+            let total = ramp_ms.saturating_add(runtime_ms);
+            (runtime_ms == 0 || total > RUNTIME_MS_MAX)
+                .then(|| "the time to run must be above 0, and below a week".to_owned())
         }
     }
+}
+
+fn objects_problem(work: &ObjectsWork) -> Option<String> {
+    if !(1..=FILES_PER_WORKER_MAX).contains(&work.objects) {
+        return Some(format!(
+            "there must be 1 to {FILES_PER_WORKER_MAX} objects of each job"
+        ));
+    }
+    if !(1..=REQUEST_LEN_BYTES_MAX).contains(&work.object_bytes) {
+        return Some(format!(
+            "an object must have 1 to {REQUEST_LEN_BYTES_MAX} bytes"
+        ));
+    }
+    end_problem(work.end)
 }
 
 /// The bytes that are written.

@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use cairn_base::Ino;
+use cairn_base::env::BoxFuture;
 use cairn_fs::*;
 use cairn_meta::{Key, KeyKind};
-use cairn_testkit::Crash;
+use cairn_testkit::{Crash, OpKind, Pace};
 use futures_util::FutureExt as _;
 
 use crate::world::*;
@@ -270,6 +271,44 @@ fn files_come_while_snapshots_are_taken() {
                 }
             }
         }
+    });
+}
+
+/// Reaches nothing until it may.
+struct LogStands;
+
+impl Pace for LogStands {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let writes = matches!(kind, OpKind::Write | OpKind::WriteDurable | OpKind::Sync);
+        let waits = writes && name.contains("/log.");
+        waits.then(|| Box::pin(std::future::pending()) as BoxFuture<()>)
+    }
+}
+
+/// Who makes names in a directory does not wait for others who do; a name that is not durable is not told.
+#[test]
+fn a_child_is_found_while_its_directory_changes() {
+    block_on(async {
+        let world = World::new(44, 1).await;
+        let (fs, who) = (&world.fs, &ROOT_USER);
+        let set = SetAttr::default();
+        let made = fs.make_dir(who, ROOT_INO, b"dir", set).await.unwrap();
+        let dir = made.attr.ino;
+        world.disks[0].pace_with(std::sync::Arc::new(LogStands));
+        let mut file = filled(fs, 100, 1).await;
+        let to = Placing {
+            dir,
+            ..placing(b"file", &[])
+        };
+        let mut placed = Box::pin(file.place(who, &to));
+        for _ in 0..100 {
+            assert!(futures_util::poll!(&mut placed).is_pending());
+            tokio::task::yield_now().await;
+        }
+        let found = fs.child(who, ROOT_INO, b"dir").now_or_never();
+        assert_eq!(found, Some(Ok(Some((dir, FileKind::Directory)))));
+        assert!(fs.child(who, dir, b"file").now_or_never().is_none());
+        assert_eq!(fs.child(who, dir, b"none").now_or_never(), Some(Ok(None)));
     });
 }
 

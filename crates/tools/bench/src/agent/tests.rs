@@ -398,7 +398,7 @@ fn requests_are_refused_with_a_reason() {
             TOKEN,
             open(PROTOCOL, "s3://b"),
             400,
-            "cannot be measured yet",
+            "names no bucket",
         ),
         (sessions, TOKEN, "x".repeat(300 << 10), 413, ""),
         (

@@ -346,6 +346,17 @@ pub fn check(phase: &Phase, place: Place) -> Result<(), EngineError> {
         Work::Names(work) => {
             return within("the number of files", work.files, 1, FILE_COUNT_MAX);
         }
+        Work::Objects(work) => {
+            within("the number of objects", work.objects, 1, FILE_COUNT_MAX)?;
+            let bytes_max = REQUEST_BYTES_MAX.min(BUFFER_BYTES_MAX / (jobs * depth));
+            let bytes = work.object_bytes;
+            return within(
+                "the bytes of an object",
+                bytes,
+                REQUEST_BYTES_MIN,
+                bytes_max,
+            );
+        }
     };
     let request_bytes_max = REQUEST_BYTES_MAX.min(BUFFER_BYTES_MAX / (jobs * depth));
     let request_bytes = work.request_bytes;

@@ -106,6 +106,8 @@ pub enum Failed {
     Request(#[from] Error),
     #[error("{0}")]
     Command(#[from] cairn_iscsi_client::Error),
+    #[error("{0}")]
+    Object(#[from] crate::s3_engine::S3Failed),
     #[error("wrong data at {0}")]
     WrongData(u64),
     #[error("the file ends at {0}; write it first, with the same size")]
@@ -120,6 +122,7 @@ impl Failed {
         match self {
             Self::Request(error) => error.status().is_some(),
             Self::Command(error) => error.is_answer(),
+            Self::Object(error) => error.is_answer(),
             Self::WrongData(_) | Self::Short(_) | Self::Lost => true,
         }
     }

@@ -314,6 +314,9 @@ impl Engine for NfsEngine {
         match &phase.work {
             Work::Data(work) => self.run_data(phase, work, pattern, place, control),
             Work::Names(work) => self.run_names(phase, work, place, control),
+            Work::Objects(_) => Err(EngineError::Setting(
+                "objects are measured on a bucket: s3://KEY:SECRET@HOST:PORT/BUCKET".to_owned(),
+            )),
         }
     }
 

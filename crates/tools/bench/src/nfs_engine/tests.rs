@@ -575,7 +575,7 @@ fn settings_that_make_no_sense_are_refused() {
     fn of(phase: &mut Phase) -> &mut DataWork {
         match &mut phase.work {
             Work::Data(work) => work,
-            Work::Names(_) => unreachable!("the phases here are about data"),
+            Work::Names(_) | Work::Objects(_) => unreachable!("the phases here are about data"),
         }
     }
     let shared = |block_bytes, segments| Layout::Shared {

@@ -10,6 +10,7 @@ use super::table::{Row, RowKind, Table, numbers, words};
 use super::text;
 use crate::plan::{DataPattern, DataWork, End, Fsync, Layout, NamesWork, Phase, Work};
 use crate::result::{ClientInfo, Latency, PhaseResult, RunResult};
+use crate::suite::objects;
 
 /// The longest label; longer ones are cut.
 const LABEL_CHARACTERS_MAX: usize = 60;
@@ -416,7 +417,7 @@ impl Topic<'_> {
             .iter()
             .find_map(|entry| entry.phase?.phase.as_ref());
         let workload = match phase.map(|phase| &phase.work) {
-            Some(Work::Names(_)) => return None,
+            Some(Work::Names(_) | Work::Objects(_)) => return None,
             Some(Work::Data(work)) => {
                 let workload = Workload::of(work.order, work.direction);
                 if workload.unit() == "ops/s" && work.request_bytes > REQUEST_BYTES_COMPARED_MAX {
@@ -565,6 +566,7 @@ fn unit_of(phase: &PhaseResult) -> &'static str {
     match phase.phase.as_ref().map(|phase| &phase.work) {
         Some(Work::Data(work)) => Workload::of(work.order, work.direction).unit(),
         Some(Work::Names(_)) => "ops/s",
+        Some(Work::Objects(work)) => objects::unit(work),
         None if phase.bytes > 0 => "MB/s",
         None => "ops/s",
     }
@@ -747,6 +749,11 @@ fn load(phase: &Phase, clients: usize) -> String {
     workers.push_str(&format!("{} jobs × depth {}", phase.jobs, phase.depth));
     match &phase.work {
         Work::Data(work) => format!("{}, {workers}", data_work(work)),
+        Work::Objects(work) => format!(
+            "{} objects of {} each, {workers}",
+            text::count(work.objects),
+            text::bytes(work.object_bytes)
+        ),
         Work::Names(NamesWork {
             files,
             one_directory,

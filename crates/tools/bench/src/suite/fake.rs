@@ -77,6 +77,7 @@ impl Engine for FakeEngine {
         let request = match &phase.work {
             Work::Data(data) => data.request_bytes,
             Work::Names(_) => 0,
+            Work::Objects(work) => work.object_bytes,
         };
         control.done(operations, operations * request);
         let share = operations / u64::from(phase.jobs);

@@ -9,6 +9,7 @@ pub mod ior;
 pub mod iozone;
 mod machine;
 pub mod metadata;
+pub mod objects;
 mod run;
 mod table;
 mod target;
@@ -128,7 +129,15 @@ pub fn phase_ms(phase: &Phase) -> u64 {
                 },
             ..
         }) => ramp_ms.saturating_add(*runtime_ms),
-        Work::Data(_) | Work::Names(_) => 0,
+        Work::Objects(crate::plan::ObjectsWork {
+            end:
+                crate::plan::End::After {
+                    ramp_ms,
+                    runtime_ms,
+                },
+            ..
+        }) => ramp_ms.saturating_add(*runtime_ms),
+        Work::Data(_) | Work::Names(_) | Work::Objects(_) => 0,
     }
 }
 
@@ -136,7 +145,8 @@ pub fn phase_ms(phase: &Phase) -> u64 {
 pub fn phase_operations(phase: &Phase) -> Option<u64> {
     let per_worker = match &phase.work {
         Work::Names(names) => names.files,
-        Work::Data(_) if phase_ms(phase) > 0 => return None,
+        Work::Data(_) | Work::Objects(_) if phase_ms(phase) > 0 => return None,
+        Work::Objects(work) => work.objects,
         Work::Data(data) => phase.bytes_per_worker()? / data.request_bytes.max(1),
     };
     per_worker.checked_mul(u64::from(phase.jobs))

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::machine::{host_name, machine};
 use super::words::rfc3339_utc;
-use super::{Plan, Step, four_corners, ior, iozone, metadata};
+use super::{Plan, Step, four_corners, ior, iozone, metadata, objects};
 use crate::engine::{Control, Engine, EngineError, Place};
 use crate::plan::{DataPattern, Phase};
 use crate::result::{ClientInfo, Figure, PhaseResult, RunResult, SCHEMA, TargetInfo};
@@ -292,6 +292,7 @@ fn summary(suite: &str, phases: &[PhaseResult]) -> Vec<Figure> {
         iozone::SUITE => iozone::summary(phases),
         ior::SUITE => ior::summary(phases),
         metadata::SUITE => metadata::summary(phases),
+        objects::SUITE => objects::summary(phases),
         _ => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! `TARGET`: a mounted path or directory, `nfs://` or `iscsi://`.
+//! `TARGET`: a mounted path or directory, `nfs://`, `iscsi://` or `s3://`.
 //!
 //! Owns: the text form. Must not know: engines.
 
@@ -10,6 +10,7 @@ use cairn_iscsi_client::IscsiUrl;
 use cairn_nfs_client::{NfsUrl, UrlError};
 
 use crate::result::TargetInfo;
+use crate::s3_engine::{S3Url, S3UrlError};
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum Target {
     Nfs(Box<NfsUrl>),
     /// A LUN, by our own initiator.
     Iscsi(Box<IscsiUrl>),
+    /// A bucket, over S3.
+    S3(Box<S3Url>),
     /// A directory, by fio.
     Path(PathBuf),
 }
@@ -33,14 +36,12 @@ pub enum TargetError {
         text: String,
         error: cairn_iscsi_client::UrlError,
     },
+    /// Without its text, which may hold a secret.
+    #[error("this is not the URL of a bucket: {0}")]
+    S3(#[from] S3UrlError),
     #[error(
-        "{0}:// cannot be measured yet; give a directory (a mounted file system), nfs://HOST[:PORT]/EXPORT or \
-         iscsi://HOST[:PORT]/TARGET/LUN"
-    )]
-    NotYet(String),
-    #[error(
-        "the scheme {0}:// is not known; give a directory (a mounted file system), nfs://HOST[:PORT]/EXPORT or \
-         iscsi://HOST[:PORT]/TARGET/LUN"
+        "the scheme {0}:// is not known; give a directory (a mounted file system), nfs://HOST[:PORT]/EXPORT, \
+         iscsi://HOST[:PORT]/TARGET/LUN or s3://KEY:SECRET@HOST[:PORT]/BUCKET"
     )]
     Scheme(String),
 }
@@ -70,13 +71,12 @@ impl FromStr for Target {
                 }),
             };
         }
+        if S3Url::looks_like(text) {
+            return Ok(Self::S3(Box::new(text.parse()?)));
+        }
         match text.split_once("://") {
             Some((scheme, _)) if is_scheme(scheme) => {
-                let scheme = scheme.to_ascii_lowercase();
-                Err(match scheme.as_str() {
-                    "s3" => TargetError::NotYet(scheme),
-                    _ => TargetError::Scheme(scheme),
-                })
+                Err(TargetError::Scheme(scheme.to_ascii_lowercase()))
             }
             _ => Ok(Self::Path(PathBuf::from(text))),
         }
@@ -97,6 +97,7 @@ impl Target {
             kind: match self {
                 Self::Nfs(_) => "nfs",
                 Self::Iscsi(_) => "iscsi",
+                Self::S3(_) => "s3",
                 Self::Path(_) => "path",
             }
             .to_owned(),
@@ -111,6 +112,7 @@ impl fmt::Display for Target {
         match self {
             Self::Nfs(url) => url.fmt(f),
             Self::Iscsi(url) => url.fmt(f),
+            Self::S3(url) => url.fmt(f),
             Self::Path(path) => path.display().fmt(f),
         }
     }
@@ -131,7 +133,8 @@ mod tests {
             ("NFS://host:2050/main?nconnect=4", Ok("nfs")),
             ("nfs://", Err("names no host")),
             ("nfs://host/main?depth=4", Err("no option `depth`")),
-            ("s3://bucket/x", Err("s3:// cannot be measured yet")),
+            ("s3://AK:secret@host:9000/bucket", Ok("s3")),
+            ("s3://host", Err("names no bucket")),
             ("iscsi://host/iqn.a/0", Ok("iscsi")),
             ("ISCSI://host/iqn", Err("names no LUN")),
             ("smb://host/share", Err("scheme smb:// is not known")),

@@ -128,7 +128,7 @@ fn ior_is_planned() {
     assert_eq!(plan.bytes_needed, 2 * 3 * 4 * (32 << 20));
     let reorder = |plan: &Plan, step: usize| match &plan.steps[step].phase.work {
         Work::Data(data) => data.reorder,
-        Work::Names(_) => panic!("IOR has data"),
+        Work::Names(_) | Work::Objects(_) => panic!("IOR has data"),
     };
     assert_eq!((reorder(&plan, 0), reorder(&plan, 1)), (0, 4));
     assert_eq!(reorder(&ior::plan(&ior(), 1).unwrap(), 1), 1);

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::table::{number, per_second, table};
-use super::{four_corners, ior, iozone, metadata};
+use super::{four_corners, ior, iozone, metadata, objects};
 use crate::result::{Latency, PhaseResult, RunResult};
 
 /// The whole report.
@@ -20,6 +20,7 @@ pub fn text(result: &RunResult) -> String {
         iozone::SUITE => iozone::text(&result.phases),
         ior::SUITE => ior::text(&result.phases),
         metadata::SUITE => metadata::text(&result.phases),
+        objects::SUITE => objects::text(&result.phases),
         _ => general(&result.phases),
     });
     text.push('\n');

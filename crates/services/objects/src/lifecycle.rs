@@ -1,0 +1,151 @@
+//! Objects and uploads that go by themselves.
+//!
+//! Owns: when it is looked for them, and that only what a rule means goes. Must not know: what rules say (`settings`).
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cairn_fs::Credentials;
+
+use crate::bucket::{Bucket, Condition};
+use crate::listing::{Listed, ListedObject};
+use crate::records::ObjectError;
+use crate::settings::LifecycleRule;
+use crate::volume::Objects;
+
+/// It is looked so often, and whenever a rule changes.
+const INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// Of a page that is looked at.
+const PAGE_COUNT: usize = 1000;
+
+impl Objects {
+    /// Looks after all buckets, for as long as the volume is served here.
+    pub(crate) fn tend_lifecycles(self: &Arc<Self>) {
+        let objects = Arc::downgrade(self);
+        let task = async move { tend(objects).await };
+        let spawner = &self.env.spawner;
+        spawner.spawn("objects: lifecycle", Box::pin(task));
+    }
+
+    /// Removes what is to go now; returns how many objects and uploads went.
+    pub async fn expire(self: &Arc<Self>) -> Result<(u64, u64), ObjectError> {
+        let (mut objects, mut uploads) = (0, 0);
+        for (name, record) in self.buckets() {
+            let rules = &record.settings.lifecycle;
+            if rules.iter().any(|rule| rule.is_enabled) {
+                let bucket = self.bucket(&name)?;
+                objects += bucket.expire_objects().await?;
+                uploads += bucket.expire_uploads().await?;
+            }
+        }
+        Ok((objects, uploads))
+    }
+}
+
+async fn tend(objects: Weak<Objects>) {
+    loop {
+        let (clock, changed) = match objects.upgrade() {
+            Some(objects) => {
+                match objects.expire().await {
+                    Ok((0, 0)) => {}
+                    Ok((expired, aborted)) => {
+                        let volume = objects.fs.name();
+                        tracing::info!(volume, expired, aborted, "lifecycle rules were followed");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "lifecycle rules were not followed; they are the next time");
+                    }
+                }
+                (Arc::clone(&objects.env.clock), objects.changed.subscribe())
+            }
+            None => return,
+        };
+        let mut changed = changed;
+        let pause = clock.sleep(INTERVAL);
+        tokio::select! {
+            // The volume is not served here any more.
+            ended = changed.changed() => if ended.is_err() {
+                return;
+            },
+            () = pause => {}
+        }
+    }
+}
+
+/// The rules by which an object is to go, but for its tags.
+fn ending<'a>(
+    rules: &'a [LifecycleRule],
+    object: &ListedObject,
+    now: i64,
+) -> Vec<&'a LifecycleRule> {
+    let (size, put) = (object.size_bytes, object.mtime.seconds);
+    let ends = |rule: &&LifecycleRule| rule.ends(&object.key, size, put, now);
+    rules.iter().filter(ends).collect()
+}
+
+impl Bucket {
+    async fn expire_objects(&self) -> Result<u64, ObjectError> {
+        let rules = &self.record.settings.lifecycle;
+        let who = &Credentials::ROOT;
+        let mut count = 0;
+        let mut after = String::new();
+        loop {
+            let page = self.list(who, "", "", &after, PAGE_COUNT).await?;
+            let now = self.objects.env.clock.now().seconds;
+            for entry in page.entries {
+                let Listed::Object(object) = entry else {
+                    continue;
+                };
+                let ends = ending(rules, &object, now);
+                if ends.is_empty() {
+                    continue;
+                }
+                let info = match self.object(who, &object.key).await {
+                    Ok(info) => info,
+                    Err(ObjectError::NoObject) => continue,
+                    Err(error) => return Err(error),
+                };
+                let record = info.record.as_ref();
+                if !ends.iter().any(|rule| rule.is_for(record)) {
+                    continue;
+                }
+                // Not one that was put since.
+                let this = Condition {
+                    if_match: vec![info.etag()],
+                    ..Condition::default()
+                };
+                match self.delete(who, &object.key, &this).await {
+                    Ok(()) => count += 1,
+                    Err(ObjectError::Precondition) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            match page.next {
+                Some(next) => after = next,
+                None => return Ok(count),
+            }
+        }
+    }
+
+    async fn expire_uploads(&self) -> Result<u64, ObjectError> {
+        let rules = &self.record.settings.lifecycle;
+        if rules.iter().all(|rule| rule.abort_days.is_none()) {
+            return Ok(0);
+        }
+        let who = &Credentials::ROOT;
+        let now = self.objects.env.clock.now().seconds;
+        let mut count = 0;
+        for (id, upload) in self.uploads(who, "").await? {
+            let is_over =
+                |rule: &LifecycleRule| rule.aborts(&upload.key, upload.created_seconds, now);
+            if rules.iter().any(is_over) {
+                match self.abort_upload(who, &upload.key, &id).await {
+                    Ok(()) => count += 1,
+                    Err(ObjectError::NoUpload) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(count)
+    }
+}

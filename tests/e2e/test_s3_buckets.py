@@ -1,0 +1,232 @@
+"""What buckets are set to, by boto3: who may read them, pages of other servers, tags, objects that go by themselves."""
+
+import contextlib
+import datetime
+import json
+import time
+import urllib.error
+import urllib.request
+
+from lib import harness, libnfs, s3
+from lib.worlds import WorldTest
+
+BUCKET = "photos"
+EXPIRY_SECONDS_MAX = 60
+DAY_SECONDS = 24 * 60 * 60
+
+
+class S3Buckets(WorldTest):
+    def s3_server(self, *flags):
+        self.port = harness.next_port()
+        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}", *flags])
+        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
+        self.keys = s3.Keys(self.world, uid=1000, gid=100)
+        self.client = s3.client(self.port, self.keys)
+
+    def put(self, key, body=b"x", **more):
+        return self.client.put_object(Bucket=BUCKET, Key=key, Body=body, **more)
+
+    @contextlib.contextmanager
+    def fails(self, code, status=None):
+        with self.assertRaises(s3.errors().ClientError) as caught:
+            yield
+        error = caught.exception.response
+        self.assertEqual(error["Error"]["Code"], code, error["Error"].get("Message"))
+        if status:
+            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], status)
+
+    def nobody(self, path, method="GET", data=None, headers=None):
+        """Status, headers and body of a request without a signature."""
+        url = f"http://127.0.0.1:{self.port}/{path}"
+        request = urllib.request.Request(url, method=method, data=data, headers=headers or {})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, dict(answer.headers), answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), error.read()
+
+    def status(self, *words, **more):
+        return self.nobody(*words, **more)[0]
+
+    def test_everybody_reads_what_an_acl_says(self):
+        self.s3_server()
+        self.put("private")
+        self.put("public", b"for all", ACL="public-read")
+        self.assertEqual(self.nobody(f"{BUCKET}/public")[2], b"for all")
+        self.assertEqual(self.status(f"{BUCKET}/private"), 403)
+        # Nobody learns what is not there.
+        self.assertEqual(self.status(f"{BUCKET}/none"), 403)
+        self.assertEqual(self.status("none/none"), 403)
+        self.assertEqual(self.status(BUCKET), 403)
+        self.assertEqual(self.status(f"{BUCKET}/public", method="PUT", data=b"no"), 403)
+        self.assertEqual(self.status(f"{BUCKET}/public", method="DELETE"), 403)
+        self.assertEqual(self.status(f"{BUCKET}/public?acl"), 403)
+        grants = self.client.get_object_acl(Bucket=BUCKET, Key="public")["Grants"]
+        self.assertEqual([grant["Permission"] for grant in grants], ["FULL_CONTROL", "READ"])
+        self.client.put_object_acl(Bucket=BUCKET, Key="public", ACL="private")
+        self.assertEqual(self.status(f"{BUCKET}/public"), 403)
+        self.client.put_object_acl(Bucket=BUCKET, Key="private", ACL="public-read")
+        self.assertEqual(self.status(f"{BUCKET}/private"), 200)
+        # A bucket that everybody lists is not one whose objects everybody reads.
+        self.client.put_bucket_acl(Bucket=BUCKET, ACL="public-read")
+        status, _, page = self.nobody(BUCKET)
+        self.assertEqual((status, b"<Key>public</Key>" in page), (200, True))
+        self.assertEqual(self.status(f"{BUCKET}/public"), 403)
+        grants = self.client.get_bucket_acl(Bucket=BUCKET)
+        self.client.put_bucket_acl(Bucket=BUCKET, AccessControlPolicy={"Owner": grants["Owner"], "Grants": grants["Grants"][:1]})
+        self.assertEqual(self.status(BUCKET), 403)
+        with self.fails("NotImplemented", 501):
+            self.client.put_bucket_acl(Bucket=BUCKET, ACL="public-read-write")
+        with self.fails("NotImplemented", 501):
+            self.put("a", ACL="authenticated-read")
+        # Modes hold for everybody, too.
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.chmod(f"/{BUCKET}/private", 0o600)
+        self.assertEqual(self.status(f"{BUCKET}/private"), 403)
+
+    def policy(self, *statements):
+        made = [{"Effect": effect, "Principal": who, "Action": action, "Resource": f"arn:aws:s3:::{BUCKET}{path}"}
+                for effect, who, action, path in statements]
+        self.client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": made}))
+
+    def test_policies(self):
+        self.s3_server()
+        self.put("open/a", b"1")
+        self.put("closed/a", b"2")
+        with self.fails("NoSuchBucketPolicy", 404):
+            self.client.get_bucket_policy(Bucket=BUCKET)
+        self.policy(("Allow", "*", "s3:GetObject", "/open/*"))
+        self.assertEqual(self.nobody(f"{BUCKET}/open/a")[2], b"1")
+        self.assertEqual((self.status(f"{BUCKET}/closed/a"), self.status(BUCKET)), (403, 403))
+        self.assertTrue(self.client.get_bucket_policy_status(Bucket=BUCKET)["PolicyStatus"]["IsPublic"])
+        self.assertIn("open/*", self.client.get_bucket_policy(Bucket=BUCKET)["Policy"])
+        self.policy(("Allow", "*", ["s3:ListBucket"], ""), ("Deny", {"AWS": self.keys.id}, "s3:Delete*", "/open/*"))
+        self.assertEqual((self.status(BUCKET), self.status(f"{BUCKET}/open/a")), (200, 403))
+        with self.fails("AccessDenied", 403):
+            self.client.delete_object(Bucket=BUCKET, Key="open/a")
+        refused = self.client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "open/a"}, {"Key": "closed/a"}]})
+        self.assertEqual([entry["Code"] for entry in refused["Errors"]], ["AccessDenied"])
+        self.assertEqual([entry["Key"] for entry in refused["Deleted"]], ["closed/a"])
+        other = s3.client(self.port, s3.Keys(self.world, uid=1000, gid=100))
+        other.delete_object(Bucket=BUCKET, Key="open/a")
+        # What is only half understood is refused.
+        for wrong in (
+            {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::other/*"},
+            {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{BUCKET}/*",
+             "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}},
+        ):
+            with self.fails("MalformedPolicy", 400):
+                self.client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Statement": [wrong]}))
+        for words in (["--read-only"], ["--bucket", BUCKET]):
+            limited = s3.client(self.port, s3.Keys(self.world, *words, uid=1000, gid=100))
+            with self.fails("AccessDenied", 403):
+                limited.delete_bucket_policy(Bucket=BUCKET)
+        # They are there after a restart.
+        self.world.kill()
+        self.world.start()
+        self.assertEqual(self.status(BUCKET), 200)
+        self.client.delete_bucket_policy(Bucket=BUCKET)
+        self.assertEqual(self.status(BUCKET), 403)
+
+    def test_pages_of_other_servers(self):
+        self.s3_server()
+        self.put("a", b"1", ACL="public-read")
+        with self.fails("NoSuchCORSConfiguration", 404):
+            self.client.get_bucket_cors(Bucket=BUCKET)
+        ask = {"Origin": "https://www.example.org", "Access-Control-Request-Method": "PUT",
+               "Access-Control-Request-Headers": "content-type, x-amz-date"}
+        self.assertEqual(self.status(f"{BUCKET}/a", method="OPTIONS", headers=ask), 403)
+        rules = [{"AllowedOrigins": ["https://*.example.org"], "AllowedMethods": ["GET", "PUT"], "AllowedHeaders": ["*"],
+                  "ExposeHeaders": ["ETag"], "MaxAgeSeconds": 600}]
+        self.client.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": rules})
+        self.assertEqual(self.client.get_bucket_cors(Bucket=BUCKET)["CORSRules"], rules)
+        status, headers, _ = self.nobody(f"{BUCKET}/a", method="OPTIONS", headers=ask)
+        got = {name.lower(): value for name, value in headers.items()}
+        self.assertEqual(status, 200)
+        self.assertEqual(got["access-control-allow-origin"], ask["Origin"])
+        self.assertEqual(got["access-control-allow-headers"], "content-type, x-amz-date")
+        self.assertEqual(got["access-control-max-age"], "600")
+        status, headers, body = self.nobody(f"{BUCKET}/a", headers={"Origin": ask["Origin"]})
+        got = {name.lower(): value for name, value in headers.items()}
+        self.assertEqual((status, body, got["access-control-expose-headers"]), (200, b"1", "ETag"))
+        _, headers, _ = self.nobody(f"{BUCKET}/a", headers={"Origin": "https://elsewhere"})
+        self.assertNotIn("access-control-allow-origin", {name.lower() for name in headers})
+        with self.fails("InvalidRequest", 400):
+            wrong = [{"AllowedOrigins": ["*"], "AllowedMethods": ["PATCH"]}]
+            self.client.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": wrong})
+        self.client.delete_bucket_cors(Bucket=BUCKET)
+        self.assertEqual(self.status(f"{BUCKET}/a", method="OPTIONS", headers=ask), 403)
+
+    def test_who_asked_for_what_is_logged_if_that_is_wanted(self):
+        self.s3_server("--s3-audit")
+        self.put("dir/a b", b"1", ACL="public-read")
+        self.status(f"{BUCKET}/dir/a%20b")
+        url = self.client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "none"}, ExpiresIn=60)
+        self.status(url.partition(f"{self.port}/")[2])
+        lines = [line for line in self.world.log_path.read_text().splitlines() if "audit" in line and "protocol" in line]
+        self.assertEqual(len(lines), 3, lines)
+        for line, wanted in zip(lines, (
+            (self.keys.id, "PUT", f"/{BUCKET}/dir/a%20b", "200"), ("GET", f"/{BUCKET}/dir/a%20b", "200"), (self.keys.id, "GET", "none", "404"),
+        )):
+            self.assertTrue(all(word in line for word in wanted), line)
+        self.assertNotIn("ignature", self.world.log_path.read_text())
+
+    def test_tags_of_buckets(self):
+        self.s3_server()
+        with self.fails("NoSuchTagSet", 404):
+            self.client.get_bucket_tagging(Bucket=BUCKET)
+        tags = [{"Key": f"key{index}", "Value": "v"} for index in range(50)]
+        self.client.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": tags})
+        got = self.client.get_bucket_tagging(Bucket=BUCKET)["TagSet"]
+        self.assertEqual(sorted(got, key=str), sorted(tags, key=str))
+        with self.fails("InvalidTag", 400):
+            self.client.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": [*tags, {"Key": "more", "Value": ""}]})
+        self.client.delete_bucket_tagging(Bucket=BUCKET)
+        with self.fails("NoSuchTagSet", 404):
+            self.client.get_bucket_tagging(Bucket=BUCKET)
+
+    def listed(self):
+        return [entry["Key"] for entry in self.client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+
+    def set_rules(self, *rules):
+        self.client.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": list(rules)})
+
+    def test_objects_and_uploads_go_by_themselves(self):
+        self.s3_server()
+        with self.fails("NoSuchLifecycleConfiguration", 404):
+            self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)
+        for key in ("logs/old", "logs/new", "logs/large", "logs/kept", "other/old"):
+            self.put(key, b"x" * (2000 if key.endswith("large") else 10), Tagging="keep=yes" if key.endswith("kept") else "keep=no")
+        # As old as a file may be made over NFS; that is what its age is.
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            for key in ("logs/old", "logs/large", "logs/kept", "other/old"):
+                mount.utimes(f"/{BUCKET}/{key}", time.time() - 3 * DAY_SECONDS)
+        rule = {"ID": "old logs", "Status": "Enabled", "Expiration": {"Days": 2}, "Filter": {"And": {
+            "Prefix": "logs/", "ObjectSizeLessThan": 1000}}}
+        self.set_rules(rule, {"ID": "off", "Status": "Disabled", "Expiration": {"Days": 1}, "Filter": {"Prefix": "other/"}})
+        harness.wait_until(lambda: "logs/old" not in self.listed(), EXPIRY_SECONDS_MAX, "an object that is to go")
+        harness.wait_until(lambda: "logs/kept" not in self.listed(), EXPIRY_SECONDS_MAX, "an object that is to go")
+        self.assertEqual(self.listed(), ["logs/large", "logs/new", "other/old"])
+        got = self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+        self.assertEqual((got[0]["ID"], got[0]["Expiration"], got[1]["Status"]), ("old logs", {"Days": 2}, "Disabled"))
+        upload = self.client.create_multipart_upload(Bucket=BUCKET, Key="logs/parts")["UploadId"]
+        self.client.upload_part(Bucket=BUCKET, Key="logs/parts", UploadId=upload, PartNumber=1, Body=b"x")
+        yesterday = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
+        midnight = yesterday.replace(hour=0, minute=0, second=0, microsecond=0)
+        self.set_rules({"Status": "Enabled", "Expiration": {"Date": midnight}, "Filter": {"Prefix": "other/"}},
+                       {"Status": "Enabled", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}, "Filter": {"Prefix": ""}})
+        harness.wait_until(lambda: "other/old" not in self.listed(), EXPIRY_SECONDS_MAX, "an object that is to go")
+        # It is not a day old.
+        uploads = self.client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+        self.assertEqual([entry["UploadId"] for entry in uploads], [upload])
+        for wrong, code in (
+            ({"Status": "Enabled", "Filter": {"Prefix": ""}}, "MalformedXML"),
+            ({"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 0}}, "InvalidArgument"),
+            ({"Status": "Enabled", "Filter": {"Prefix": ""}, "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]},
+             "NotImplemented"),
+        ):
+            with self.fails(code):
+                self.set_rules(wrong)
+        self.client.delete_bucket_lifecycle(Bucket=BUCKET)
+        with self.fails("NoSuchLifecycleConfiguration", 404):
+            self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)

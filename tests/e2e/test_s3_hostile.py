@@ -1,0 +1,152 @@
+"""S3 by clients that do wrong: each is told the error that AWS gives, nobody else is harmed, and nothing of it stays."""
+
+import datetime
+import hashlib
+import socket
+
+from lib import harness, s3
+from lib.worlds import WorldTest
+
+BUCKET = "photos"
+HEADERS_COUNT = 100_000
+#: An object is on its way in memory before it has a name; a bomb must not take more.
+MEMORY_BYTES_MAX = 1 << 30
+
+
+class S3Hostile(WorldTest):
+    def setUp(self):
+        super().setUp()
+        self.port = harness.next_port()
+        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
+        self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
+        self.keys = s3.Keys(self.world, uid=1000, gid=100)
+        self.client = s3.client(self.port, self.keys)
+        self.client.put_object(Bucket=BUCKET, Key="there", Body=b"1")
+        self.signer = s3.Signer(self.port, self.keys)
+
+    def tearDown(self):
+        # It serves, and nothing but the one object is there.
+        keys = [entry["Key"] for entry in self.client.list_objects_v2(Bucket=BUCKET)["Contents"]]
+        self.assertEqual(keys, ["there"])
+        self.assertNotIn("panicked", self.world.log_path.read_text(errors="replace"))
+        super().tearDown()
+
+    def refused(self, answer, status, code):
+        self.assertEqual((answer[0], f"<Code>{code}</Code>" in answer[1]), (status, True), answer)
+
+    def signed(self, method, path, body=b"", when=None, **headers):
+        payload = hashlib.sha256(body).hexdigest()
+        made, _ = self.signer.sign(method, path, payload, when, **headers)
+        return made | {"content-length": str(len(body))}
+
+    def test_clocks_and_signatures(self):
+        path = f"/{BUCKET}/there"
+        self.assertEqual(self.signer.send("GET", path, self.signed("GET", path))[0], 200)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        for hours in (-1, 1):
+            headers = self.signed("GET", path, when=now + datetime.timedelta(hours=hours))
+            self.refused(self.signer.send("GET", path, headers), 403, "RequestTimeTooSkewed")
+        wrong = self.signed("GET", path)
+        wrong["authorization"] = wrong["authorization"][:-4] + "0000"
+        self.refused(self.signer.send("GET", path, wrong), 403, "SignatureDoesNotMatch")
+        # Of another path.
+        self.refused(self.signer.send("GET", f"/{BUCKET}/other", self.signed("GET", path)), 403, "SignatureDoesNotMatch")
+        for broken in ("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256 Credential=x, SignedHeaders=, Signature=", "Basic eDp5", "\x80"):
+            status, _ = self.signer.send("GET", path, self.signed("GET", path) | {"authorization": broken})
+            self.assertIn(status, (400, 403, 501), broken)
+
+    def test_bodies_that_are_not_as_said(self):
+        path = f"/{BUCKET}/new"
+        body = b"x" * 100_000
+        # Longer and shorter than its length, and another than its checksum.
+        headers = self.signed("PUT", path, body)
+        status, _ = self.signer.send("PUT", path, headers | {"content-length": "200000"}, body, ends=True)
+        self.assertIn(status, (0, 400))
+        self.refused(self.signer.send("PUT", path, headers | {"content-length": "99999"}, body), 400, "XAmzContentSHA256Mismatch")
+        self.refused(self.signer.send("PUT", path, headers, b"y" * 100_000), 400, "XAmzContentSHA256Mismatch")
+        for name, value in (("x_amz_checksum_crc32", "AAAAAA=="), ("x_amz_checksum_sha256", "AAAA"), ("content_md5", "1B2M2Y8AsgTpgAmY7PhCfg==")):
+            headers = self.signed("PUT", path, body, **{name: value})
+            self.assertEqual(self.signer.send("PUT", path, headers, body)[0], 400, name)
+
+    def chunked(self, path, length, **more):
+        headers, state = self.signer.sign(
+            "PUT", path, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", x_amz_decoded_content_length=str(length), content_encoding="aws-chunked", **more
+        )
+        return headers, state
+
+    def test_chunks_that_are_forged(self):
+        path = f"/{BUCKET}/there"
+        data = b"1"
+        headers, state = self.chunked(path, len(data))
+        first, state = self.signer.chunk(data, state)
+        last, _ = self.signer.chunk(b"", state)
+        whole = first + last
+        length = {"content-length": str(len(whole))}
+        self.assertEqual(self.signer.send("PUT", path, headers | length, whole)[0], 200)
+        path = f"/{BUCKET}/new"
+        for change in ("signature", "data", "end", "size"):
+            headers, state = self.chunked(path, 2000 if change == "end" else 1000)
+            first, state = self.signer.chunk(b"x" * 1000, state)
+            last, _ = self.signer.chunk(b"", state)
+            body = {
+                "signature": first.replace(b"chunk-signature=", b"chunk-signature=0")[:-1] + last,
+                "data": first.replace(b"xxx", b"xyx") + last,
+                "end": first,
+                "size": b"ffffffffffffffff;chunk-signature=" + b"0" * 64 + b"\r\n" + b"x" * 1000,
+            }[change]
+            answer = self.signer.send("PUT", path, headers | {"content-length": str(len(body))}, body, ends=change != "end")
+            self.assertIn(answer[0], (0, 400, 403), (change, answer))
+            if change == "end":
+                self.refused(answer, 400, "IncompleteBody")
+            if change == "data":
+                self.refused(answer, 403, "SignatureDoesNotMatch")
+
+    def test_bombs_of_xml(self):
+        path = f"/{BUCKET}?delete"
+        bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
+            f'<!ENTITY {chr(98 + index)} "{("&" + chr(97 + index) + ";") * 10}">' for index in range(9)
+        ) + "]><Delete><Object><Key>&j;</Key></Object></Delete>"
+        deep = "<Delete>" + "<Object>" * 100_000
+        large = "<Delete>" + "<Object><Key>x</Key></Object>" * 1001 + "</Delete>"
+        cut = "<Delete><Object><Key>there</Key>"
+        for name, text in (("bomb", bomb), ("deep", deep), ("large", large), ("cut", cut), ("none", "")):
+            body = text.encode()
+            answer = self.signer.send("POST", path, self.signed("POST", path, body), body)
+            self.assertEqual(answer[0], 400, (name, answer))
+        huge = b"<Delete>" + b"<Object><Key>x</Key></Object>" * 2_000_000
+        headers = self.signed("POST", path, huge)
+        self.assertIn(self.signer.send("POST", path, headers, huge)[0], (0, 400))
+        self.assertLess(harness.resident_bytes(self.world.pid), MEMORY_BYTES_MAX)
+
+    def test_headers_without_end(self):
+        head = f"GET /{BUCKET}/there HTTP/1.1\r\nhost: x\r\n".encode() + b"".join(
+            f"x-amz-meta-{number}: 1\r\n".encode() for number in range(HEADERS_COUNT)
+        )
+        with socket.create_connection(("127.0.0.1", self.port), 30) as stream:
+            answer = b""
+            try:
+                stream.sendall(head + b"\r\n")
+                answer = stream.recv(100)
+            except ConnectionError:
+                pass
+        self.assertTrue(answer == b"" or b" 431 " in answer, answer)
+
+    def test_names_that_cannot_be(self):
+        for key, code in (
+            ("../there", "InvalidArgument"), ("a/../there", "InvalidArgument"), ("%2e%2e/there", "InvalidArgument"), ("a%00b", "InvalidArgument"),
+            ("a/./b", "InvalidArgument"), ("a%2F%2Fb", "InvalidArgument"), ("%ff", None), ("x" * 1025, "KeyTooLongError"),
+        ):
+            path = f"/{BUCKET}/{key}"
+            answer = self.signer.send("PUT", path, self.signed("PUT", path, b"1"), b"1")
+            self.assertIn(answer[0], (400, 403), (key, answer))
+            if code and answer[0] == 400:
+                self.assertIn(f"<Code>{code}</Code>", answer[1], key)
+        # No way leads out of the bucket.
+        status, _ = self.signer.send("GET", f"/{BUCKET}/../../etc/passwd", self.signed("GET", f"/{BUCKET}/../../etc/passwd"))
+        self.assertIn(status, (400, 403, 404))
+
+    def test_keys_that_were_revoked(self):
+        self.world.cairn("s3", "key", "revoke", self.keys.id)
+        path = f"/{BUCKET}/there"
+        self.refused(self.signer.send("GET", path, self.signed("GET", path)), 403, "InvalidAccessKeyId")
+        self.client = s3.client(self.port, s3.Keys(self.world, uid=1000, gid=100))
