@@ -240,7 +240,7 @@ pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<R
         return Ok(request.map(Body::from));
     }
     // As much memory as an object on its way, for as long as the client sends.
-    let _permit = shared.document().await;
+    let _place = shared.place().await;
     let (head, body) = request.into_parts();
     let read = Limited::new(body, DOCUMENT_LEN_BYTES_MAX).collect();
     let read = timeout(STALL_MAX, read).await;

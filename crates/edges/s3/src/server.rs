@@ -141,8 +141,8 @@ impl Shared {
         }
     }
 
-    /// The same for a body that is a document, of no volume yet.
-    pub(crate) async fn document(&self) -> Option<OwnedSemaphorePermit> {
+    /// The same for what has no rate: a document, or parts that become one object.
+    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.transfers).acquire_owned().await.ok()
     }
 

@@ -1311,7 +1311,7 @@ impl S3 for Service {
         }
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let (key, id) = (&input.key, &input.upload_id);
-        let _permit = self.0.transfer().await;
+        let _place = self.0.place().await;
         let done = bucket.complete_upload(&caller.who, key, id, &wanted, &whole, &condition);
         let (published, checksum) = done.await.map_err(told)?;
         let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
