@@ -11,7 +11,7 @@ use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, LogPosition, View};
+use cairn_base::{Generation, LogPosition, SegmentId, View};
 use cairn_formats::metadata::log::Term;
 use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::select;
