@@ -131,6 +131,24 @@ class Classes(WorldTest):
         self.assertGreater(metrics['cairn_class_delayed_milliseconds_total{volume="slow"}'], 1000)
         self.assertFalse([series for series in metrics if series.startswith("cairn_class") and "main" in series])
 
+    def test_what_is_idle_of_a_total_is_lent(self):
+        self.world = self.server(1)
+        self.cairn("class", "create", "shared", "--throughput", "10MB/s", "--total-throughput", "20MB/s")
+        for name in ("a", "b"):
+            self.make_volume(name, "--class", "shared")
+        with self.load("a") as one:
+            one.rate(1)
+            self.assert_rate(one, 20 * MB, 5, 0.05)
+            with self.load("b", window=2) as other:
+                other.rate(1)
+                before = one.bytes
+                self.assert_rate(other, 10 * MB, 5, 0.06)
+                self.assertAlmostEqual((one.bytes - before) / (5 * 10 * MB), 1, delta=0.06)
+        self.cairn("class", "set", "shared", "--client-throughput", "2MB/s")
+        with self.load("a") as one:
+            one.rate(1)
+            self.assert_rate(one, 2 * MB, 5, 0.08)
+
     def test_a_change_acts_beside_load_within_a_second(self):
         self.world = self.server(1)
         for name, rate in (("a", 5), ("b", 40)):
