@@ -26,7 +26,9 @@ export function useApi<T>(path: string | undefined, everyMs = AGAIN_MS): Asked<T
       setData({ path, data: found });
       setError(undefined);
     } catch (failure) {
-      if (number === asked.current) setError(asRefusal(failure));
+      const refusal = asRefusal(failure);
+      // That the server does not answer, the whole page says once; what was shown stays.
+      if (number === asked.current && refusal.kind !== "unreachable") setError(refusal);
     }
   }, [path]);
   useEffect(() => {

@@ -21,6 +21,8 @@ PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", 
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
+# Of all streams together.
+STREAMS_MEMORY_BYTES_MAX = 32 << 20
 # More than there may be connections.
 ASKING_PAGES = 200
 FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
@@ -457,6 +459,7 @@ class Pages(WorldTest):
         timing = window.page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
         self.assertLess(timing, 1000)
         # More streams than there may be: the others are refused, and nobody is shut out.
+        memory = harness.resident_bytes(server.pid)
         streams, refused = [], 0
         cookie = window.context.cookies()[0]
         for _ in range(70):
@@ -467,6 +470,7 @@ class Pages(WorldTest):
                 self.assertEqual(error.code, 503)
                 refused += 1
         self.assertGreaterEqual(refused, 6)
+        self.assertLess(harness.resident_bytes(server.pid) - memory, STREAMS_MEMORY_BYTES_MAX)
         self.assertEqual(server.status()["health"], "no_redundancy")
         other = self.window(server)
         self.shown(other.page.get_by_label("Health"), "No redundancy")
