@@ -200,6 +200,39 @@ class S3(WorldTest):
         old = self.client.list_objects(Bucket=BUCKET, Marker="many/0298", Prefix="many/")
         self.assertEqual([entry["Key"] for entry in old["Contents"]], ["many/0299"])
 
+    def test_what_is_not_set_is_told_so(self):
+        self.s3_server()
+        for key in ("a", "b/1", "b/2", "c"):
+            self.put(key, b"x")
+        page = self.client.list_object_versions(Bucket=BUCKET, MaxKeys=2)
+        self.assertEqual([(entry["Key"], entry["VersionId"], entry["IsLatest"]) for entry in page["Versions"]],
+                         [("a", "null", True), ("b/1", "null", True)])
+        rest = self.client.list_object_versions(
+            Bucket=BUCKET, KeyMarker=page["NextKeyMarker"], VersionIdMarker=page["NextVersionIdMarker"]
+        )
+        self.assertEqual([entry["Key"] for entry in rest["Versions"]], ["b/2", "c"])
+        page = self.client.list_object_versions(Bucket=BUCKET, Delimiter="/")
+        self.assertEqual([entry["Prefix"] for entry in page["CommonPrefixes"]], ["b/"])
+        self.assertEqual(self.get("a", VersionId="null"), b"x")
+        with self.fails("NoSuchVersion", 404):
+            self.get("a", VersionId="1234")
+        self.client.delete_object(Bucket=BUCKET, Key="a", VersionId="null")
+        self.assertEqual(self.listed()[0], ["b/1", "b/2", "c"])
+        for ask, code in (
+            (self.client.get_bucket_encryption, "ServerSideEncryptionConfigurationNotFoundError"),
+            (self.client.get_bucket_website, "NoSuchWebsiteConfiguration"),
+            (self.client.get_bucket_replication, "ReplicationConfigurationNotFoundError"),
+            (self.client.get_object_lock_configuration, "ObjectLockConfigurationNotFoundError"),
+            (self.client.get_public_access_block, "NoSuchPublicAccessBlockConfiguration"),
+            (self.client.get_bucket_ownership_controls, "OwnershipControlsNotFoundError"),
+        ):
+            with self.fails(code, 404):
+                ask(Bucket=BUCKET)
+        self.assertEqual(self.client.get_bucket_request_payment(Bucket=BUCKET)["Payer"], "BucketOwner")
+        self.assertNotIn("LoggingEnabled", self.client.get_bucket_logging(Bucket=BUCKET))
+        self.assertNotIn("Status", self.client.get_bucket_accelerate_configuration(Bucket=BUCKET))
+        self.assertNotIn("QueueConfigurations", self.client.get_bucket_notification_configuration(Bucket=BUCKET))
+
     def test_uploads_in_parts(self):
         self.s3_server()
         data = os.urandom(2 * PART_LEN_BYTES + 12345)

@@ -28,6 +28,8 @@ use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 const DELETES_AT_ONCE: usize = 1000;
 const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
+/// The version of an object whose bucket keeps none.
+const NO_VERSION: &str = "null";
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
 /// Looks up secrets for signatures.
@@ -46,7 +48,7 @@ impl S3Auth for Keys {
 pub struct Access;
 
 /// What can be done without a signature at all.
-const OPEN_TO_ALL: [&str; 12] = [
+const OPEN_TO_ALL: [&str; 13] = [
     "GetObject",
     "HeadObject",
     "GetObjectAttributes",
@@ -55,6 +57,7 @@ const OPEN_TO_ALL: [&str; 12] = [
     "GetBucketLocation",
     "ListObjects",
     "ListObjectsV2",
+    "ListObjectVersions",
     "PutObject",
     "PostObject",
     "DeleteObject",
@@ -344,6 +347,13 @@ fn acl_of(acl: Option<&ObjectCannedACL>, caller: &Caller) -> S3Result<bool> {
     }
 }
 
+/// That something is not set, by the code that S3 has for it.
+fn not_set(code: &'static str, text: &'static str) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), text);
+    error.set_status_code(http::StatusCode::NOT_FOUND);
+    error
+}
+
 /// Refuses what a client believes of an object afterwards and is not so: that it is encrypted, or cannot be deleted.
 fn refuse_promises(encrypted: [bool; 3], locked: [bool; 3]) -> S3Result<()> {
     if encrypted.contains(&true) {
@@ -383,7 +393,7 @@ fn limit(asked: Option<i32>) -> S3Result<usize> {
 
 fn version(asked: Option<&ObjectVersionId>) -> S3Result<()> {
     match asked.map(String::as_str) {
-        None | Some("null" | "") => Ok(()),
+        None | Some(NO_VERSION | "") => Ok(()),
         Some(_) => Err(s3_error!(NoSuchVersion, "the bucket keeps no versions")),
     }
 }
@@ -1667,12 +1677,10 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let settings = caller.bucket(&request.input.bucket)?.record.settings;
         if settings.cors.is_empty() {
-            let mut error = S3Error::with_message(
-                S3ErrorCode::Custom("NoSuchCORSConfiguration".into()),
+            return Err(not_set(
+                "NoSuchCORSConfiguration",
                 "the bucket has no rules for pages of other servers",
-            );
-            error.set_status_code(http::StatusCode::NOT_FOUND);
-            return Err(error);
+            ));
         }
         Ok(S3Response::new(GetBucketCorsOutput {
             cors_rules: Some(buckets::cors(settings.cors)),
@@ -1784,5 +1792,159 @@ impl S3 for Service {
         let set = |settings: &mut BucketSettings| settings.tags.clear();
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketTaggingOutput::default()))
+    }
+
+    async fn list_object_versions(
+        &self,
+        request: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let input = request.input;
+        let encoding = input.encoding_type.as_ref();
+        values::encoding(encoding)?;
+        let limit = limit(input.max_keys)?;
+        let (prefix, delimiter, marker) = (
+            input.prefix.clone().unwrap_or_default(),
+            input.delimiter.clone().unwrap_or_default(),
+            input.key_marker.clone().unwrap_or_default(),
+        );
+        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
+        let page = page.await?;
+        let owner = caller.owner();
+        let (contents, prefixes) = entries(&page, encoding, Some(&owner));
+        // No bucket keeps versions: each object has the one that is called so.
+        let versions = contents.into_iter().map(|object| ObjectVersion {
+            e_tag: object.e_tag,
+            is_latest: Some(true),
+            key: object.key,
+            last_modified: object.last_modified,
+            owner: object.owner,
+            size: object.size,
+            storage_class: Some(ObjectVersionStorageClass::from_static(
+                ObjectVersionStorageClass::STANDARD,
+            )),
+            version_id: Some(NO_VERSION.to_owned()),
+            ..ObjectVersion::default()
+        });
+        let listed = |text: String| values::listed(text, encoding);
+        let next = page.next.map(listed);
+        Ok(S3Response::new(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(listed(prefix)),
+            key_marker: Some(listed(marker)),
+            delimiter: input.delimiter.map(listed),
+            max_keys: Some(limit as i32),
+            is_truncated: Some(next.is_some()),
+            next_version_id_marker: next.as_ref().map(|_| NO_VERSION.to_owned()),
+            next_key_marker: next,
+            versions: Some(versions.collect()),
+            common_prefixes: Some(prefixes),
+            encoding_type: input.encoding_type.clone(),
+            ..ListObjectVersionsOutput::default()
+        }))
+    }
+
+    async fn get_bucket_encryption(
+        &self,
+        request: S3Request<GetBucketEncryptionInput>,
+    ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "ServerSideEncryptionConfigurationNotFoundError",
+            "objects of the bucket are not encrypted",
+        ))
+    }
+
+    async fn get_bucket_website(
+        &self,
+        request: S3Request<GetBucketWebsiteInput>,
+    ) -> S3Result<S3Response<GetBucketWebsiteOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "NoSuchWebsiteConfiguration",
+            "the bucket is no website",
+        ))
+    }
+
+    async fn get_bucket_replication(
+        &self,
+        request: S3Request<GetBucketReplicationInput>,
+    ) -> S3Result<S3Response<GetBucketReplicationOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "ReplicationConfigurationNotFoundError",
+            "the bucket is not replicated over S3",
+        ))
+    }
+
+    async fn get_object_lock_configuration(
+        &self,
+        request: S3Request<GetObjectLockConfigurationInput>,
+    ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "ObjectLockConfigurationNotFoundError",
+            "the bucket has no object lock",
+        ))
+    }
+
+    async fn get_public_access_block(
+        &self,
+        request: S3Request<GetPublicAccessBlockInput>,
+    ) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "NoSuchPublicAccessBlockConfiguration",
+            "the bucket blocks no public access beyond its ACL and policy",
+        ))
+    }
+
+    async fn get_bucket_ownership_controls(
+        &self,
+        request: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Err(not_set(
+            "OwnershipControlsNotFoundError",
+            "the bucket has no ownership controls",
+        ))
+    }
+
+    async fn get_bucket_logging(
+        &self,
+        request: S3Request<GetBucketLoggingInput>,
+    ) -> S3Result<S3Response<GetBucketLoggingOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Ok(S3Response::new(GetBucketLoggingOutput::default()))
+    }
+
+    async fn get_bucket_notification_configuration(
+        &self,
+        request: S3Request<GetBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Ok(S3Response::new(
+            GetBucketNotificationConfigurationOutput::default(),
+        ))
+    }
+
+    async fn get_bucket_accelerate_configuration(
+        &self,
+        request: S3Request<GetBucketAccelerateConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketAccelerateConfigurationOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Ok(S3Response::new(
+            GetBucketAccelerateConfigurationOutput::default(),
+        ))
+    }
+
+    async fn get_bucket_request_payment(
+        &self,
+        request: S3Request<GetBucketRequestPaymentInput>,
+    ) -> S3Result<S3Response<GetBucketRequestPaymentOutput>> {
+        self.caller(&request)?.bucket(&request.input.bucket)?;
+        Ok(S3Response::new(GetBucketRequestPaymentOutput {
+            payer: Some(Payer::from_static(Payer::BUCKET_OWNER)),
+        }))
     }
 }
