@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use cairn_base::VolumeId;
 use cairn_objects::Objects;
 use cairn_qos::{Client, Gate, Operation};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::{Schedule, ScheduleError, parse, text};
 
-const WHO: Credentials = Credentials::ROOT;
+static WHO: Credentials = Credentials::ROOT;
 /// Of the volume's hidden folder.
 const KEY: &[u8] = b"user.snapshots";
 const VERSION: u32 = 1;

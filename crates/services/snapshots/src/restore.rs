@@ -12,7 +12,7 @@ use cairn_fs::{
     SetTime, XattrMode,
 };
 
-const WHO: Credentials = Credentials::ROOT;
+static WHO: Credentials = Credentials::ROOT;
 /// Entries of a directory that are read at a time.
 const PAGE_COUNT: usize = 512;
 /// Deepest directory below the one that is restored.
