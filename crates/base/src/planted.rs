@@ -28,8 +28,6 @@ pub enum Bug {
     HistoryNotKept,
     HistoryNotCounted,
     DeadEntryLost,
-    /// The tests of `fs` have one of its own.
-    DeadSegmentShared,
     /// One in some thousand seeds finds it: the tests of `meta` have one of its own.
     GroupGoesOnAfterMove,
     // fs, snapshots

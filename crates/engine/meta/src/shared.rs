@@ -260,7 +260,7 @@ impl Shared {
         let mut pending = self.pending.lock();
         let known = &pending.counters.segments;
         let is_live = |id| known.get(id).is_some_and(|record| record.live_records > 0);
-        let may_share = planted::is(Bug::DeadSegmentShared) || segments.iter().all(is_live);
+        let may_share = segments.iter().all(is_live);
         may_share.then(|| self.submit_locked(&mut pending, batch))
     }
 

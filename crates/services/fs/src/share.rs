@@ -138,8 +138,8 @@ impl Shared {
             state.record.used_bytes = used_bytes;
             return Ok(Step::Moved);
         };
-        // They are read from the metadata when they are needed.
-        state.extents.unload();
+        // They are read from the metadata when they are needed. Nobody has looked at it yet.
+        state.extents = ExtentMap::new(&self.extent_count);
         state.ticket = ticket;
         Ok(match is_last {
             true => Step::Last(Some(ticket)),

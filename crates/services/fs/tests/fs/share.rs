@@ -1,9 +1,9 @@
 //! Files that share records.
 
 use bytes::Bytes;
-use cairn_base::Ino;
-use cairn_base::planted::{self, Bug};
+use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
+use cairn_meta::Batch;
 use cairn_segment::Pace;
 
 use crate::world::*;
@@ -97,7 +97,8 @@ fn what_is_shared_is_copied_once() {
 }
 
 /// Sharing while what is shared is moved elsewhere, and its segments go.
-fn shares_beside_moves() {
+#[test]
+fn what_is_shared_may_move_meanwhile() {
     block_on(async {
         let world = World::new(6, 1).await;
         let fs = &world.fs;
@@ -130,17 +131,21 @@ fn shares_beside_moves() {
     });
 }
 
+/// Who begins to share is told when what it found is being taken away, and finds it where it is now.
 #[test]
-fn what_is_shared_may_move_meanwhile() {
-    shares_beside_moves();
-}
-
-#[test]
-fn sharing_what_is_dead_is_noticed() {
-    let noticed = std::panic::catch_unwind(|| {
-        planted::plant(Some(Bug::DeadSegmentShared));
-        shares_beside_moves();
+fn what_is_dead_is_not_shared() {
+    block_on(async {
+        let world = World::new(7, 1).await;
+        let fs = &world.fs;
+        make(fs, b"file", pattern(LEN_BYTES, 1)).await;
+        let meta = fs.meta();
+        let ids: Vec<SegmentId> = meta.segments().into_iter().map(|(id, _)| id).collect();
+        assert!(meta.submit_sharing(Batch::new(), &ids).is_some());
+        rewrite_all(&world).await;
+        let last = meta.last_ticket();
+        for id in ids {
+            assert!(meta.submit_sharing(Batch::new(), &[id]).is_none(), "{id}");
+        }
+        assert_eq!(meta.last_ticket(), last, "nothing is changed");
     });
-    planted::plant(None);
-    assert!(noticed.is_err());
 }
