@@ -219,7 +219,7 @@ class Iscsi(WorldTest):
         self.cairn("snapshot", "delete", "main", "before")
         self.lun_world.kill()
         self.lun_world.start()
-        with self.session() as session:
+        with iscsi.Session(("127.0.0.1", self.port), INITIATOR, self.target) as session:
             for name in ("then", "now"):
                 session.clear_attentions(numbers[name])
             changed = old[:4096] + b"y" * 4096 + old[8192:]
