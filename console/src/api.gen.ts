@@ -39,6 +39,43 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/classes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All classes, also those that are built in, with the volumes that are in them. */
+        get: operations["class_list"];
+        put?: never;
+        /** Makes a class. Volumes come into it with `PATCH /api/v1/volumes/{name}`. */
+        post: operations["class_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/classes/{class}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One class. */
+        get: operations["class_show"];
+        /** Puts other limits in the place of those of a class. Volumes that are in it have them at once. */
+        put: operations["class_set"];
+        post?: never;
+        /** Deletes a class that no volume is in. */
+        delete: operations["class_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster": {
         parameters: {
             query?: never;
@@ -384,6 +421,23 @@ export interface paths {
         patch: operations["lun_set"];
         trace?: never;
     };
+    "/api/v1/luns/{volume}/{lun}/clone": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped. */
+        post: operations["lun_clone"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/luns/{volume}/{lun}/maps/{igroup}": {
         parameters: {
             query?: never;
@@ -647,6 +701,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{name}/schedules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When snapshots of a volume are taken by themselves. */
+        get: operations["schedules"];
+        /** Sets all schedules of a volume. Snapshots that earlier ones took stay. */
+        put: operations["schedules_set"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/snapshots": {
         parameters: {
             query?: never;
@@ -682,6 +754,26 @@ export interface paths {
         head?: never;
         /** Renames a snapshot, locks it, or unlocks it. */
         patch: operations["snapshot_set"];
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/snapshots/{snapshot}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
+         *     made entry by entry.
+         */
+        post: operations["snapshot_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/healthz": {
@@ -785,6 +877,49 @@ export interface components {
             path: string;
             /** @example main */
             volume: string;
+        };
+        /** @description A class to make. */
+        ClassCreate: {
+            limits: components["schemas"]["ClassLimits"];
+            /** @example gold */
+            name: string;
+        };
+        /** @description What a class limits. What is left out has no limit; a limit is one for each volume, but for the last. */
+        ClassLimits: {
+            /** Format: int64 */
+            client_iops?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes per second of each client of a volume: an address, or an access key of S3.
+             */
+            client_throughput?: number | null;
+            iops?: components["schemas"]["RateView"] | null;
+            read_iops?: components["schemas"]["RateView"] | null;
+            read_throughput?: components["schemas"]["RateView"] | null;
+            throughput?: components["schemas"]["RateView"] | null;
+            /**
+             * Format: int64
+             * @description Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
+             */
+            total_throughput?: number | null;
+            write_iops?: components["schemas"]["RateView"] | null;
+            write_throughput?: components["schemas"]["RateView"] | null;
+        };
+        ClassList: {
+            classes: components["schemas"]["ClassView"][];
+        };
+        /** @description What a class is to limit from now on; volumes that are in it follow at once. */
+        ClassSet: {
+            limits: components["schemas"]["ClassLimits"];
+        };
+        ClassView: {
+            /** @description It is there from the beginning, and cannot be changed or deleted. */
+            built_in: boolean;
+            limits: components["schemas"]["ClassLimits"];
+            /** @example gold */
+            name: string;
+            /** @description Volumes that are in it. */
+            volumes: string[];
         };
         ClusterDiskView: {
             id: string;
@@ -1040,6 +1175,35 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
+        LimitView: {
+            /** Format: int64 */
+            baseline: number;
+            /** Format: int64 */
+            burst: number;
+            /**
+             * Format: int64
+             * @description What can be used above the baseline, and the most that is kept of it.
+             */
+            credit: number;
+            /**
+             * Format: int64
+             * @description When the credit ends if all goes on as now; left out while it is not spent.
+             */
+            credit_ends_seconds?: number | null;
+            /** Format: int64 */
+            credit_max: number;
+            /**
+             * Format: int64
+             * @description What is used, of about the last second.
+             */
+            now: number;
+            /**
+             * @description throughput, read-throughput, write-throughput, iops, read-iops or write-iops.
+             * @example throughput
+             */
+            of: string;
+        };
         LiveNumber: {
             name: string;
             /** Format: double */
@@ -1078,6 +1242,13 @@ export interface components {
             /** Format: int64 */
             volume_count: number;
             warnings: string[];
+        };
+        /** @description The clone to make of a LUN. */
+        LunClone: {
+            /** @description Its name, in the same volume. */
+            name: string;
+            /** @description As the LUN was in this snapshot of the volume; as it is now, if none is given. */
+            snapshot?: string | null;
         };
         /** @description A LUN to make. */
         LunCreate: {
@@ -1225,6 +1396,61 @@ export interface components {
              */
             total_bytes: number;
         };
+        /** @description A rate per second: bytes, or operations. */
+        RateView: {
+            /**
+             * Format: int32
+             * @description The rate while there is credit, in thousandths of the rate; 1000 is no burst.
+             * @example 4000
+             */
+            burst_permille?: number;
+            /**
+             * Format: int64
+             * @description How long a full credit lasts at the full burst.
+             */
+            credit_seconds?: number;
+            /**
+             * Format: int64
+             * @description Beside that, whatever the size.
+             */
+            fixed?: number;
+            /**
+             * Format: int64
+             * @description For each TiB of a volume's size limit.
+             */
+            per_tib?: number;
+        };
+        /** @description What a volume uses of its class. */
+        RatesView: {
+            /** Format: int64 */
+            client_iops?: number | null;
+            /** Format: int64 */
+            client_throughput?: number | null;
+            /**
+             * Format: int64
+             * @description Requests that had to wait since the start, and for how long together.
+             */
+            delayed: number;
+            /** Format: int64 */
+            delayed_ms: number;
+            limits: components["schemas"]["LimitView"][];
+            /** Format: int64 */
+            operations_per_second: number;
+            /**
+             * Format: int64
+             * @description Of about the last second.
+             */
+            read_bytes_per_second: number;
+            /** Format: int64 */
+            total_throughput?: number | null;
+            /**
+             * Format: int64
+             * @description Requests that wait for their turn.
+             */
+            waiting: number;
+            /** Format: int64 */
+            written_bytes_per_second: number;
+        };
         /** @description How fast shards are moved and rebuilt. */
         RebuildRate: {
             /**
@@ -1283,6 +1509,52 @@ export interface components {
              * @description Bytes that were begun with, part by part: also those of shards that are not whole yet, or are made anew.
              */
             worked_bytes?: number;
+        };
+        /** @description What was made anew. */
+        RestoredView: {
+            /**
+             * Format: int64
+             * @description Of files: the volume shares them with the snapshot.
+             */
+            bytes: number;
+            /** Format: int64 */
+            directories: number;
+            /**
+             * Format: int64
+             * @description Files, links and such.
+             */
+            files: number;
+            path: string;
+        };
+        ScheduleView: {
+            /** @description When its snapshots are due, in the form of cron, in UTC. */
+            cron: string;
+            /**
+             * Format: int32
+             * @description So many of its snapshots stay, and so many there are; locked ones are not deleted, and do not count.
+             */
+            keep: number;
+            name: string;
+            /**
+             * Format: int64
+             * @description Seconds since 1970.
+             */
+            newest_seconds?: number | null;
+            /** Format: int64 */
+            next_seconds?: number | null;
+            /** Format: int64 */
+            snapshots: number;
+        };
+        /** @description Schedules of a volume's snapshots. */
+        SchedulesSet: {
+            /** @description `hourly 24, daily 7, six-hourly 10 (0 *\/6 * * *)`, or `none`. */
+            schedules: string;
+        };
+        SchedulesView: {
+            schedules: components["schemas"]["ScheduleView"][];
+            /** @description As it is set: empty for none. */
+            text: string;
+            volume: string;
         };
         /** @description Bytes of a file that cannot be read any more. */
         ScrubDamage: {
@@ -1419,6 +1691,16 @@ export interface components {
             /** @description Oldest first. */
             snapshots: components["schemas"]["SnapshotView"][];
         };
+        /** @description What to make anew from a snapshot. */
+        SnapshotRestore: {
+            /** @description In the volume, from its root: `/projects/report.odt`. */
+            path: string;
+            /**
+             * @description Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
+             *     nothing is.
+             */
+            to?: string | null;
+        };
         /** @description What to change of a snapshot. */
         SnapshotSet: {
             locked?: boolean | null;
@@ -1444,6 +1726,8 @@ export interface components {
             /** @description It cannot be deleted. */
             locked: boolean;
             name: string;
+            /** @description The schedule that took it; `null` for one that was taken by hand. */
+            schedule?: string | null;
             /**
              * Format: int64
              * @description Seconds since 1970.
@@ -1488,6 +1772,11 @@ export interface components {
              */
             access_pattern?: string | null;
             /**
+             * @description none, or the name of a class of service.
+             * @example gold
+             */
+            class?: string | null;
+            /**
              * @description none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
              * @example lz4
              */
@@ -1518,6 +1807,11 @@ export interface components {
         VolumeView: {
             /** @example concurrent */
             access_pattern: string;
+            /**
+             * @description The class of service, or none.
+             * @example gold
+             */
+            class?: string;
             /** @example lz4 */
             compression: string;
             /** Format: int64 */
@@ -1546,10 +1840,18 @@ export interface components {
             problem?: string | null;
             /** @example +2n */
             protection: string;
+            rates?: components["schemas"]["RatesView"] | null;
             /** @description Whether it is served; if not, `problem` says why. */
             serving: boolean;
             /** @example 500 GiB */
             size_limit: string;
+            /** Format: int64 */
+            snapshot_bytes: number;
+            /**
+             * Format: int64
+             * @description Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
+             */
+            snapshots: number;
             /**
              * Format: int64
              * @description Bytes that its files could hold, as `df` shows.
@@ -1721,6 +2023,361 @@ export interface operations {
             header?: never;
             path: {
                 bucket: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    class_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClassList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    class_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ClassCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClassView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    class_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                class: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClassView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    class_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                class: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ClassSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClassView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    class_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                class: string;
             };
             cookie?: never;
         };
@@ -3744,6 +4401,105 @@ export interface operations {
             };
         };
     };
+    lun_clone: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+                lun: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LunClone"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LunView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     lun_map: {
         parameters: {
             query?: never;
@@ -5186,6 +5942,153 @@ export interface operations {
             };
         };
     };
+    schedules: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedulesView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    schedules_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedulesSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedulesView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     snapshot_list: {
         parameters: {
             query?: {
@@ -5492,6 +6395,105 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SnapshotView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    snapshot_restore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                snapshot: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SnapshotRestore"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RestoredView"];
                 };
             };
             /** @description the request makes no sense: fix it */
