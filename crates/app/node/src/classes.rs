@@ -46,15 +46,20 @@ pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
 /// Reads and writes credit for as long as the node is there.
 pub fn tend(inner: &Arc<Inner>) {
     inner.every("credit", READ_INTERVAL, |inner| async move {
-        for volume in inner.shaper.without_credit() {
-            if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume) {
-                read(&inner, &fs).await;
-            }
-        }
+        read_all(&inner).await;
     });
     inner.every("credit kept", WRITE_INTERVAL, |inner| async move {
         write_all(&inner).await;
     });
+}
+
+/// Reads the credit of volumes of which it is not known.
+pub async fn read_all(inner: &Inner) {
+    for volume in inner.shaper.without_credit() {
+        if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume) {
+            read(inner, &fs).await;
+        }
+    }
 }
 
 async fn read(inner: &Inner, fs: &Fs) {
@@ -170,6 +175,7 @@ impl Controller {
         let change = |state: &mut PoolState| state.set_class(name, spec, is_new);
         let changed: Result<(), ChangeFailure> = self.inner.pool.classes_change(change).await;
         changed.map_err(refusal)?;
+        read_all(&self.inner).await;
         self.class_now(name)
     }
 }

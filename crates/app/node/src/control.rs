@@ -17,6 +17,7 @@ use cairn_base::domain::Losses;
 use cairn_config::{ClassChoice, ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_segment::DiskStatus;
 
+use crate::classes;
 use crate::cluster_view;
 use crate::convert;
 use crate::node::{ChangeFailure, Inner, VolumeService};
@@ -217,6 +218,8 @@ impl Control for Controller {
                 })
                 .await
                 .map_err(refusal)?;
+            // So that the answer has it.
+            classes::read_all(&self.inner).await;
             self.volume_now(&name).await
         })
     }
