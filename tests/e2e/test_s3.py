@@ -20,6 +20,8 @@ LOAD_SECONDS_MAX = 60
 SPACE_BACK_SECONDS_MAX = 60
 RACERS_COUNT = 12
 PART_LEN_BYTES = 5 << 20
+#: Of 64 MiB; `make test-s3` takes enough for seconds of copying.
+LARGE_PARTS_COUNT = 40 if os.environ.get("CAIRN_S3_TREE") else 4
 
 
 class S3(WorldTest):
@@ -296,6 +298,46 @@ class S3(WorldTest):
         with self.fails("NoSuchUpload", 404):
             self.client.list_parts(**place, UploadId=upload)
         harness.wait_until(lambda: self.used_bytes() <= used, SPACE_BACK_SECONDS_MAX, "the space of parts")
+
+    def test_space_comes_back_of_uploads_that_were_being_removed(self):
+        self.s3_server()
+        used = self.used_bytes()
+        for round_number in range(3):
+            place = {"Bucket": BUCKET, "Key": "parts"}
+            upload = self.client.create_multipart_upload(**place)["UploadId"]
+            for number in range(1, 60):
+                self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=os.urandom(100_000))
+
+            def abort(place=place, upload=upload):
+                with contextlib.suppress(s3.errors().BotoCoreError, s3.errors().ClientError):
+                    self.client_of(self.keys).abort_multipart_upload(**place, UploadId=upload)
+
+            thread = threading.Thread(target=abort)
+            thread.start()
+            thread.join(0.005 * round_number)
+            self.world.kill()
+            thread.join(LOAD_SECONDS_MAX)
+            self.world.start()
+            self.client = self.client_of(self.keys)
+            # Not begun, or done, or in between: then nobody finds it any more.
+            for entry in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []):
+                self.client.abort_multipart_upload(**place, UploadId=entry["UploadId"])
+        harness.wait_until(lambda: self.used_bytes() <= used, SPACE_BACK_SECONDS_MAX, "the space of parts")
+
+    def test_large_uploads_are_completed_while_the_client_waits(self):
+        self.s3_server()
+        place = {"Bucket": BUCKET, "Key": "large"}
+        upload = self.client.create_multipart_upload(**place)["UploadId"]
+        part, done = os.urandom(64 << 20), []
+        for number in range(1, LARGE_PARTS_COUNT + 1):
+            sent = self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=part)
+            done.append({"PartNumber": number, "ETag": sent["ETag"]})
+        impatient = self.client_of(self.keys, read_timeout=5)
+        finished = impatient.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": done})
+        self.assertTrue(finished["ETag"].endswith(f'-{LARGE_PARTS_COUNT}"'))
+        head = self.client.head_object(**place)
+        self.assertEqual((head["ContentLength"], head["ETag"]), (LARGE_PARTS_COUNT * len(part), finished["ETag"]))
+        self.assertTrue(self.get("large", PartNumber=LARGE_PARTS_COUNT) == part)
 
     def test_checksums_of_uploads_in_parts(self):
         self.s3_server()

@@ -3,6 +3,7 @@
 //! Owns: who may do what by the access key, the mapping of each operation. Must not know: how objects are kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,6 +13,7 @@ use cairn_objects::{
     Verdict, WantedPart,
 };
 use cairn_qos::Client;
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -28,6 +30,8 @@ use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 const DELETES_AT_ONCE: usize = 1000;
 const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
+/// A client waits so long in silence for its parts to become an object.
+const COMPLETE_MAX: Duration = Duration::from_secs(2);
 /// The version of an object whose bucket keeps none.
 const NO_VERSION: &str = "null";
 const CONTENT_TYPE: &str = "binary/octet-stream";
@@ -1320,24 +1324,38 @@ impl S3 for Service {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
-        let (key, id) = (&input.key, &input.upload_id);
-        let _place = self.0.place().await;
-        let done = bucket.complete_upload(&caller.who, key, id, &wanted, &whole, &condition);
-        let (published, checksum) = done.await.map_err(told)?;
-        let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
-        Ok(S3Response::new(CompleteMultipartUploadOutput {
-            checksum_crc32: get("crc32"),
-            checksum_crc32c: get("crc32c"),
-            checksum_crc64nvme: get("crc64nvme"),
-            checksum_sha1: get("sha1"),
-            checksum_sha256: get("sha256"),
-            checksum_type: values::type_of(&checksum),
-            location: Some(format!("/{}/{}", input.bucket, input.key)),
-            bucket: Some(input.bucket),
-            key: Some(input.key),
-            e_tag: Some(values::etag(&published.etag)),
-            ..CompleteMultipartUploadOutput::default()
-        }))
+        let (shared, who) = (Arc::clone(&self.0), caller.who);
+        let (name, key, id) = (input.bucket, input.key, input.upload_id);
+        let complete = async move {
+            let _place = shared.place().await;
+            let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
+            let (published, checksum) = done.await.map_err(told)?;
+            let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
+            Ok(CompleteMultipartUploadOutput {
+                checksum_crc32: get("crc32"),
+                checksum_crc32c: get("crc32c"),
+                checksum_crc64nvme: get("crc64nvme"),
+                checksum_sha1: get("sha1"),
+                checksum_sha256: get("sha256"),
+                checksum_type: values::type_of(&checksum),
+                location: Some(format!("/{name}/{key}")),
+                bucket: Some(name),
+                key: Some(key),
+                e_tag: Some(values::etag(&published.etag)),
+                ..CompleteMultipartUploadOutput::default()
+            })
+        };
+        // What is found wrong soon has its own status. What takes long answers as AWS does: spaces, so that the client waits,
+        // and then how it ended.
+        let mut complete: BoxFuture<'static, S3Result<CompleteMultipartUploadOutput>> =
+            Box::pin(complete);
+        match tokio::time::timeout(COMPLETE_MAX, &mut complete).await {
+            Ok(done) => done.map(S3Response::new),
+            Err(_) => Ok(S3Response::new(CompleteMultipartUploadOutput {
+                future: Some(complete),
+                ..CompleteMultipartUploadOutput::default()
+            })),
+        }
     }
 
     async fn abort_multipart_upload(

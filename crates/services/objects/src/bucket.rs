@@ -140,7 +140,7 @@ impl Bucket {
     ) -> Result<Published, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
         if record.etag.is_empty() {
-            record.etag = hex(&staged.md5());
+            record.etag = hex(&staged.md5().unwrap_or_default());
         }
         let who = staged.who().clone();
         if path.is_directory {

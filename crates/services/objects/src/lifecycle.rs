@@ -27,8 +27,9 @@ impl Objects {
         spawner.spawn("objects: lifecycle", Box::pin(task));
     }
 
-    /// Removes what is to go now; returns how many objects and uploads went.
+    /// Removes what is to go now, and what is left of uploads that went; returns how many objects and uploads went.
     pub async fn expire(self: &Arc<Self>) -> Result<(u64, u64), ObjectError> {
+        self.remove_leftovers().await?;
         let (mut objects, mut uploads) = (0, 0);
         for (name, record) in self.buckets() {
             let rules = &record.settings.lifecycle;

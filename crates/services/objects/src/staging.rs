@@ -14,7 +14,8 @@ pub struct Staged {
     who: Credentials,
     file: Unnamed,
     buffer: BytesMut,
-    md5: Md5,
+    /// `None`: who fills it knows what its ETag is.
+    md5: Option<Md5>,
 }
 
 impl Staged {
@@ -23,13 +24,20 @@ impl Staged {
             who: who.clone(),
             file: objects.fs().make_unnamed(who)?,
             buffer: BytesMut::new(),
-            md5: Md5::new(),
+            md5: Some(Md5::new()),
         })
+    }
+
+    /// Without an MD5 of its bytes.
+    pub(crate) fn unhashed(self) -> Self {
+        Self { md5: None, ..self }
     }
 
     /// Adds bytes to its end.
     pub async fn add(&mut self, mut data: Bytes) -> Result<(), ObjectError> {
-        self.md5.update(&data);
+        if let Some(md5) = &mut self.md5 {
+            md5.update(&data);
+        }
         // Large pieces are written from where they lie.
         if self.buffer.is_empty() {
             while data.len() >= STEP_LEN_BYTES {
@@ -54,9 +62,10 @@ impl Staged {
         self.file.len_bytes() + self.buffer.len() as u64
     }
 
-    /// The MD5 of all of it.
-    pub fn md5(&self) -> [u8; 16] {
-        self.md5.clone().finalize().into()
+    /// The MD5 of all of it, unless nobody wants it.
+    pub fn md5(&self) -> Option<[u8; 16]> {
+        let md5 = self.md5.clone()?;
+        Some(md5.finalize().into())
     }
 
     pub(crate) fn who(&self) -> &Credentials {

@@ -18,6 +18,7 @@ use crate::records::{
     ObjectError, ObjectRecord, PartInfo, PartRecord, UploadInfo, VERSION, decode, encode,
 };
 use crate::staging::Staged;
+use crate::volume::Objects;
 use crate::{PART_LEN_BYTES_MIN, PART_NUMBER_MAX};
 
 const OF_UPLOAD: &[u8] = b"user.s3.upload";
@@ -157,7 +158,7 @@ impl Bucket {
             ..
         } = part;
         let record = PartRecord {
-            etag: hex(&staged.md5()),
+            etag: hex(&staged.md5().unwrap_or_default()),
             checksums,
         };
         let who = staged.who().clone();
@@ -312,7 +313,8 @@ impl Bucket {
             }
             checksums.insert(checksum.algorithm.clone(), sum);
         }
-        let mut staged = self.stage(who)?;
+        // The ETag is made of those of the parts.
+        let mut staged = self.stage(who)?.unhashed();
         let mut sums = Md5::new();
         for (part, ino) in &parts {
             let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;
@@ -392,23 +394,14 @@ impl Bucket {
         };
         // Without this nobody finds it any more.
         let forgotten = fs.remove_xattr(&who, upload.folder, OF_UPLOAD).await;
-        let mut after = Vec::new();
-        while let Ok(page) = fs
-            .names_after(&who, upload.folder, &after, false, PAGE_COUNT)
-            .await
-        {
-            for entry in &page.entries {
-                after = entry.name.to_vec();
-                let _ = fs.remove(&who, upload.folder, &entry.name).await;
-            }
-            if page.eof {
-                break;
-            }
+        if let Err(error) = forgotten {
+            tracing::debug!(%error, upload = upload.name, "an upload stays for now");
+            return;
         }
-        let removed = fs.remove_dir(&who, staging, upload.name.as_bytes()).await;
-        if let (Err(error), _) | (_, Err(error)) = (forgotten, removed) {
-            tracing::debug!(%error, upload = upload.name, "parts of an upload stay for now");
-        }
+        let objects = self.objects();
+        objects
+            .remove_parts(staging, upload.folder, upload.name.as_bytes())
+            .await;
     }
 
     /// Uploads of this bucket whose keys begin with a prefix, in the order of keys and numbers: number and record.
@@ -446,6 +439,62 @@ impl Bucket {
                     (&left.key, left_id).cmp(&(&right.key, right_id))
                 });
                 return Ok(found);
+            }
+        }
+    }
+}
+
+impl Objects {
+    /// Removes the folder of an upload that nobody finds any more.
+    async fn remove_parts(&self, staging: Ino, folder: Ino, name: &[u8]) {
+        let who = Credentials::ROOT;
+        let fs = self.fs();
+        let mut after = Vec::new();
+        while let Ok(page) = fs
+            .names_after(&who, folder, &after, false, PAGE_COUNT)
+            .await
+        {
+            for entry in &page.entries {
+                after = entry.name.to_vec();
+                let _ = fs.remove(&who, folder, &entry.name).await;
+            }
+            if page.eof {
+                break;
+            }
+        }
+        if let Err(error) = fs.remove_dir(&who, staging, name).await {
+            tracing::debug!(%error, "parts of an upload stay for now");
+        }
+    }
+
+    /// Removes what is left of uploads that were being removed when a client went away, or the server ended.
+    pub(crate) async fn remove_leftovers(&self) -> Result<(), ObjectError> {
+        let Some(staging) = self.staging_if_there() else {
+            return Ok(());
+        };
+        let (who, fs) = (Credentials::ROOT, self.fs());
+        let mut after = FOLDER_PREFIX.as_bytes().to_vec();
+        loop {
+            let page = fs
+                .names_after(&who, staging, &after, false, PAGE_COUNT)
+                .await?;
+            for entry in &page.entries {
+                after = entry.name.to_vec();
+                let is_upload = entry.name.starts_with(FOLDER_PREFIX.as_bytes());
+                if !is_upload || entry.kind != FileKind::Directory {
+                    continue;
+                }
+                // A folder has it from its first moment on.
+                match fs.xattr(&who, entry.ino, OF_UPLOAD).await {
+                    Err(FsError::NoAttribute) => {
+                        self.remove_parts(staging, entry.ino, &entry.name).await;
+                    }
+                    Ok(_) | Err(FsError::Stale) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if page.eof {
+                return Ok(());
             }
         }
     }

@@ -189,6 +189,10 @@ impl Objects {
         Ok(folder)
     }
 
+    pub(crate) fn staging_if_there(&self) -> Option<Ino> {
+        self.state.read().staging
+    }
+
     /// Where uploads in parts are. No name leads there, so that everybody may write: each key acts as its user.
     pub(crate) async fn staging(&self) -> Result<Ino, ObjectError> {
         if let Some(staging) = self.state.read().staging {

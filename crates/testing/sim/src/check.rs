@@ -418,7 +418,8 @@ impl Recount<'_> {
 
     fn check_counters(&self) -> Result<(), String> {
         let counters = self.meta.counters();
-        if !self.has_history && !(self.meta.snapshots().is_empty() && counters.history_bytes == 0) {
+        let has_snapshots = !self.meta.snapshots().is_empty() || counters.history_bytes > 0;
+        if has_snapshots && !self.has_history {
             return Ok(());
         }
         let pairs = [
