@@ -17,6 +17,7 @@ export type Live = Schemas["LiveView"];
 export type Lun = Schemas["LunView"];
 export type Mount = Schemas["MountView"];
 export type Rebuild = Schemas["RebuildView"];
+export type Schedules = Schemas["SchedulesView"];
 export type Scrub = Schemas["ScrubView"];
 export type ScrubReport = Schemas["ScrubReport"];
 export type Session = Schemas["SessionView"];

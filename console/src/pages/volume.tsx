@@ -5,15 +5,16 @@ import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, count, date, duration } from "../format";
 import { go, to } from "../router";
-import type { Export, ExportRule, Mount, Snapshot, SnapshotList, Status, Volume } from "../types";
+import type { Export, ExportRule, Mount, Schedules, Snapshot, SnapshotList, Status, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
 import { useApi } from "../use";
 import { COMPRESSIONS, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
 
 type Action =
   | { kind: "edit" | "delete" | "export" | "snapshot" }
+  | { kind: "schedules"; text: string }
   | { kind: "unexport"; rule: ExportRule }
-  | { kind: "delete snapshot" | "lock" | "unlock" | "rename"; snapshot: Snapshot };
+  | { kind: "delete snapshot" | "lock" | "unlock" | "rename" | "restore"; snapshot: Snapshot };
 
 export function VolumePage({ name }: { name: string }) {
   const path = `/volumes/${part(name)}`;
@@ -22,11 +23,13 @@ export function VolumePage({ name }: { name: string }) {
   // What each would free is counted when somebody asks for it.
   const [withSpace, setWithSpace] = useState(false);
   const snapshots = useApi<SnapshotList>(`${path}/snapshots${withSpace ? "?space=true" : ""}`, withSpace ? 60_000 : undefined);
+  const schedules = useApi<Schedules>(`${path}/schedules`, 60_000);
   const [action, setAction] = useState<Action>();
   const changed = () => {
     void again();
     void exports.again();
     void snapshots.again();
+    void schedules.again();
   };
   if (!volume) {
     return (
@@ -57,6 +60,8 @@ export function VolumePage({ name }: { name: string }) {
             ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
+            ["Class", volume.class === "none" ? "none: no limit" : volume.class],
+            ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
             ["Made", date(volume.created_seconds)],
           ]} />
         </Card>
@@ -74,7 +79,7 @@ export function VolumePage({ name }: { name: string }) {
           ]} />
       </Card>
       <Clients name={name} />
-      <Snapshots list={snapshots.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
+      <Snapshots list={snapshots.data} schedules={schedules.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={[
           { title: "Written by clients", show: bytesPerSecond, lines: [[`volume_written_bytes_per_second:${name}`, "written"]] },
@@ -124,8 +129,8 @@ function Clients({ name }: { name: string }) {
   );
 }
 
-function Snapshots({ list, withSpace, onSpace, onAction }: {
-  list: SnapshotList | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
+function Snapshots({ list, schedules, withSpace, onSpace, onAction }: {
+  list: SnapshotList | undefined; schedules: Schedules | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
 }) {
   const hasSome = (list?.snapshots.length ?? 0) > 0;
   return (
@@ -133,6 +138,7 @@ function Snapshots({ list, withSpace, onSpace, onAction }: {
       extra={
         <div class="row-actions">
           {hasSome && !withSpace && <button type="button" onClick={onSpace}>Count what each frees</button>}
+          {schedules && <button type="button" onClick={() => onAction({ kind: "schedules", text: schedules.text })}>Schedule</button>}
           <button type="button" onClick={() => onAction({ kind: "snapshot" })}>Take a snapshot</button>
         </div>
       }>
@@ -149,6 +155,7 @@ function Snapshots({ list, withSpace, onSpace, onAction }: {
               { name: "Lock", show: (one) => (one.locked ? <Badge tone="calm">Locked</Badge> : "") },
               { name: "Actions", show: (snapshot) => (
                 <div class="row-actions">
+                  <button type="button" onClick={() => onAction({ kind: "restore", snapshot })} aria-label={`Restore from snapshot ${snapshot.name}`}>Restore</button>
                   <button type="button" onClick={() => onAction({ kind: "rename", snapshot })} aria-label={`Rename snapshot ${snapshot.name}`}>Rename</button>
                   <button type="button" onClick={() => onAction({ kind: snapshot.locked ? "unlock" : "lock", snapshot })} aria-label={`${snapshot.locked ? "Unlock" : "Lock"} snapshot ${snapshot.name}`}>{snapshot.locked ? "Unlock" : "Lock"}</button>
                   <button type="button" onClick={() => onAction({ kind: "delete snapshot", snapshot })} aria-label={`Delete snapshot ${snapshot.name}`}>Delete</button>
@@ -161,10 +168,20 @@ function Snapshots({ list, withSpace, onSpace, onAction }: {
               {list.freeing > 0 && ` The space of ${list.freeing} deleted ones is being freed.`}
             </p>
           )}
+          <p class="hint">{scheduled(schedules)}</p>
         </>
       )}
     </Card>
   );
+}
+
+/** What is taken by itself, and when the next one is due. */
+function scheduled(schedules: Schedules | undefined) {
+  if (!schedules) return "";
+  if (schedules.text === "") return "None is taken by itself.";
+  const due = schedules.schedules.map((one) => one.next_seconds).filter((next) => next != null);
+  const next = due.length > 0 ? `; the next one is due ${date(Math.min(...due))}` : "";
+  return `By schedule: ${schedules.text}${next}.`;
 }
 
 function ActionDialog({ name, volume, action, onClose, onDone }: {
@@ -172,7 +189,8 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
 }) {
   const common = { onClose, onDone };
   const path = `/volumes/${part(name)}`;
-  const [text, setText] = useState(action.kind === "rename" ? action.snapshot.name : action.kind === "snapshot" ? stamp() : "");
+  const [text, setText] = useState(action.kind === "rename" ? action.snapshot.name : action.kind === "snapshot" ? stamp() : action.kind === "schedules" ? action.text : "");
+  const [place, setPlace] = useState("");
   const [force, setForce] = useState(false);
   switch (action.kind) {
     case "edit":
@@ -203,6 +221,26 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
         <ActionForm {...common} title={`Take a snapshot of ${name}`} submit="Take it" done={`Snapshot ${text} is taken.`}
           request={{ method: "POST", path: `${path}/snapshots`, body: { name: text } }} command={cairn("snapshot", "create", name, text || "NAME")}>
           <Field label="Name" value={text} onValue={setText} required maxLength={100} hint="Letters, digits and .-_:+@, not beginning with a dot." />
+        </ActionForm>
+      );
+    case "schedules":
+      return (
+        <ActionForm {...common} title={`Snapshots of ${name} by schedule`} submit="Set" done={text.trim() ? `Snapshots of ${name}: ${text}.` : `No snapshots of ${name} are taken by themselves.`}
+          request={{ method: "PUT", path: `${path}/schedules`, body: { schedules: text } }}
+          command={cairn("snapshot", "schedule", name, text.trim() || "none")}>
+          <p>Each has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC. The oldest that are too many are deleted, but no locked one.</p>
+          <Field label="Schedules" value={text} onValue={setText} placeholder="hourly 24, daily 7, weekly 4"
+            hint="hourly, daily, weekly and monthly need no time: hourly 24, work 10 (30 8,12,17 * * MON-FRI). Nothing for none." />
+        </ActionForm>
+      );
+    case "restore":
+      return (
+        <ActionForm {...common} title={`Restore from snapshot ${action.snapshot.name}`} submit="Restore" done={`${place.trim() || text} is as snapshot ${action.snapshot.name} has it.`}
+          request={{ method: "POST", path: `${path}/snapshots/${part(action.snapshot.name)}/restore`, body: { path: text, ...(place.trim() ? { to: place.trim() } : {}) } }}
+          command={cairn("snapshot", "restore", name, action.snapshot.name, text || "/PATH", ...(place.trim() ? ["--to", place.trim()] : []))}>
+          <p>A file takes the place of the one that is there, in one step. A directory comes where nothing is. Both share their bytes with the snapshot.</p>
+          <Field label="Path in the volume" value={text} onValue={setText} required placeholder="/project/report.odt" />
+          <Field label="Where it comes, if not there" value={place} onValue={setPlace} placeholder="/project-old" />
         </ActionForm>
       );
     case "rename":

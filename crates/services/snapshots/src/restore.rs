@@ -112,11 +112,11 @@ pub async fn restore(
 
 fn names(path: &str) -> Result<Vec<&str>, RestoreFailure> {
     let bad = || RestoreFailure::Path(path.to_owned());
-    let inner = path.strip_prefix('/').ok_or_else(bad)?;
-    let inner = inner.strip_suffix('/').unwrap_or(inner);
-    if inner.is_empty() {
+    if path == "/" {
         return Ok(Vec::new());
     }
+    let inner = path.strip_prefix('/').ok_or_else(bad)?;
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
     let names: Vec<&str> = inner.split('/').collect();
     let is_bad = |name: &&str| matches!(*name, "" | "." | "..") || name.contains('\0');
     match names.iter().any(is_bad) {

@@ -129,7 +129,7 @@ fn what_cannot_be_done_is_said() {
     let cases = [
         ("metadata target -n 5", 1, "not empty"),
         ("metadata missing -n 5", 1, "missing"),
-        ("metadata s3://bucket", 2, "cannot be measured yet"),
+        ("metadata s3://bucket", 2, "names no bucket"),
         ("metadata smb://host/share", 2, "is not known"),
         ("metadata nfs://127.0.0.1:1/main -n 5", 1, "127.0.0.1"),
         ("metadata target -n 0", 2, "files of each job"),
