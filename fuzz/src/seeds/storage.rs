@@ -1,10 +1,12 @@
 //! Seeds of the stored forms. Targets make checksums right themselves, so these leave them out.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
-use cairn_config::{ExportRule, VolumeSettings};
+use cairn_config::{ClassSpec, ExportRule, VolumeSettings};
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
@@ -448,7 +450,9 @@ fn pool(corpus: &Corpus) {
             settings: VolumeSettings::default(),
             created: CREATED,
             exports: ExportRule::this_machine(),
+            class: Some("gold".parse().expect("it is a name")),
         }],
+        classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
         volume_next: VolumeId(2),
         handle_key: HandleKey(9),
@@ -467,6 +471,7 @@ fn pool(corpus: &Corpus) {
                 settings: VolumeSettings::default(),
                 created: CREATED,
                 exports: Vec::new(),
+                class: None,
             })
             .collect(),
         deleted: Vec::new(),

@@ -1,7 +1,7 @@
 //! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
 
 use cairn_base::{Generation, Ino, View, VolumeId};
-use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit};
+use cairn_config::{AccessPattern, ClassChoice, Compression, ExportRule, Protection, SizeLimit};
 
 use super::{Corpus, write};
 use cairn_admin::api::{
@@ -78,6 +78,11 @@ fn config(corpus: &Corpus) {
         ("word-compression", "zstd:19".to_owned()),
         ("word-size", "12.5GiB".to_owned()),
         ("word-protection", "+2n".to_owned()),
+        ("word-class", "premium".to_owned()),
+        (
+            "schedules",
+            "hourly 24, work 10 (30 8,12,17 * * MON-FRI)".to_owned(),
+        ),
     ];
     for (name, text) in seeds {
         write(corpus, "config_file", name, text.as_bytes());
@@ -243,6 +248,10 @@ fn volume() -> VolumeView {
         total_bytes: 2,
         free_bytes: 1,
         inodes: 1,
+        snapshots: 2,
+        snapshot_bytes: 3,
+        class: ClassChoice::Class("gold".parse().expect("it is a name")),
+        rates: None,
         exported: true,
     }
 }

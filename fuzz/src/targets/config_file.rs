@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use cairn_base::units::parse_size;
 use cairn_config::{
-    AccessPattern, ClientNet, Compression, DATA_FOLDERS_MAX, MEMORY_LIMIT_BYTES_MIN, Protection,
-    SizeLimit, Squash, THREADS_MAX, VolumeName, parse_file,
+    AccessPattern, ClassChoice, ClientNet, Compression, DATA_FOLDERS_MAX, MEMORY_LIMIT_BYTES_MIN,
+    Protection, SizeLimit, Squash, THREADS_MAX, VolumeName, parse_file,
 };
 
 const CPU_COUNT: usize = 2;
@@ -19,6 +19,7 @@ pub fn run(input: &[u8]) {
     };
     file(text);
     word::<AccessPattern>(text);
+    word::<ClassChoice>(text);
     word::<ClientNet>(text);
     word::<Compression>(text);
     word::<Protection>(text);
@@ -26,6 +27,16 @@ pub fn run(input: &[u8]) {
     word::<Squash>(text);
     word::<VolumeName>(text);
     let _ = parse_size(text);
+    schedules(text);
+}
+
+/// Schedules of snapshots that are read, written and read again are the same.
+fn schedules(text: &str) {
+    if let Ok(schedules) = cairn_snapshots::parse(text) {
+        let written = cairn_snapshots::text(&schedules);
+        let again = cairn_snapshots::parse(&written).expect("what is written is read");
+        assert_eq!(cairn_snapshots::text(&again), written);
+    }
 }
 
 fn file(content: &str) {
