@@ -79,10 +79,6 @@ fn config(corpus: &Corpus) {
         ("word-size", "12.5GiB".to_owned()),
         ("word-protection", "+2n".to_owned()),
         ("word-class", "premium".to_owned()),
-        (
-            "schedules",
-            "hourly 24, work 10 (30 8,12,17 * * MON-FRI)".to_owned(),
-        ),
     ];
     for (name, text) in seeds {
         write(corpus, "config_file", name, text.as_bytes());

@@ -27,16 +27,6 @@ pub fn run(input: &[u8]) {
     word::<Squash>(text);
     word::<VolumeName>(text);
     let _ = parse_size(text);
-    schedules(text);
-}
-
-/// Schedules of snapshots that are read, written and read again are the same.
-fn schedules(text: &str) {
-    if let Ok(schedules) = cairn_snapshots::parse(text) {
-        let written = cairn_snapshots::text(&schedules);
-        let again = cairn_snapshots::parse(&written).expect("what is written is read");
-        assert_eq!(cairn_snapshots::text(&again), written);
-    }
 }
 
 fn file(content: &str) {

@@ -206,6 +206,8 @@ pub fn text(schedules: &[Schedule]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// 2026-11-25 22:06:30 UTC, a Wednesday.
@@ -262,6 +264,24 @@ mod tests {
         ] {
             let error = parse(given).map(|found| text(&found)).unwrap_err();
             assert!(error.to_string().contains(want), "{given:?}: {error}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is written: it is read or refused, and what is read is written so that it is read again.
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "([a-z-]{1,6} [0-9]{1,4}( \\([0-9*/,LW# -]{0,12}\\))?(, ?)?){0,4}|.{0,40}",
+            now in -1i64 << 40..1i64 << 40,
+        ) {
+            if let Ok(schedules) = parse(&text) {
+                let written = super::text(&schedules);
+                prop_assert_eq!(super::text(&parse(&written).unwrap()), written);
+                for schedule in schedules {
+                    let due = schedule.last_due_seconds(Timestamp::new(now, 0));
+                    prop_assert!(due.is_none_or(|due| due <= now));
+                }
+            }
         }
     }
 
