@@ -191,7 +191,7 @@ sim-soak: setup-build ## The same for HOURS=n
 	scripts/sim soak $(or $(HOURS),1)
 
 .PHONY: sim-ci
-sim-ci: setup-build ## A fixed set of seeds, and half as many that nobody ran before
+sim-ci: setup-build ## A fixed set of seeds, and as many that nobody ran before
 	scripts/sim ci
 
 .PHONY: sim-bite
