@@ -1,5 +1,7 @@
 """LUNs over iSCSI, by an initiator of our own: what was answered is there after kill -9, and strangers get nothing."""
 
+import contextlib
+import http.client
 import json
 import os
 import random
@@ -7,7 +9,9 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 import unittest
+import urllib.request
 
 from lib import harness, iscsi, lunhost
 from lib.worlds import WorldTest, content
@@ -15,6 +19,7 @@ from lib.worlds import WorldTest, content
 INITIATOR = "iqn.2025-11.test:host"
 LUN_BYTES = 64 << 20
 BLOCK_LEN_BYTES = 512
+CLONE_KILLS = 8
 HOSTS_COUNT = 4
 LOAD_SECONDS_MAX = 60
 SPACE_BACK_SECONDS_MAX = 90
@@ -227,6 +232,42 @@ class Iscsi(WorldTest):
             self.assertEqual(session.read(8 << 20, 4096, lun=numbers["then"]), bytes(4096))
             self.assertEqual(session.read(0, len(new), lun=numbers["now"]), new)
             self.assertEqual(session.read(8 << 20, len(old), lun=numbers["now"]), old)
+
+    def clone(self, name):
+        """By REST, without the start of a program for each."""
+        world = self.lun_world
+        url = world.ready["admin"]["url"] + "/api/v1/luns/main/disk/clone"
+        token = world.token_path.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps({"name": name}).encode(), headers, method="POST")
+        with urllib.request.urlopen(request, timeout=LOAD_SECONDS_MAX) as answer:
+            return json.load(answer)
+
+    def test_a_clone_that_is_killed_leaves_nothing(self):
+        self.lun_server()
+        with self.session() as session:
+            for at in range(0, LUN_BYTES, 1 << 20):
+                session.write(at, content(at, 4096))
+        for life in range(CLONE_KILLS):
+            made = threading.Semaphore(0)
+
+            def clones(first, made=made):
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    for number in range(1000):
+                        self.clone(f"{first}-{number}")
+                        made.release()
+
+            cloning = [threading.Thread(target=clones, args=(f"c{life}-{index}",)) for index in range(HOSTS_COUNT)]
+            for thread in cloning:
+                thread.start()
+            for _ in range(3 * HOSTS_COUNT):
+                self.assertTrue(made.acquire(timeout=LOAD_SECONDS_MAX))
+            self.lun_world.kill()
+            for thread in cloning:
+                thread.join()
+            self.lun_world.start()
+            self.assertEqual(json.loads(self.cairn("snapshot", "list", "main", "--json").stdout)["snapshots"], [])
+        self.cairn("lun", "delete", "main/c0-0-0", "--yes")
 
     def test_strangers_see_nothing(self):
         self.lun_server()

@@ -10,6 +10,7 @@ from lib.worlds import WorldTest, content
 FREED_SECONDS_MAX = 60
 FILES = 24
 KILLS = 3
+HELD_LEN_BYTES = 96 << 20
 # A minute, and what a loaded machine takes.
 DUE_SECONDS_MAX = 120
 
@@ -128,6 +129,42 @@ class Snapshots(WorldTest):
         self.world.start()
         with libnfs.Mount(self.world.libnfs_url()) as mount:
             self.assertEqual(mount.read_file("/d2/a"), old)
+
+    def test_a_full_pool_deletes_snapshots_and_goes_on(self):
+        self.world = self.server(1, flags=["--disk-size-limit", "384MiB"])
+        held = content("held", HELD_LEN_BYTES)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.write_file("/held", held)
+            self.taken("first")
+            mount.unlink("/held")
+            filled = 0
+            with self.assertRaises(OSError, msg="the pool takes more than there is"):
+                for number in range(384):
+                    mount.write_file(f"/fill{number}", content(number, 1 << 20))
+                    filled = number
+            # What needs no bytes still is done, or says that there is no space; nothing else of it stays.
+            for words in (("create", "main", "second"), ("restore", "main", "first", "/held")):
+                done = self.world.cairn("snapshot", *words, check=False)
+                if done.returncode:
+                    self.assertIn("no space", done.stderr)
+            self.assertEqual(mount.read_file("/.snapshot/first/held"), held)
+            if "held" in mount.names("/"):
+                self.assertEqual(mount.read_file("/held"), held)
+                mount.unlink("/held")
+            for name in [view["name"] for view in self.listed()["snapshots"]]:
+                self.world.cairn("snapshot", "delete", "main", name)
+            harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of the snapshots to be free")
+
+            def goes_on():
+                try:
+                    mount.write_file("/more", content("more", HELD_LEN_BYTES // 2))
+                except OSError:
+                    return False
+                return True
+
+            harness.wait_until(goes_on, FREED_SECONDS_MAX, "space for writes")
+            for number in range(0, filled, 17):
+                self.assertEqual(mount.read_file(f"/fill{number}"), content(number, 1 << 20))
 
     def free_bytes(self):
         return json.loads(self.world.cairn("volume", "show", "main", "--json").stdout)["free_bytes"]

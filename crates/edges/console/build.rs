@@ -16,7 +16,9 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../console/dist");
+    // Asked when it runs: a build script that was compiled in another clone may run here.
+    let dist = std::env::var("CARGO_MANIFEST_DIR")?;
+    let dist = Path::new(&dist).join("../../../console/dist");
     let out = std::env::var("OUT_DIR")?;
     let out = Path::new(&out);
     let mut table = String::from("const FILES: &[File] = &[\n");

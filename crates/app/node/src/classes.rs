@@ -29,7 +29,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(20);
 const NAME: &[u8] = b"user.credit";
 const VERSION: u32 = 1;
 
-/// Credit as it is kept (docs/reference/formats/credit.md).
+/// Credit as it is kept (docs/reference/formats/hidden-folder.md).
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Kept {
     version: u32,

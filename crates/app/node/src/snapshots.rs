@@ -1,5 +1,6 @@
 //! Answers the admin API about snapshots.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use cairn_admin::snapshots::{
     is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
+use cairn_base::VolumeId;
 use cairn_config::VolumeName;
 use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
 use cairn_pool::{ChangeFailure, VolumeService};
 use cairn_snapshots::{RestoreFailure, ScheduleFailure, Schedules};
+use parking_lot::Mutex;
 
 use crate::control::{Controller, refusal};
 use crate::node::Inner;
@@ -25,38 +28,62 @@ const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of the volumes that are served here when they are due, until the node ends.
 pub(crate) fn tend(inner: &Arc<Inner>) {
-    inner.every(
-        "snapshot schedules",
-        SCHEDULE_INTERVAL,
-        |inner| async move {
-            let (services, _) = inner.pool.services_and_totals();
-            for service in services.values() {
-                let VolumeService::Serving(fs) = service else {
-                    continue;
-                };
-                let volume = fs.name();
-                match cairn_snapshots::keep(fs, inner.env.clock.now()).await {
-                    Ok(done) => {
-                        for snapshot in done.taken {
-                            tracing::info!(volume, snapshot, "a snapshot was due and is taken");
-                        }
-                        for snapshot in done.deleted {
-                            tracing::info!(
-                                volume,
-                                snapshot,
-                                "its schedule has newer ones: deleted"
-                            );
-                        }
-                    }
-                    // The volume goes elsewhere, or is opened again.
-                    Err(ScheduleFailure::Fs(FsError::Fenced | FsError::TryLater)) => {}
-                    Err(error) => {
-                        tracing::warn!(volume, %error, "schedules of snapshots were not kept")
-                    }
+    let told = Arc::new(Told::default());
+    inner.every("snapshot schedules", SCHEDULE_INTERVAL, move |inner| {
+        let told = Arc::clone(&told);
+        async move { keep_all(&inner, &told).await }
+    });
+}
+
+/// What was told last of each volume, so that not each look tells it again.
+#[derive(Default)]
+struct Told(Mutex<BTreeMap<VolumeId, Vec<String>>>);
+
+async fn keep_all(inner: &Inner, told: &Told) {
+    let (services, _) = inner.pool.services_and_totals();
+    told.0.lock().retain(|id, _| services.contains_key(id));
+    for (id, service) in &services {
+        let VolumeService::Serving(fs) = service else {
+            continue;
+        };
+        let volume = fs.name();
+        let failed = match cairn_snapshots::keep(fs, inner.env.clock.now()).await {
+            Ok(done) => {
+                for snapshot in done.taken {
+                    tracing::info!(volume, snapshot, "a snapshot was due and is taken");
                 }
+                for snapshot in done.deleted {
+                    tracing::info!(volume, snapshot, "its schedule has newer ones: deleted");
+                }
+                let failed = done.failed.into_iter();
+                let failed = failed.filter(|(_, error)| !is_elsewhere(error));
+                failed
+                    .map(|(snapshot, error)| format!("snapshot {snapshot}: {error}"))
+                    .collect()
             }
-        },
-    );
+            Err(ScheduleFailure::Fs(error)) if is_elsewhere(&error.clone().into()) => Vec::new(),
+            Err(error) => vec![error.to_string()],
+        };
+        if told.0.lock().insert(*id, failed.clone()).as_ref() == Some(&failed) {
+            continue;
+        }
+        for error in failed {
+            tracing::warn!(
+                volume,
+                error,
+                "a schedule of snapshots is not kept; it is tried again"
+            );
+        }
+    }
+}
+
+/// The volume goes to another node, or is opened again.
+fn is_elsewhere(error: &SnapshotFailure) -> bool {
+    matches!(
+        error,
+        SnapshotFailure::Fs(FsError::Fenced | FsError::TryLater)
+            | SnapshotFailure::Refused(SnapshotError::Closed)
+    )
 }
 
 fn restore_refused(error: RestoreFailure) -> ControlError {

@@ -8,6 +8,7 @@
 mod audit;
 mod body;
 mod buckets;
+mod caller;
 mod cors;
 mod errors;
 mod hosts;

@@ -28,10 +28,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::audit::Line;
 use crate::body;
+use crate::caller::{Access, Keys};
 use crate::cors;
 use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
-use crate::service::{Access, Keys, Service};
+use crate::service::Service;
 use crate::stores::Stores;
 use crate::tls::Certificate;
 

@@ -1,4 +1,4 @@
-//! What is kept of LUNs, groups and initiators, and how it is written (docs/reference/formats/san.md).
+//! What is kept of LUNs, groups and initiators, and how it is written (docs/reference/formats/hidden-folder.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

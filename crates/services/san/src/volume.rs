@@ -22,6 +22,8 @@ const OF_IGROUP: &str = "user.igroup.";
 const OF_INITIATOR: &str = "user.initiator.";
 /// Entries of the folder that are read at a time.
 const PAGE_COUNT: usize = 256;
+/// What takes the snapshots that clones are made of, in place of a schedule: none has such a name.
+const CLONING: &[u8] = b".lun-clone";
 /// Before the volume's name in the name of a target. The month is that of the project's beginning.
 const NAME_PREFIX: &str = "iqn.2025-11.storage.cairn";
 
@@ -66,6 +68,13 @@ pub struct San {
 
 const WHO: Credentials = Credentials::ROOT;
 
+fn snapshot_refused(error: SnapshotFailure) -> SanError {
+    match error {
+        SnapshotFailure::Fs(error) => SanError::Fs(error),
+        SnapshotFailure::Refused(error) => SanError::Conflict(error.to_string()),
+    }
+}
+
 impl San {
     /// Reads what the volume keeps.
     pub async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
@@ -84,7 +93,19 @@ impl San {
             }
         }
         *san.state.write() = state;
+        san.end_cloning().await?;
         Ok(san)
+    }
+
+    /// Deletes the snapshots of clones that broke off when the server ended.
+    async fn end_cloning(&self) -> Result<(), SanError> {
+        for snapshot in self.fs.snapshots() {
+            if snapshot.schedule == CLONING {
+                let deleted = self.fs.delete_snapshot(&snapshot.name).await;
+                deleted.map_err(snapshot_refused)?;
+            }
+        }
+        Ok(())
     }
 
     async fn load(&self, folder: Ino, state: &mut State) -> Result<(), SanError> {
@@ -265,10 +286,6 @@ impl San {
         let _turn = self.turn.lock().await;
         self.require_free(name)?;
         let folder = self.folder().await?;
-        let refused = |error: SnapshotFailure| match error {
-            SnapshotFailure::Fs(error) => SanError::Fs(error),
-            SnapshotFailure::Refused(error) => SanError::Conflict(error.to_string()),
-        };
         if let Some(snapshot) = snapshot {
             let found = self.fs.snapshot(snapshot.as_bytes());
             let found = found
@@ -281,15 +298,15 @@ impl San {
         self.env.entropy.fill(&mut random);
         let unique: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let snapshot = format!("lun-clone.{unique}");
-        let taken = self.fs.take_snapshot(snapshot.as_bytes(), b"").await;
-        let taken = taken.map_err(refused)?;
+        let taken = self.fs.take_snapshot(snapshot.as_bytes(), CLONING).await;
+        let taken = taken.map_err(snapshot_refused)?;
         let cloned = match self.fs.in_view(taken.view()) {
             Ok(view) => self.clone_from(&view, folder, from, name).await,
             Err(error) => Err(error.into()),
         };
         let deleted = self.fs.delete_snapshot(snapshot.as_bytes()).await;
         let cloned = cloned?;
-        deleted.map_err(refused)?;
+        deleted.map_err(snapshot_refused)?;
         Ok(cloned)
     }
 

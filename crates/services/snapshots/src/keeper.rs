@@ -43,6 +43,8 @@ struct Record {
 pub struct Done {
     pub taken: Vec<String>,
     pub deleted: Vec<String>,
+    /// What was not done, with its snapshot and why. The next look tries again.
+    pub failed: Vec<(String, SnapshotFailure)>,
 }
 
 /// Reads the schedules of a volume.
@@ -92,8 +94,8 @@ pub async fn set_schedules(
     })
 }
 
-/// Takes what is due, then deletes what is too much. A snapshot that came due while the volume was not served is taken now,
-/// the last one of each schedule.
+/// Takes what is due, then deletes what is too much: also where the pool is full, and nothing can be taken. A snapshot that
+/// came due while the volume was not served is taken now, the last one of each schedule.
 pub async fn keep(fs: &Fs, now: Timestamp) -> Result<Done, ScheduleFailure> {
     let schedules = schedules(fs).await?;
     let mut done = Done::default();
@@ -106,20 +108,17 @@ pub async fn keep(fs: &Fs, now: Timestamp) -> Result<Done, ScheduleFailure> {
                 Ok(_) => done.taken.push(name),
                 // Somebody else named one so.
                 Err(SnapshotFailure::Refused(SnapshotError::Exists)) => {}
-                Err(SnapshotFailure::Fs(error)) => return Err(error.into()),
-                Err(SnapshotFailure::Refused(error)) => {
-                    tracing::warn!(volume = fs.name(), snapshot = name, %error, "no snapshot is taken");
-                }
+                Err(error) => done.failed.push((name, error)),
             }
         }
         for name in superfluous(&of(fs, schedule), schedule.keep) {
-            match fs.delete_snapshot(&name).await {
-                Ok(()) => done
-                    .deleted
-                    .push(String::from_utf8_lossy(&name).into_owned()),
+            let deleted = fs.delete_snapshot(&name).await;
+            let name = String::from_utf8_lossy(&name).into_owned();
+            match deleted {
+                Ok(()) => done.deleted.push(name),
                 // Locked or deleted meanwhile.
                 Err(SnapshotFailure::Refused(_)) => {}
-                Err(SnapshotFailure::Fs(error)) => return Err(error.into()),
+                Err(error) => done.failed.push((name, error)),
             }
         }
     }

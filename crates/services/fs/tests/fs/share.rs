@@ -5,6 +5,7 @@ use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
 use cairn_meta::Batch;
 use cairn_segment::Pace;
+use cairn_testkit::Crash;
 
 use crate::world::*;
 
@@ -147,5 +148,37 @@ fn what_is_dead_is_not_shared() {
             assert!(meta.submit_sharing(Batch::new(), &[id]).is_none(), "{id}");
         }
         assert_eq!(meta.last_ticket(), last, "nothing is changed");
+    });
+}
+
+/// What shares and never gets a name is gone: dropped, or left by a crash.
+#[test]
+fn what_is_shared_without_a_name_goes() {
+    block_on(async {
+        for crashes in [false, true] {
+            let mut world = World::new(8, 1).await;
+            let bytes = pattern(LEN_BYTES, 5);
+            let ino = make(&world.fs, b"file", bytes.clone()).await;
+            let snapshot = world.fs.take_snapshot(b"one", b"").await.unwrap();
+            let stored_bytes = world.fs.meta().counters().stored_bytes;
+            let shown = world.fs.in_view(snapshot.view()).unwrap();
+            let mut file = world.fs.make_unnamed(&ROOT_USER).unwrap();
+            file.share(&shown, ino).await.unwrap();
+            let unnamed = file.ino();
+            assert_eq!(world.fs.meta().counters().stored_bytes, 2 * stored_bytes);
+            if crashes {
+                // It is not dropped, as in a process that is killed.
+                std::mem::forget(file);
+                drop(shown);
+                world = world.crash(9, Crash::KeepUnsynced).await;
+            } else {
+                drop(file);
+            }
+            world.run_for(30).await;
+            recount(&world.fs).await;
+            assert_eq!(world.fs.meta().counters().stored_bytes, stored_bytes);
+            assert_eq!(world.fs.attr(unnamed).await, Err(FsError::Stale));
+            assert!(read_all(&world.fs, ino).await == bytes);
+        }
     });
 }

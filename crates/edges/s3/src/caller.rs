@@ -1,0 +1,314 @@
+//! Who asks, and what they may do.
+//!
+//! Owns: access keys, what a request without one may do, and the verdict over each operation, from policies, keys and ACLs.
+//! Must not know: what an operation does.
+
+use std::sync::Arc;
+
+use cairn_fs::Credentials;
+use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectInfo, Objects, Verdict};
+use cairn_qos::Client;
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::dto::Owner;
+use s3s::{S3Error, S3Request, S3Result, s3_error};
+
+use crate::errors::told;
+use crate::server::Shared;
+use crate::service::Service;
+
+/// Looks up secrets for signatures.
+pub struct Keys(pub Arc<Shared>);
+
+#[async_trait::async_trait]
+impl S3Auth for Keys {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        let found = self.0.stores.access_key(access_key);
+        let (_, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
+        Ok(SecretKey::from(key.secret))
+    }
+}
+
+/// Who shows no signature is let in as far as buckets let everybody in; each operation looks at that.
+pub struct Access;
+
+/// What can be done without a signature at all.
+const OPEN_TO_ALL: [&str; 13] = [
+    "GetObject",
+    "HeadObject",
+    "GetObjectAttributes",
+    "GetObjectTagging",
+    "HeadBucket",
+    "GetBucketLocation",
+    "ListObjects",
+    "ListObjectsV2",
+    "ListObjectVersions",
+    "PutObject",
+    "PostObject",
+    "DeleteObject",
+    "DeleteObjects",
+];
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let is_open = OPEN_TO_ALL.contains(&context.s3_op().name());
+        match context.credentials().is_some() || is_open {
+            true => Ok(()),
+            false => Err(s3_error!(AccessDenied, "a signature is needed")),
+        }
+    }
+}
+
+/// Whose request it is.
+pub(crate) struct Caller {
+    pub objects: Arc<Objects>,
+    /// `None`: nobody's.
+    key: Option<(String, AccessKey)>,
+    pub who: Credentials,
+    /// Whose rate its transfers count for: the access key.
+    pub client: Client,
+}
+
+/// Whom requests act as that show no access key.
+const NOBODY: u32 = 65_534;
+
+/// What a request wants to do with a key or prefix.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    Get,
+    GetTags,
+    List,
+    ListUploads,
+    ListParts,
+    Put,
+    PutTags,
+    PutAcl,
+    GetAcl,
+    Abort,
+    Delete,
+}
+
+impl To {
+    /// What policies call it.
+    fn action(self) -> &'static str {
+        match self {
+            Self::Get => "s3:GetObject",
+            Self::GetTags => "s3:GetObjectTagging",
+            Self::List => "s3:ListBucket",
+            Self::ListUploads => "s3:ListBucketMultipartUploads",
+            Self::ListParts => "s3:ListMultipartUploadParts",
+            Self::Put => "s3:PutObject",
+            Self::PutTags => "s3:PutObjectTagging",
+            Self::PutAcl => "s3:PutObjectAcl",
+            Self::GetAcl => "s3:GetObjectAcl",
+            Self::Abort => "s3:AbortMultipartUpload",
+            Self::Delete => "s3:DeleteObject",
+        }
+    }
+
+    /// Whether it is about the bucket, not one object.
+    fn is_of_bucket(self) -> bool {
+        matches!(self, Self::List | Self::ListUploads)
+    }
+
+    fn changes(self) -> bool {
+        matches!(
+            self,
+            Self::Put | Self::PutTags | Self::PutAcl | Self::Abort | Self::Delete
+        )
+    }
+}
+
+/// A bucket that may be used, or an object of it if its own ACL lets everybody in.
+pub(crate) struct Allowed {
+    pub bucket: Bucket,
+    pub needs_acl: bool,
+}
+
+pub(crate) fn denied() -> S3Error {
+    s3_error!(
+        AccessDenied,
+        "the bucket does not let everybody do this; a signature is needed"
+    )
+}
+
+impl Caller {
+    pub(crate) fn bucket(&self, name: &str) -> S3Result<Bucket> {
+        if let Some((_, key)) = &self.key
+            && !key.may_see(name)
+        {
+            return Err(s3_error!(
+                AccessDenied,
+                "the access key is not for this bucket"
+            ));
+        }
+        self.objects.bucket(name).map_err(told)
+    }
+
+    /// The bucket, if this may be done with a key or prefix of it.
+    pub(crate) fn at(&self, name: &str, key: &str, to: To) -> S3Result<Bucket> {
+        let allowed = self.look_at(name, key, to)?;
+        match allowed.needs_acl {
+            true => Err(denied()),
+            false => Ok(allowed.bucket),
+        }
+    }
+
+    pub(crate) fn look_at(&self, name: &str, key: &str, to: To) -> S3Result<Allowed> {
+        let bucket = self.bucket(name)?;
+        let settings = &bucket.record.settings;
+        let resource = match to.is_of_bucket() {
+            true => name.to_owned(),
+            false => format!("{name}/{key}"),
+        };
+        let id = self.key.as_ref().map(|(id, _)| id.as_str());
+        let verdict = match settings.policy(name).map_err(told)? {
+            Some(policy) => policy.verdict(id, to.action(), &resource),
+            None => Verdict::Silent,
+        };
+        if verdict == Verdict::Deny {
+            return Err(s3_error!(
+                AccessDenied,
+                "the policy of the bucket denies this"
+            ));
+        }
+        match &self.key {
+            Some((_, key_of)) => {
+                if !key_of.may_use(name, key) {
+                    return Err(s3_error!(
+                        AccessDenied,
+                        "the access key is not for this part of the bucket"
+                    ));
+                }
+                self.may(to)?;
+            }
+            None => {
+                let is_listed = to == To::List && settings.public_read;
+                if verdict != Verdict::Allow && !is_listed {
+                    return match to {
+                        To::Get => Ok(Allowed {
+                            bucket,
+                            needs_acl: true,
+                        }),
+                        _ => Err(denied()),
+                    };
+                }
+            }
+        }
+        Ok(Allowed {
+            bucket,
+            needs_acl: false,
+        })
+    }
+
+    /// An object to be read.
+    pub(crate) async fn object(&self, name: &str, key: &str) -> S3Result<(Bucket, ObjectInfo)> {
+        let Allowed { bucket, needs_acl } = self.look_at(name, key, To::Get)?;
+        let found = bucket.object(&self.who, key).await;
+        if !needs_acl {
+            return Ok((bucket, found.map_err(told)?));
+        }
+        // Who may not read it does not learn whether it is there.
+        let info = found.map_err(|_| denied())?;
+        let is_public = info
+            .record
+            .as_ref()
+            .is_some_and(|record| record.public_read);
+        match is_public {
+            true => Ok((bucket, info)),
+            false => Err(denied()),
+        }
+    }
+
+    pub(crate) fn may(&self, to: To) -> S3Result<()> {
+        let is_reader = self.key.as_ref().is_some_and(|(_, key)| key.read_only);
+        match to.changes() && is_reader {
+            true => Err(s3_error!(AccessDenied, "the access key can only read")),
+            false => Ok(()),
+        }
+    }
+
+    /// The bucket, if it may be known that it is there: to keys that may use any of it, and to all who may list it.
+    pub(crate) fn at_bucket(&self, name: &str) -> S3Result<Bucket> {
+        match &self.key {
+            Some(_) => self.bucket(name),
+            None => self.at(name, "", To::List),
+        }
+    }
+
+    pub(crate) fn key(&self) -> S3Result<&AccessKey> {
+        let key = self.key.as_ref().map(|(_, key)| key);
+        key.ok_or_else(denied)
+    }
+
+    /// The bucket, if its settings may be changed: by keys that may use all of the volume.
+    pub(crate) fn sets(&self, name: &str) -> S3Result<Bucket> {
+        let key = self.key()?;
+        self.may(To::Put)?;
+        let bucket = self.bucket(name)?;
+        match key.only.is_empty() {
+            true => Ok(bucket),
+            false => Err(s3_error!(
+                AccessDenied,
+                "the access key is for certain buckets only, and cannot set them"
+            )),
+        }
+    }
+
+    /// Changes the settings of a bucket.
+    pub(crate) async fn set(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut BucketSettings) + Send,
+    ) -> S3Result<()> {
+        self.objects.set_bucket(name, change).await.map_err(told)
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        let id = self.who.uid.to_string();
+        Owner {
+            display_name: Some(id.clone()),
+            id: Some(id),
+        }
+    }
+}
+
+impl Service {
+    /// Whose request it is, by its signature.
+    pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
+        let credentials = request.credentials.as_ref().ok_or_else(denied)?;
+        let id = &credentials.access_key;
+        let found = self.0.stores.access_key(id);
+        let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
+        Ok(Caller {
+            who: key.credentials(),
+            client: Client::named(&credentials.access_key),
+            objects,
+            key: Some((id.clone(), key)),
+        })
+    }
+
+    /// The same; without a signature it is nobody's, which a bucket may let in.
+    pub(crate) fn caller_or_nobody<T>(
+        &self,
+        request: &S3Request<T>,
+        bucket: &str,
+    ) -> S3Result<Caller> {
+        if request.credentials.is_some() {
+            return self.caller(request);
+        }
+        let found = self.0.stores.bucket(bucket);
+        let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
+        Ok(Caller {
+            objects: Arc::clone(bucket.objects()),
+            key: None,
+            client: Client::named(""),
+            who: Credentials {
+                uid: NOBODY,
+                gid: NOBODY,
+                groups: Vec::new(),
+            },
+        })
+    }
+}
