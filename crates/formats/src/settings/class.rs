@@ -52,12 +52,7 @@ impl FromStr for ClassName {
     type Err = WordError;
 
     fn from_str(text: &str) -> Result<Self, WordError> {
-        let first_fits = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        let rest_fits = text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
-        let fits = first_fits && rest_fits && text.len() <= CLASS_NAME_LEN_BYTES_MAX;
-        if fits && text != NO_CLASS {
+        if super::is_plain_name(text, CLASS_NAME_LEN_BYTES_MAX) && text != NO_CLASS {
             return Ok(Self(text.to_owned()));
         }
         Err(WordError::new(

@@ -20,3 +20,10 @@ pub use volume::{
     AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
     VolumeSettings,
 };
+
+/// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes and classes.
+fn is_plain_name(text: &str, len_bytes_max: usize) -> bool {
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    begins && text.len() <= len_bytes_max && text.bytes().all(is_plain)
+}

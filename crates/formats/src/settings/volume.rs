@@ -31,11 +31,7 @@ impl FromStr for VolumeName {
     type Err = WordError;
 
     fn from_str(text: &str) -> Result<Self, WordError> {
-        let first_fits = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        let rest_fits = text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
-        if first_fits && rest_fits && text.len() <= VOLUME_NAME_LEN_BYTES_MAX {
+        if super::is_plain_name(text, VOLUME_NAME_LEN_BYTES_MAX) {
             Ok(Self(text.to_owned()))
         } else {
             Err(WordError::new(
