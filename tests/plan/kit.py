@@ -9,7 +9,6 @@ import io
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import unittest
@@ -53,12 +52,6 @@ def run(argv, **options):
     if done.returncode:
         raise AssertionError(f"{argv[0]} ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return done.stdout
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Test(unittest.TestCase):
@@ -141,7 +134,7 @@ class Aws:
 @contextlib.contextmanager
 def aws():
     """A moto server on a free port of this machine; it is gone afterwards."""
-    port = free_port()
+    port = harness.next_port()
     argv = [sys.executable, "-c", STAND_IN, "--host", "127.0.0.1", "--port", str(port)]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

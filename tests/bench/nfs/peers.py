@@ -19,12 +19,6 @@ GANESHA_SECONDS_MAX = 60
 PORTMAP_PORT = 111
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def answers(port):
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -42,11 +36,11 @@ class Ganesha:
     def __init__(self, root):
         self.root, self.export = root, self.make_export(root)
         (root / "recovery").mkdir(parents=True)
-        self.port, self.mount_port = free_port(), free_port()
+        self.port, self.mount_port = harness.next_port(), harness.next_port()
         self.config = root / "ganesha.conf"
         self.config.write_text(f"""
-            NFS_Core_Param {{ NFS_Port={self.port}; MNT_Port={self.mount_port}; NLM_Port={free_port()};
-                Rquota_Port={free_port()}; Enable_NLM=false; Enable_RQUOTA=false; Protocols=3; Bind_addr=127.0.0.1; }}
+            NFS_Core_Param {{ NFS_Port={self.port}; MNT_Port={self.mount_port}; NLM_Port={harness.next_port()};
+                Rquota_Port={harness.next_port()}; Enable_NLM=false; Enable_RQUOTA=false; Protocols=3; Bind_addr=127.0.0.1; }}
             NFSV4 {{ Graceless = true; RecoveryRoot = {root}/recovery; }}
             EXPORT {{ Export_Id=1; Path={self.export}; Pseudo=/x; Access_Type=RW; Squash=No_Root_Squash;
                 SecType=sys; Protocols=3; Transports=TCP; FSAL {{ {self.fsal} }} }}

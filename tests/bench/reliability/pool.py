@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 
 from bench.nfs.peers import DROP_CACHES
 from lib import harness
@@ -24,17 +23,11 @@ AWAY = ".away"
 SMALL_MEMORY = ("--memory-limit", "256MiB")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
 def pool(prefix, disks=DISKS, flags=()):
     """A new server on so many folders, which keeps its port."""
     with harness.scratch(prefix) as root:
-        server = harness.Server(root, disks, flags, port=free_port())
+        server = harness.Server(root, disks, flags, port=harness.next_port())
         try:
             yield server.start()
         finally:

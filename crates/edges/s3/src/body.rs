@@ -14,8 +14,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use cairn_base::Ino;
-use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX};
-use cairn_objects::{Bucket, ObjectError, Staged};
+use cairn_fs::{Credentials, FsError, TRANSFER_LEN_BYTES_MAX};
+use cairn_objects::{Bucket, ObjectError, ObjectInfo, Staged};
 use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
 use http::{Method, Request};
@@ -36,7 +36,6 @@ const AHEAD_COUNT: usize = 2;
 pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest object in one PUT, and longest part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
-const COPY_STEP_LEN_BYTES: u64 = 4 << 20;
 /// Of a body that is read as a whole: a thousand keys to delete, or ten thousand parts.
 const DOCUMENT_LEN_BYTES_MAX: usize = 8 << 20;
 const TRAILER: &str = "x-amz-checksum-";
@@ -87,22 +86,7 @@ pub async fn receive(
                 .iter()
                 .any(|it| it.as_deref() == Some(algorithm))
     };
-    let mut hasher = ChecksumHasher::default();
-    if wants("crc32") {
-        hasher.crc32 = Some(Default::default());
-    }
-    if wants("crc32c") {
-        hasher.crc32c = Some(Default::default());
-    }
-    if wants("crc64nvme") {
-        hasher.crc64nvme = Some(Default::default());
-    }
-    if wants("sha1") {
-        hasher.sha1 = Some(Default::default());
-    }
-    if wants("sha256") {
-        hasher.sha256 = Some(Default::default());
-    }
+    let mut hasher = hasher(wants);
     if let Some(mut body) = body {
         loop {
             let next = timeout(STALL_MAX, body.next()).await;
@@ -179,23 +163,59 @@ pub async fn receive(
     Ok(kept)
 }
 
-/// Copies bytes of a file, in steps.
-pub async fn copy(
+/// Adds bytes of an object to what is staged. A checksum that is `wanted` of them is made by reading them.
+pub async fn take(
     transfer: &mut Transfer,
     to: &Bucket,
     who: &Credentials,
     staged: &mut Staged,
-    ino: Ino,
-    range: Range<u64>,
-) -> Result<(), ObjectError> {
-    let mut at = range.start;
+    (source, range): (&ObjectInfo, Range<u64>),
+    wanted: Option<&str>,
+) -> Result<BTreeMap<String, String>, ObjectError> {
+    let mut hasher = hasher(|algorithm| wanted == Some(algorithm));
+    let mut at = if wanted.is_some() {
+        range.start
+    } else {
+        range.end
+    };
     while at < range.end {
-        let end = range.end.min(at + COPY_STEP_LEN_BYTES);
-        transfer.pass(Operation::write(end - at)).await;
-        to.append_range(who, staged, ino, at..end).await?;
-        at = end;
+        let parts = to.read(who, source.ino, at, range.end - at).await?;
+        let len_bytes: usize = parts.iter().map(Bytes::len).sum();
+        if len_bytes == 0 {
+            return Err(FsError::TryLater.into());
+        }
+        transfer.pass(Operation::read(len_bytes as u64)).await;
+        parts.iter().for_each(|part| hasher.update(part));
+        at += len_bytes as u64;
     }
-    Ok(())
+    transfer.pass(Operation::write(0)).await;
+    // It is looked here whether they are still those that were read.
+    to.take(who, staged, source, range).await?;
+    let made = hasher.finalize();
+    let made = by_algorithm(&made).into_iter();
+    Ok(made
+        .filter_map(|(algorithm, sum)| Some((algorithm.to_owned(), sum?.clone())))
+        .collect())
+}
+
+fn hasher(wants: impl Fn(&str) -> bool) -> ChecksumHasher {
+    let mut hasher = ChecksumHasher::default();
+    if wants("crc32") {
+        hasher.crc32 = Some(Default::default());
+    }
+    if wants("crc32c") {
+        hasher.crc32c = Some(Default::default());
+    }
+    if wants("crc64nvme") {
+        hasher.crc64nvme = Some(Default::default());
+    }
+    if wants("sha1") {
+        hasher.sha1 = Some(Default::default());
+    }
+    if wants("sha256") {
+        hasher.sha256 = Some(Default::default());
+    }
+    hasher
 }
 
 /// What requests are that have a document for a body, XML or JSON: `POST` to these, and `PUT` of these.

@@ -746,21 +746,14 @@ impl S3 for Service {
                 "an object is copied to itself only with other metadata or tags"
             ));
         }
-        // Copied bytes are one part, whatever the source was.
-        record.parts = Vec::new();
-        record.etag = String::new();
+        // The same bytes: they are identified as in the source, and are in its parts.
+        record.parts = before.parts;
+        record.etag = info.etag();
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = to.stage(&caller.who).map_err(told)?;
-        let range = 0..info.size_bytes();
-        let copied = body::copy(
-            &mut transfer,
-            &to,
-            &caller.who,
-            &mut staged,
-            info.ino,
-            range,
-        );
-        copied.await.map_err(told)?;
+        let from = (&info, 0..info.size_bytes());
+        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
+        taken.await.map_err(told)?;
         let always = Condition::default();
         let published = to.publish(&input.key, staged, record, &always).await;
         let published = published.map_err(told)?;
@@ -964,18 +957,27 @@ impl S3 for Service {
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut part = staged.await.map_err(told)?;
-        let copied = body::copy(
+        part.etag = Some(info.etag_of_part(&range));
+        let wanted = part.algorithm.clone();
+        let from = (&info, range);
+        let taken = body::take(
             &mut transfer,
             &to,
             &caller.who,
             &mut part.staged,
-            info.ino,
-            range,
+            from,
+            wanted.as_deref(),
         );
-        copied.await.map_err(told)?;
+        part.checksums = taken.await.map_err(told)?;
         let part = to.publish_part(part).await.map_err(told)?;
+        let get = |algorithm: &str| part.checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartCopyOutput {
             copy_part_result: Some(CopyPartResult {
+                checksum_crc32: get("crc32"),
+                checksum_crc32c: get("crc32c"),
+                checksum_crc64nvme: get("crc64nvme"),
+                checksum_sha1: get("sha1"),
+                checksum_sha256: get("sha256"),
                 e_tag: Some(values::etag(&part.etag)),
                 last_modified: Some(values::time(part.mtime)),
                 ..CopyPartResult::default()

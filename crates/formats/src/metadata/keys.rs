@@ -26,6 +26,7 @@
 //! | 0x21 | snapshot: generation u64 | [`super::records::SnapshotRecord`] | no |
 //! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
 //! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
+//! | 0x24 | sharer: segment u64, ino u64, start u64, end u64 | a version byte | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
@@ -57,6 +58,7 @@ const TAG_SEGMENT: u8 = 0x20;
 const TAG_SNAPSHOT: u8 = 0x21;
 const TAG_QUOTA: u8 = 0x22;
 const TAG_DEDUPE: u8 = 0x23;
+const TAG_SHARER: u8 = 0x24;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -96,6 +98,14 @@ pub enum KeyKind<'a> {
         id: u32,
     },
     Dedupe(&'a [u8; 32]),
+    /// Extents of `ino` that end in `start < end offset <= end` refer to records in `segment` that were written for
+    /// others, or did.
+    Sharer {
+        segment: SegmentId,
+        ino: Ino,
+        start: u64,
+        end: u64,
+    },
     /// `key` held this until `death`.
     History {
         key: &'a [u8],
@@ -187,6 +197,19 @@ impl Key {
         let mut key = Self::with_tag(TAG_DEDUPE);
         key.0.extend_from_slice(hash);
         key
+    }
+
+    /// See [`KeyKind::Sharer`].
+    pub fn sharer(segment: SegmentId, ino: Ino, start: u64, end: u64) -> Self {
+        let mut key = Self::of_two_u64(TAG_SHARER, segment.0, ino.0);
+        key.0.extend_from_slice(&start.to_be_bytes());
+        key.0.extend_from_slice(&end.to_be_bytes());
+        key
+    }
+
+    /// Those of one segment.
+    pub fn sharers(segment: SegmentId) -> (Self, Self) {
+        Self::all_of(TAG_SHARER, segment.0)
     }
 
     /// Where the version is that `key` held until it was changed in generation `death`.
@@ -449,6 +472,17 @@ impl<'a> KeyKind<'a> {
                 Self::Quota { kind: *kind, id }
             }
             TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
+            TAG_SHARER => {
+                let (segment, rest) = rest.split_first_chunk::<8>()?;
+                let (ino, rest) = rest.split_first_chunk::<8>()?;
+                let (start, end) = two_u64(rest)?;
+                Self::Sharer {
+                    segment: SegmentId(u64::from_be_bytes(*segment)),
+                    ino: Ino(u64::from_be_bytes(*ino)),
+                    start,
+                    end,
+                }
+            }
             TAG_HISTORY => {
                 let (key, death) = rest.split_last_chunk::<GENERATION_LEN_BYTES>()?;
                 let death = Generation(u64::from_be_bytes(*death));
@@ -548,6 +582,15 @@ mod tests {
             (Key::quota(1, 1000), KeyKind::Quota { kind: 1, id: 1000 }),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
+                Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
+                KeyKind::Sharer {
+                    segment: SegmentId(6),
+                    ino: Ino(3),
+                    start: 4096,
+                    end: 8192,
+                },
+            ),
+            (
                 Key::history(&inode, Generation(9)),
                 KeyKind::History {
                     key: inode.as_bytes(),
@@ -637,6 +680,10 @@ mod tests {
             Key::extent(Ino(1), 11)
         ));
         assert!(within(Key::extents_past(Ino(1), 0), Key::extent(Ino(1), 1)));
+        assert!(within(
+            Key::sharers(SegmentId(4)),
+            Key::sharer(SegmentId(4), Ino(u64::MAX), u64::MAX, u64::MAX)
+        ));
         assert!(within(Key::orphans(), Key::orphan(Ino(u64::MAX))));
         assert!(within(Key::inodes(), Key::inode(Ino(0))));
     }

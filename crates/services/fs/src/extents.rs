@@ -41,7 +41,8 @@ impl Extent {
         (stored * self.len_bytes()).div_ceil(whole) as i64
     }
 
-    fn part(&self, start: u64, end: u64) -> Self {
+    /// What there is of it between two offsets in the file.
+    pub fn part(&self, start: u64, end: u64) -> Self {
         Self {
             start,
             end,
@@ -344,6 +345,15 @@ impl ExtentMap {
             self.unload();
             self.version += 1;
         }
+    }
+
+    /// Follows extents that were added in the metadata.
+    pub fn forget_all(&mut self) {
+        self.by_end.clear();
+        self.pieces.clear();
+        self.complete = false;
+        self.version += 1;
+        self.recount();
     }
 
     /// The extents that touch `range`, in order. The range must be loaded.

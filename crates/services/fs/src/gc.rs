@@ -37,6 +37,8 @@ const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
 const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
+/// About as much as one batch has to say of who shared them.
+const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
 /// Segments that could not be emptied are let alone for so long.
 const STUCK_PAUSE: Duration = Duration::from_secs(30);
 
@@ -419,8 +421,17 @@ impl Shared {
 
     /// Deletes segments that have no live records, or whose records nobody needs.
     pub(crate) async fn remove_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
-        // What made them dead is durable before they go, and so is that they are gone.
+        // What made them dead is durable before they go, and so is that they are gone. Nobody comes to share what is dead.
         let mut batch = Batch::new();
+        for id in ids {
+            for key in self.reading(|| self.sharer_keys(*id)).await? {
+                batch.delete(key);
+                if batch.len_bytes() >= REMOVE_BATCH_LEN_BYTES {
+                    self.meta.submit(std::mem::take(&mut batch));
+                    self.meta.admit().await;
+                }
+            }
+        }
         for id in ids {
             batch.remove_segment(*id);
         }

@@ -249,13 +249,16 @@ fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
     found
 }
 
-fn has_bytes_in(runs: &std::collections::BTreeMap<u64, Run>, range: &Range<u64>) -> bool {
+pub(crate) fn has_bytes_in(
+    runs: &std::collections::BTreeMap<u64, Run>,
+    range: &Range<u64>,
+) -> bool {
     // They do not overlap one another: the last that begins before the end reaches furthest.
     let last = runs.range(..range.end).next_back();
     last.is_some_and(|(start, run)| start + run.data.len() as u64 > range.start)
 }
 
-fn require_regular(state: &State) -> Result<(), FsError> {
+pub(crate) fn require_regular(state: &State) -> Result<(), FsError> {
     state.require_live()?;
     match state.record.kind {
         InodeKind::Regular => Ok(()),

@@ -6,8 +6,8 @@
 //!
 //! The summary of a segment says which part of which file each of its records was when it was written. Every
 //! extent that points to a record lies in that part: truncation and overwriting only leave less of it. So the
-//! extents that end there are looked at, and the cost follows from what is rewritten, not from the size of the
-//! volume. Segments without a summary that can be read, and those whose summary does not account for all
+//! extents that end there are looked at, and those of files that came to share records of the segment, which have keys
+//! that say so (`share`). The cost follows from what is rewritten, not from the size of the volume. Segments without a summary that can be read, and those whose summary does not account for all
 //! live records that the metadata counts, are left to one pass over all extents.
 
 use std::collections::VecDeque;
@@ -33,6 +33,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
+use crate::share::Sharers;
 use crate::snapshots::extent_of;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
@@ -309,6 +310,7 @@ impl Shared {
             match self.segments.summary(self.volume, id).await {
                 Ok(Some(entries)) => {
                     group.insert(id);
+                    parts.extend(self.sharers_of(id).await?);
                     parts.extend(entries.iter().map(|entry| {
                         let RecordOwner { object, offset } = entry.owner;
                         let end = offset.saturating_add(u64::from(entry.len_bytes));
@@ -324,6 +326,18 @@ impl Shared {
             }
         }
         Ok((group, parts))
+    }
+
+    /// The parts of files that share records of a segment, or did, though others wrote them.
+    async fn sharers_of(&self, segment: SegmentId) -> Result<Vec<Part>, FsError> {
+        let keys = self.reading(|| self.sharer_keys(segment)).await?;
+        let parts = keys.iter().filter_map(|key| match key.kind() {
+            Ok(KeyKind::Sharer {
+                ino, start, end, ..
+            }) => Some((ino, start..end)),
+            _ => None,
+        });
+        Ok(parts.collect())
     }
 
     /// Adds extents in `wanted` segments to a step until that is full or very many were looked at.
@@ -542,6 +556,7 @@ impl Shared {
             None => Default::default(),
         };
         let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
+        let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
         for ((victim, record), location) in moved.into_iter().zip(&records).zip(&locations) {
             self.counters
                 .gc_rewritten_bytes
@@ -553,17 +568,25 @@ impl Shared {
         for victim in others {
             let copy = copies.lock().0.get(&Copies::of(&victim.extent)).cloned();
             match copy {
-                Some(copy) => pointed.push((victim, copy)),
+                Some(copy) => sharing.push((victim, copy)),
                 // It could not be read.
                 None => *left.entry(victim.segment()).or_default() += 1,
             }
         }
-        pointed.extend(copied);
         let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
+        let mut sharers: FxHashMap<Ino, Sharers> = FxHashMap::default();
+        for (victim, copy) in &sharing {
+            let extent = pointing_to(copy, &victim.extent);
+            sharers
+                .entry(victim.ino)
+                .or_default()
+                .add(victim.ino, &extent);
+        }
+        pointed.extend(sharing);
         let mut dead = Vec::new();
         for (victim, copy) in pointed {
             match victim.dead {
-                Some(version) => dead.push((version, victim.extent, copy)),
+                Some(version) => dead.push((victim.ino, version, victim.extent, copy)),
                 None => by_ino
                     .entry(victim.ino)
                     .or_default()
@@ -573,7 +596,7 @@ impl Shared {
         let mut ticket = self.meta.last_ticket();
         if !dead.is_empty() {
             ticket = self
-                .point_history_to_copies(&dead, &segments, &mut left)
+                .point_history_to_copies(&dead, &segments, &sharers, &mut left)
                 .await?;
         }
         for (ino, extents) in by_ino {
@@ -608,6 +631,9 @@ impl Shared {
             let mut batch = Batch::new();
             self.put_segments(&segments, &mut batch);
             self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
+            if let Some(sharers) = sharers.get(&ino) {
+                sharers.put(&mut batch);
+            }
             let shared = shared_segments(extents.iter().map(|(_, copy)| copy), &segments);
             let Some(submitted) = self.meta.submit_sharing(batch, &shared) else {
                 // A copy that was made for others is gone: the next time there is another.
@@ -630,8 +656,9 @@ impl Shared {
     /// The same for extents that only snapshots see, in one batch.
     async fn point_history_to_copies(
         &self,
-        moved: &[(DeadVersion, Extent, Arc<RecordPointer>)],
+        moved: &[(Ino, DeadVersion, Extent, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
+        sharers: &FxHashMap<Ino, Sharers>,
         left: &mut Left,
     ) -> Result<Ticket, FsError> {
         let _turn = self.snapshots.history_turn.lock().await;
@@ -640,7 +667,8 @@ impl Shared {
         self.put_segments(segments, &mut batch);
         let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
         let mut space = SpaceDelta::default();
-        for (version, old, copy) in moved {
+        let mut inos = FxHashSet::default();
+        for (ino, version, old, copy) in moved {
             let read = || self.meta.dead_version(version).map_err(meta_error);
             let now = self.reading(read).await?;
             if now.as_ref() != Some(version) {
@@ -650,11 +678,12 @@ impl Shared {
                 }
                 continue;
             }
-            let new = Extent {
-                record: copy.clone(),
-                offset_in_record: 0,
-                ..old.clone()
-            };
+            if inos.insert(*ino)
+                && let Some(sharers) = sharers.get(ino)
+            {
+                sharers.put(&mut batch);
+            }
+            let new = pointing_to(copy, old);
             for (extent, sign) in [(old, -1), (&new, 1)] {
                 let entry = live.entry(extent.record.location.segment).or_default();
                 entry.0 += sign * extent.live_bytes();
@@ -673,9 +702,9 @@ impl Shared {
             batch.segment_delta(segment, bytes, records);
         }
         batch.space(space);
-        let shared = shared_segments(moved.iter().map(|(_, _, copy)| copy), segments);
+        let shared = shared_segments(moved.iter().map(|(_, _, _, copy)| copy), segments);
         let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
-            for (_, old, _) in moved {
+            for (_, _, old, _) in moved {
                 *left.entry(old.record.location.segment).or_default() += 1;
             }
             return Ok(self.meta.last_ticket());
@@ -827,6 +856,15 @@ fn shared_segments<'a>(
     let is_older = |id: &SegmentId| !appended.iter().any(|info| info.id == *id);
     let older: FxHashSet<SegmentId> = segments.filter(is_older).collect();
     older.into_iter().collect()
+}
+
+/// The whole of an extent, in a copy that was made of what it has of its record.
+fn pointing_to(copy: &Arc<RecordPointer>, old: &Extent) -> Extent {
+    Extent {
+        record: copy.clone(),
+        offset_in_record: 0,
+        ..old.clone()
+    }
 }
 
 /// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent. False if that is

@@ -122,6 +122,11 @@ impl Unnamed {
         Ok(())
     }
 
+    /// Who fills it.
+    pub(crate) fn who(&self) -> &Credentials {
+        &self.who
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

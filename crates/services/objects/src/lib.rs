@@ -11,6 +11,7 @@
 
 mod bucket;
 mod checksums;
+mod copy;
 mod lifecycle;
 mod listing;
 mod path;

@@ -1,7 +1,10 @@
 //! Bytes on their way into an object: a file that no name leads to until all of it is there.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
-use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX, Unnamed};
+use cairn_base::Ino;
+use cairn_fs::{Credentials, FsView, TRANSFER_LEN_BYTES_MAX, Unnamed};
 use md5::{Digest as _, Md5};
 
 use crate::records::ObjectError;
@@ -55,6 +58,19 @@ impl Staged {
             }
         }
         Ok(())
+    }
+
+    /// Adds bytes of a file to its end, without copying them; nobody knows the MD5 then.
+    pub(crate) async fn share(
+        &mut self,
+        from: &FsView,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<(), ObjectError> {
+        self.md5 = None;
+        let before = std::mem::take(&mut self.buffer).freeze();
+        self.file.append(before).await?;
+        Ok(self.file.share(from, ino, range).await?)
     }
 
     /// Bytes so far.

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cairn_base::Ino;
-use cairn_fs::{
-    Credentials, Expected, FileKind, FsError, Placing, SetAttr, TRANSFER_LEN_BYTES_MAX,
-};
+use cairn_fs::{Credentials, Expected, FileKind, FsError, Placing, SetAttr};
 use md5::{Digest as _, Md5};
 
 use crate::bucket::{Bucket, Condition, Published, hex};
@@ -37,6 +35,8 @@ pub struct StagedPart {
     pub algorithm: Option<String>,
     /// Those that were made of its bytes, by algorithm, in base64.
     pub checksums: BTreeMap<String, String>,
+    /// If it is not the MD5 of what is added to it.
+    pub etag: Option<String>,
     pub staged: Staged,
 }
 
@@ -144,6 +144,7 @@ impl Bucket {
             number,
             algorithm: checksum.map(|checksum| checksum.algorithm),
             checksums: BTreeMap::new(),
+            etag: None,
             staged,
         })
     }
@@ -154,11 +155,12 @@ impl Bucket {
             folder,
             number,
             checksums,
+            etag,
             staged,
             ..
         } = part;
         let record = PartRecord {
-            etag: hex(&staged.md5().unwrap_or_default()),
+            etag: etag.unwrap_or_else(|| hex(&staged.md5().unwrap_or_default())),
             checksums,
         };
         let who = staged.who().clone();
@@ -319,7 +321,8 @@ impl Bucket {
         for (part, ino) in &parts {
             let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;
             sums.update(sum);
-            self.append(who, &mut staged, *ino, part.size_bytes).await?;
+            let whole = 0..part.size_bytes;
+            self.append(who, &mut staged, *ino, whole).await?;
         }
         let record = ObjectRecord {
             etag: format!("{}-{}", hex(&sums.finalize()), parts.len()),
@@ -335,43 +338,6 @@ impl Bucket {
         let published = self.publish(key, staged, record.clone(), condition).await?;
         self.remove_upload(&upload).await;
         Ok((published, record))
-    }
-
-    /// Adds all bytes of a file.
-    pub async fn append(
-        &self,
-        who: &Credentials,
-        staged: &mut Staged,
-        ino: Ino,
-        size_bytes: u64,
-    ) -> Result<(), ObjectError> {
-        self.append_range(who, staged, ino, 0..size_bytes).await
-    }
-
-    /// Adds some bytes of a file.
-    pub async fn append_range(
-        &self,
-        who: &Credentials,
-        staged: &mut Staged,
-        ino: Ino,
-        range: std::ops::Range<u64>,
-    ) -> Result<(), ObjectError> {
-        let mut at = range.start;
-        while at < range.end {
-            let len_bytes = (range.end - at).min(u64::from(TRANSFER_LEN_BYTES_MAX));
-            let parts: Vec<Bytes> = self.read(who, ino, at, len_bytes).await?;
-            let count: u64 = parts.iter().map(|part| part.len() as u64).sum();
-            if count == 0 {
-                return Err(ObjectError::Invalid(
-                    "the file became shorter meanwhile".to_owned(),
-                ));
-            }
-            for part in parts {
-                staged.add(part).await?;
-            }
-            at += count;
-        }
-        Ok(())
     }
 
     pub async fn abort_upload(

@@ -286,7 +286,8 @@ impl Restoring<'_> {
             .map(|(name, value)| (&name[..], value.clone()))
             .collect();
         let mut file = self.fs.make_unnamed(&WHO)?;
-        file.share(&self.view, source.ino).await?;
+        file.share(&self.view, source.ino, 0..source.size_bytes)
+            .await?;
         let placing = Placing {
             dir: place.dir,
             name: place.name,

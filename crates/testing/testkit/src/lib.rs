@@ -2,7 +2,7 @@
 //!
 //! Owns: an in-memory [`MemDisk`] that loses power, tears writes and fails on request, a
 //! [`Recorder`] that rebuilds disks as of any operation, a clock that moves by hand, and seeded
-//! randomness. Everything follows from seeds: the same calls give the same bytes.
+//! randomness, and free ports. All but the ports follows from seeds: the same calls give the same bytes.
 //! Must not know: segments, metadata, files, protocols. Used as a dev-dependency only.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
 mod content;
 mod env;
 mod mem_disk;
+mod ports;
 mod record;
 mod rng;
 mod state;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use env::{ManualClock, SeededEntropy, TestWorld, test_env};
 pub use mem_disk::{DiskSnapshot, DiskStats, Fault, FaultRule, MemDisk, OpKind, Pace};
+pub use ports::free_ports;
 pub use record::Recorder;
 pub use rng::Rng;
 pub use state::Crash;

@@ -1,10 +1,8 @@
 //! The two stores that tests run against, and what a test does to them.
 
 use std::future::Future;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -13,7 +11,7 @@ use cairn_cluster::{
     Coordinator, Etcd, EtcdMember, EtcdMemberSettings, EtcdSettings, Key, KeyRange, MemberError,
     MemoryCoordinator, Op, Outcome, Revision, Txn, TxnReply, WatchEvent, Watcher, check_program,
 };
-use cairn_testkit::{ManualClock, TestWorld};
+use cairn_testkit::{ManualClock, TestWorld, free_ports};
 use parking_lot::Mutex;
 
 /// No answer of a store takes this long, also on a machine with far more to do than it can.
@@ -219,28 +217,6 @@ impl EtcdCluster {
             .expect("etcd starts");
         self.members[index] = Some(member);
     }
-}
-
-/// Ports that the kernel gives to nobody who does not ask for them (`ip_local_port_range` begins at 32768). Of the others,
-/// one whose member was killed may be taken when it is started again: also by a connection to itself, of who looks for it.
-fn free_ports(count: usize) -> Vec<u16> {
-    const PORTS: std::ops::Range<u32> = 20_000..32_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Other processes begin elsewhere.
-    let first = std::process::id().wrapping_mul(97);
-    let mut listeners: Vec<TcpListener> = Vec::new();
-    for _ in PORTS {
-        if listeners.len() == count {
-            break;
-        }
-        let nth = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + nth % (PORTS.end - PORTS.start);
-        let port = u16::try_from(port).expect("a port");
-        listeners.extend(TcpListener::bind(("127.0.0.1", port)));
-    }
-    assert_eq!(listeners.len(), count, "there are free ports");
-    let port = |listener: &TcpListener| listener.local_addr().expect("an address").port();
-    listeners.iter().map(port).collect()
 }
 
 /// Remembers the highest state for as long as the test runs.

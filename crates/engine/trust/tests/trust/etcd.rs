@@ -1,7 +1,6 @@
 //! etcd accepts a node's certificate for all that it needs one for.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,16 +9,12 @@ use cairn_cluster::{
     Etcd, EtcdMember, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls, MemberError,
     check_program,
 };
+use cairn_testkit::free_ports;
 use cairn_trust::{Authority, ClusterFolder, NodeCertificate, Trust, TrustSettings};
 
 use crate::common::{CLUSTER, membership};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
 
 fn tls(authority: &Authority, client: Option<&NodeCertificate>) -> EtcdTls {
     let client = client.map(|certificate| {
@@ -58,22 +53,20 @@ async fn etcd_runs_on_certificates_of_nodes() {
             Trust::open(env.clone(), opened.into(), TrustSettings::default()).unwrap()
         })
         .collect();
+    let ports = free_ports(6);
+    let (peer_ports, client_ports) = ports.split_at(3);
     let peers: Vec<(String, String)> = (1..=3)
-        .map(|id| {
-            (
-                format!("m{id}"),
-                format!("https://127.0.0.1:{}", free_port()),
-            )
-        })
+        .zip(peer_ports)
+        .map(|(id, port)| (format!("m{id}"), format!("https://127.0.0.1:{port}")))
         .collect();
     let mut members = Vec::new();
-    for (trust, (name, peer_url)) in nodes.iter().zip(&peers) {
+    for ((trust, (name, peer_url)), port) in nodes.iter().zip(&peers).zip(client_ports) {
         let settings = EtcdMemberSettings {
             program: PathBuf::from("etcd"),
             name: name.clone(),
             folder: trust.folder().path().join("etcd"),
             peer_url: peer_url.clone(),
-            client_url: format!("https://localhost:{}", free_port()),
+            client_url: format!("https://127.0.0.1:{port}"),
             members: peers.clone(),
             joins: false,
             cluster: "test".to_owned(),
@@ -83,11 +76,6 @@ async fn etcd_runs_on_certificates_of_nodes() {
                 key: trust.folder().key_path(),
                 client: tls(&authority, Some(&trust.certificate())),
             }),
-        };
-        // It listens on addresses, and is called by a name.
-        let settings = EtcdMemberSettings {
-            client_url: settings.client_url.replace("localhost", "127.0.0.1"),
-            ..settings
         };
         members.push(EtcdMember::start(settings).await.unwrap());
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
 use bytes::Bytes;
-use cairn_base::{Ino, Timestamp};
+use cairn_base::{Ino, Timestamp, View};
 use cairn_fs::*;
 use cairn_testkit::Crash;
 use proptest::prelude::*;
@@ -61,12 +61,17 @@ enum Step {
     Crash(u8),
     Snapshot(u8),
     DropSnapshot(u8),
-    /// A new file with the bytes of one in a snapshot.
+    /// A new file with some bytes, then bytes of a file in a snapshot, once or twice; of one that is there if there is no
+    /// such snapshot.
     Share {
         snapshot: u8,
         file: u8,
         dir: u8,
         name: u8,
+        before: u8,
+        skip: u8,
+        but: u8,
+        twice: bool,
     },
     /// Lets freeing come to its end, and counts all space again.
     Count,
@@ -118,8 +123,10 @@ fn step_with_snapshots() -> impl Strategy<Value = Step> {
         8 => step(),
         2 => (0..4u8).prop_map(Step::Snapshot),
         1 => (0..4u8).prop_map(Step::DropSnapshot),
-        2 => (0..4u8, any::<u8>(), 0..4u8, 0..6u8)
-            .prop_map(|(snapshot, file, dir, name)| Step::Share { snapshot, file, dir, name }),
+        3 => (0..8u8, any::<u8>(), 0..4u8, 0..6u8, any::<[u8; 3]>(), any::<bool>())
+            .prop_map(|(snapshot, file, dir, name, [before, skip, but], twice)| {
+                Step::Share { snapshot, file, dir, name, before, skip, but, twice }
+            }),
         1 => Just(Step::Count),
         1 => Just(Step::Rewrite),
     ]
@@ -544,22 +551,41 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 file,
                 dir,
                 name: number,
+                before,
+                skip,
+                but,
+                twice,
             } => {
                 let (dir, new) = (pick(&dirs, dir), name(number));
-                let mut of_snapshot = snapshots.get(&snapshot).cloned();
-                let source = of_snapshot.as_mut().and_then(|model| {
-                    let files = model.files();
-                    let source = *files.get(usize::from(file) % files.len().max(1))?;
-                    Some((source, model.data(source).clone()))
-                });
-                let Some((source, bytes)) = source else {
+                let of_snapshot = snapshots.get(&snapshot);
+                let mut shown_model = of_snapshot.unwrap_or(&model).clone();
+                let files = shown_model.files();
+                let Some(source) = files.get(usize::from(file) % files.len().max(1)) else {
                     continue;
                 };
+                let all = shown_model.data(*source).clone();
                 let there = model.entries(dir).get(&new).copied();
-                let shown = fs.snapshot(&name(snapshot)).expect("is there");
-                let shown = fs.in_view(shown.view()).expect("can be seen");
+                let start = all.len() * usize::from(skip % 4) / 8;
+                let end = all.len() - (all.len() - start) * usize::from(but % 4) / 8;
+                let shown = match of_snapshot {
+                    Some(_) => {
+                        let shown = fs.snapshot(&name(snapshot)).expect("is there");
+                        fs.in_view(shown.view()).expect("can be seen")
+                    }
+                    None => fs.in_view(View::Live).expect("can be seen"),
+                };
                 let mut file = fs.make_unnamed(who).unwrap();
-                file.share(&shown, source).await.unwrap();
+                let mut bytes = pattern(u32::from(before % 3) * 3000, before);
+                file.append(Bytes::copy_from_slice(&bytes)).await.unwrap();
+                let range = start as u64..end as u64;
+                for _ in 0..if twice { 2 } else { 1 } {
+                    let shared = file.share(&shown, *source, range.clone());
+                    shared.await.unwrap();
+                    bytes.extend_from_slice(&all[start..end]);
+                }
+                let too_much = 0..all.len() as u64 + 1;
+                let got = file.share(&shown, *source, too_much).await;
+                assert_eq!(got, Err(FsError::Invalid));
                 let placing = Placing {
                     dir,
                     name: &new,

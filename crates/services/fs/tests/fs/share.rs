@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
-use cairn_meta::Batch;
+use cairn_meta::{Batch, Key, KeyKind};
 use cairn_segment::Pace;
 use cairn_testkit::Crash;
 
@@ -30,7 +30,9 @@ async fn make(fs: &Fs, name: &[u8], bytes: Vec<u8>) -> Ino {
 async fn share(fs: &Fs, snapshot: &Snapshot, from: Ino, name: &[u8]) -> Ino {
     let shown = fs.in_view(snapshot.view()).unwrap();
     let mut file = fs.make_unnamed(&ROOT_USER).unwrap();
-    file.share(&shown, from).await.unwrap();
+    file.share(&shown, from, 0..u64::from(LEN_BYTES))
+        .await
+        .unwrap();
     let placing = Placing {
         dir: ROOT_INO,
         name,
@@ -69,6 +71,7 @@ fn what_is_shared_is_copied_once() {
         rewrite_all(&world).await;
         recount(fs).await;
         assert_eq!(fs.stats().gc_rewritten_bytes, u64::from(LEN_BYTES));
+        assert_eq!(fs.stats().rewrite_passes, 0, "it is known who shares");
         // The original goes, the snapshot goes, one is changed.
         fs.remove(&ROOT_USER, ROOT_INO, b"file").await.unwrap();
         fs.delete_snapshot(b"one").await.unwrap();
@@ -79,6 +82,7 @@ fn what_is_shared_is_copied_once() {
         fs.free_snapshots().await.unwrap();
         rewrite_all(&world).await;
         recount(fs).await;
+        assert_eq!(fs.stats().rewrite_passes, 0);
         let mut changed = bytes.clone();
         changed[70_000..70_003].copy_from_slice(b"new");
         assert!(read_all(fs, clones[0]).await == changed);
@@ -163,7 +167,8 @@ fn what_is_shared_without_a_name_goes() {
             let stored_bytes = world.fs.meta().counters().stored_bytes;
             let shown = world.fs.in_view(snapshot.view()).unwrap();
             let mut file = world.fs.make_unnamed(&ROOT_USER).unwrap();
-            file.share(&shown, ino).await.unwrap();
+            let whole = 0..u64::from(LEN_BYTES);
+            file.share(&shown, ino, whole).await.unwrap();
             let unnamed = file.ino();
             assert_eq!(world.fs.meta().counters().stored_bytes, 2 * stored_bytes);
             if crashes {
@@ -180,5 +185,85 @@ fn what_is_shared_without_a_name_goes() {
             assert_eq!(world.fs.attr(unnamed).await, Err(FsError::Stale));
             assert!(read_all(&world.fs, ino).await == bytes);
         }
+    });
+}
+
+/// A file that takes over bytes of others as they are now: those in memory, those in the journal, parts of records.
+#[test]
+fn what_is_there_now_is_shared() {
+    block_on(async {
+        let world = World::new(9, 1).await;
+        let fs = &world.fs;
+        let mut bytes = pattern(LEN_BYTES, 7);
+        let ino = make(fs, b"file", bytes.clone()).await;
+        for (at, stability) in [(5_000, Stability::Unstable), (2 << 20, Stability::Stable)] {
+            let data = Bytes::from_static(b"changed");
+            bytes[at as usize..at as usize + data.len()].copy_from_slice(&data);
+            let written = fs.write(&ROOT_USER, ino, at, data, stability);
+            written.await.unwrap();
+        }
+        let mut file = fs.make_unnamed(&ROOT_USER).unwrap();
+        let mut want = Vec::new();
+        for (start, end) in [(4_999_u32, 900_001), (1 << 20, LEN_BYTES), (0, 5_003)] {
+            let range = u64::from(start)..u64::from(end);
+            file.share(fs, ino, range).await.unwrap();
+            want.extend_from_slice(&bytes[start as usize..end as usize]);
+            let data = Bytes::from_static(b"between");
+            want.extend_from_slice(&data);
+            file.append(data).await.unwrap();
+        }
+        let placing = Placing {
+            dir: ROOT_INO,
+            name: b"parts",
+            expected: Expected::Nothing,
+            set: SetAttr::default(),
+            xattrs: &[],
+        };
+        let parts = file.place(&ROOT_USER, &placing).await.unwrap().ino;
+        assert!(read_all(fs, parts).await == want);
+        recount(fs).await;
+        // Each goes its way.
+        let cut = SetAttr {
+            size_bytes: Some(1_000),
+            ..SetAttr::default()
+        };
+        fs.set_attr(&ROOT_USER, ino, cut, None).await.unwrap();
+        rewrite_all(&world).await;
+        assert_eq!(fs.stats().rewrite_passes, 0);
+        recount(fs).await;
+        assert!(read_all(fs, parts).await == want);
+        assert!(read_all(fs, ino).await == bytes[..1_000]);
+        fs.remove(&ROOT_USER, ROOT_INO, b"file").await.unwrap();
+        fs.remove(&ROOT_USER, ROOT_INO, b"parts").await.unwrap();
+        world.run_for(200).await;
+        recount(fs).await;
+        assert_eq!(fs.meta().counters().stored_bytes, 0);
+        let (from, to) = Key::everything();
+        let left = fs.meta().live().scan(&from, &to, usize::MAX).unwrap();
+        let is_sharer = |key: &Key| matches!(key.kind(), Ok(KeyKind::Sharer { .. }));
+        assert!(!left.iter().any(|(key, _)| is_sharer(key)));
+    });
+}
+
+/// Who may not read a file cannot share it.
+#[test]
+fn what_may_not_be_read_is_not_shared() {
+    block_on(async {
+        let world = World::new(10, 1).await;
+        let fs = &world.fs;
+        let ino = make(fs, b"file", pattern(LEN_BYTES, 1)).await;
+        let set = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        fs.set_attr(&ROOT_USER, ino, set, None).await.unwrap();
+        let stranger = Credentials {
+            uid: 77,
+            gid: 77,
+            ..ROOT_USER.clone()
+        };
+        let mut file = fs.make_unnamed(&stranger).unwrap();
+        let got = file.share(fs, ino, 0..1).await;
+        assert_eq!(got, Err(FsError::AccessDenied));
     });
 }
