@@ -235,6 +235,45 @@ class S3(WorldTest):
         self.assertNotIn("Status", self.client.get_bucket_accelerate_configuration(Bucket=BUCKET))
         self.assertNotIn("QueueConfigurations", self.client.get_bucket_notification_configuration(Bucket=BUCKET))
 
+    def test_copies_share_bytes(self):
+        self.s3_server()
+        data = os.urandom(4 * PART_LEN_BYTES + 100_000)
+        etag = self.put("source", data)["ETag"]
+        source = {"Bucket": BUCKET, "Key": "source"}
+        written = self.world.metrics()['cairn_volume_written_bytes_total{volume="main"}']
+        for number in range(5):
+            copied = self.client.copy_object(Bucket=BUCKET, Key=f"copies/{number}", CopySource=source)["CopyObjectResult"]
+            self.assertEqual(copied["ETag"], etag)
+        # An object of parts of others, backwards; the server makes the checksums of the parts.
+        place = {"Bucket": BUCKET, "Key": "turned"}
+        ranges = [(start, min(start + PART_LEN_BYTES, len(data)) - 1) for start in range(0, len(data), PART_LEN_BYTES)]
+        last, *others = reversed(ranges)
+        parts = []
+        upload = self.client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256", ChecksumType="COMPOSITE")["UploadId"]
+        for number, (first, end) in enumerate([*others, last], 1):
+            copied = self.client.upload_part_copy(
+                **place, UploadId=upload, PartNumber=number, CopySource=source, CopySourceRange=f"bytes={first}-{end}"
+            )["CopyPartResult"]
+            sha256 = base64.b64encode(hashlib.sha256(data[first : end + 1]).digest()).decode()
+            self.assertEqual(copied["ChecksumSHA256"], sha256)
+            parts.append({"PartNumber": number, "ETag": copied["ETag"], "ChecksumSHA256": sha256})
+        self.client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": parts})
+        now = self.world.metrics()['cairn_volume_written_bytes_total{volume="main"}']
+        self.assertLess(now - written, 1 << 20, "what was written")
+        # Each goes its own way, also over NFS.
+        self.client.delete_object(**source)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            with mount.open(f"/{BUCKET}/copies/0", os.O_RDWR) as file:
+                file.write(1000, b"changed")
+                file.sync()
+        self.world.kill()
+        self.world.start()
+        self.client = self.client_of(self.keys)
+        self.assertEqual(self.get("copies/0"), data[:1000] + b"changed" + data[1007:])
+        for number in range(1, 5):
+            self.assertEqual(self.get(f"copies/{number}"), data)
+        self.assertEqual(self.get("turned"), b"".join(data[first : end + 1] for first, end in [*others, last]))
+
     def test_uploads_in_parts(self):
         self.s3_server()
         data = os.urandom(2 * PART_LEN_BYTES + 12345)
