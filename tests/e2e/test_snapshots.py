@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import threading
 
 from lib import harness, libnfs
@@ -10,12 +11,18 @@ from lib.worlds import WorldTest, content
 FREED_SECONDS_MAX = 60
 FILES = 24
 KILLS = 3
+CLONED_FILES = 300
+# Each doubles them.
+CLONED_TIMES = 3
 HELD_LEN_BYTES = 96 << 20
 # A minute, and what a loaded machine takes.
 DUE_SECONDS_MAX = 120
 
 
 class Snapshots(WorldTest):
+    def written_bytes(self):
+        return self.world.metrics()['cairn_volume_written_bytes_total{volume="main"}']
+
     def listed(self, *flags):
         return json.loads(self.world.cairn("snapshot", "list", "main", "--json", *flags).stdout)
 
@@ -96,7 +103,7 @@ class Snapshots(WorldTest):
             self.taken("good")
             mount.write_file("/d/a", new)
             mount.unlink("/d/deep/b")
-            free = self.free_bytes()
+            written = self.written_bytes()
 
             self.assertIn("1 files", restore("/d/a").stdout)
             self.assertEqual(mount.read_file("/d/a"), old)
@@ -111,7 +118,7 @@ class Snapshots(WorldTest):
             self.assertEqual(mount.read_file("/d2/deep/b"), b"small")
             self.assertEqual(mount.readlink("/d2/link"), "deep/b")
             # Nothing was copied.
-            self.assertGreater(self.free_bytes(), free - len(old) // 2)
+            self.assertLess(self.written_bytes(), written + len(old) // 2)
             for arguments, complaint in (
                 (("/d",), "is there"),
                 (("/nothing",), "has no /nothing"),
@@ -129,6 +136,57 @@ class Snapshots(WorldTest):
         self.world.start()
         with libnfs.Mount(self.world.libnfs_url()) as mount:
             self.assertEqual(mount.read_file("/d2/a"), old)
+
+    def test_files_and_directories_are_cloned(self):
+        self.world = self.server(1)
+        old = content(1, 3_000_000)
+        clone = functools.partial(self.world.cairn, "clone", "main")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            mount.write_file("/d/a", old)
+            mount.write_file("/d/small", b"small")
+            written = self.written_bytes()
+            self.assertIn("1 files", clone("/d/a", "/b").stdout)
+            # A directory can be cloned into itself: what the clone is of is there before it.
+            said = json.loads(clone("/d", "/d/of-itself", "--json").stdout)
+            self.assertEqual((said["files"], said["directories"], said["path"]), (2, 1, "/d/of-itself"))
+            self.assertLess(self.written_bytes(), written + len(old) // 2)
+            self.assertEqual(sorted(mount.names("/d")), ["a", "of-itself", "small"])
+            # Each goes its own way.
+            with mount.open("/d/a", os.O_RDWR) as file:
+                file.write(1000, b"changed")
+                file.sync()
+            mount.write_file("/d/of-itself/small", b"other")
+            self.assertEqual((mount.read_file("/b"), mount.read_file("/d/of-itself/a")), (old, old))
+            self.assertEqual(mount.read_file("/d/a"), old[:1000] + b"changed" + old[1007:])
+            self.assertEqual(mount.read_file("/d/small"), b"small")
+            for arguments, complaint in (
+                (("/nothing", "/x"), "the volume has no /nothing"),
+                (("/d", "/d"), "is there"),
+                (("/b", "/none/b"), "cannot be made"),
+                (("b", "/x"), "no path"),
+            ):
+                refused = clone(*arguments, check=False)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn(complaint, refused.stderr)
+            self.assertNotIn("clone.", self.world.cairn("snapshot", "list", "main").stdout)
+            # One that is interrupted leaves no snapshot.
+            mount.mkdir("/many")
+            for number in range(CLONED_FILES):
+                mount.write_file(f"/many/{number}", b"x")
+        for number in range(CLONED_TIMES):
+            clone("/many", f"/many/again{number}")
+        cloning = threading.Thread(target=clone, args=("/many", "/clone-of-many"), kwargs={"check": False})
+        cloning.start()
+        begun = "the snapshot of the clone"
+        harness.wait_until(lambda: "clone." in self.world.cairn("snapshot", "list", "main").stdout, FREED_SECONDS_MAX, begun)
+        self.world.kill()
+        cloning.join()
+        self.world.start()
+        gone = "what the clone left to be gone"
+        harness.wait_until(lambda: "clone." not in self.world.cairn("snapshot", "list", "main").stdout, FREED_SECONDS_MAX, gone)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/b"), old)
 
     def test_a_full_pool_deletes_snapshots_and_goes_on(self):
         self.world = self.server(1, flags=["--disk-size-limit", "384MiB"])
@@ -165,9 +223,6 @@ class Snapshots(WorldTest):
             harness.wait_until(goes_on, FREED_SECONDS_MAX, "space for writes")
             for number in range(0, filled, 17):
                 self.assertEqual(mount.read_file(f"/fill{number}"), content(number, 1 << 20))
-
-    def free_bytes(self):
-        return json.loads(self.world.cairn("volume", "show", "main", "--json").stdout)["free_bytes"]
 
     def test_schedules_take_and_delete(self):
         self.world = self.server(1)

@@ -13,6 +13,7 @@ use clap_complete::Shell;
 
 use crate::bench_args::BenchCommand;
 use crate::class::ClassCommand;
+use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
 use crate::s3_args::{BucketCommand, S3Command};
@@ -82,6 +83,10 @@ pub enum Command {
     /// Snapshots of volumes
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Make a file or directory that begins as another is now: `cairn clone main /images/base /images/vm7`
+    ///
+    /// It takes no space until one of both changes, and is there at once, whatever its size.
+    Clone(CloneArgs),
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -622,6 +627,8 @@ mod tests {
             ("snapshot lock main a", true),
             ("snapshot unlock main a", true),
             ("snapshot delete main a", true),
+            ("clone main /a /b --json", true),
+            ("clone main /a", false),
             ("bucket create photos --path main/pictures --uid 1000", true),
             ("bucket create photos", true),
             ("bucket create", false),

@@ -10,6 +10,7 @@ mod bench;
 mod bench_args;
 mod bench_progress;
 mod class;
+mod clone;
 mod cluster;
 mod dev_cluster;
 mod dev_cluster_args;
@@ -124,6 +125,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Bucket(command) => s3::bucket(&command),
         Command::S3(command) => s3::s3(&command),
         Command::Snapshot(command) => snapshot::snapshot(&command),
+        Command::Clone(args) => clone::clone(&args),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::snapshots::{
-    RestoredView, SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView,
-    SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
-    is_snapshot_name,
+    CloneCreate, RestoredView, SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet,
+    SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet,
+    SnapshotView, is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
 use cairn_config::VolumeName;
 use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
 use cairn_pool::{ChangeFailure, VolumeService};
-use cairn_snapshots::{RestoreFailure, ScheduleFailure, Schedules};
+use cairn_snapshots::{CloneFailure, RestoreFailure, ScheduleFailure, Schedules};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, refusal};
@@ -51,6 +51,13 @@ async fn keep_all(inner: &Inner, told: &Told) {
             Ok(done) => {
                 for snapshot in done.taken {
                     tracing::info!(volume, snapshot, "a snapshot was due and is taken");
+                }
+                for snapshot in done.left_by_clones {
+                    tracing::info!(
+                        volume,
+                        snapshot,
+                        "left by a clone that was being made: deleted"
+                    );
                 }
                 for snapshot in done.deleted {
                     tracing::info!(volume, snapshot, "its schedule has newer ones: deleted");
@@ -108,6 +115,24 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable),
             _ => refuse(ErrorKind::Internal).hint("the server's log says more"),
         },
+    }
+}
+
+fn clone_refused(from: &str, error: CloneFailure) -> ControlError {
+    match error {
+        CloneFailure::Snapshot(error) => refused("of a clone", error),
+        CloneFailure::Restore(RestoreFailure::NotThere { .. }) => {
+            ControlError::new(ErrorKind::NotFound, format!("the volume has no {from}"))
+        }
+        CloneFailure::Restore(error @ RestoreFailure::Place { .. }) => {
+            ControlError::new(ErrorKind::Conflict, error.to_string())
+                .hint("make the directories that lead there first")
+        }
+        CloneFailure::Restore(
+            error @ (RestoreFailure::DirectoryExists(_) | RestoreFailure::IsDirectory(_)),
+        ) => ControlError::new(ErrorKind::Conflict, error.to_string())
+            .hint("a directory is cloned to where nothing is"),
+        CloneFailure::Restore(error) => restore_refused(error),
     }
 }
 
@@ -330,6 +355,21 @@ impl SnapshotControl for Controller {
                 files: restored.files,
                 directories: restored.directories,
                 bytes: restored.bytes,
+            })
+        })
+    }
+
+    fn clone_path(&self, volume: VolumeName, create: CloneCreate) -> Answer<'_, RestoredView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let CloneCreate { from, to } = create;
+            let made = cairn_snapshots::clone(&fs, &from, &to).await;
+            let made = made.map_err(|error| clone_refused(&from, error))?;
+            Ok(RestoredView {
+                path: to,
+                files: made.files,
+                directories: made.directories,
+                bytes: made.bytes,
             })
         })
     }

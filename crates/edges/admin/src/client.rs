@@ -21,8 +21,8 @@ use crate::san::{
     LunCreate, LunList, LunMapSet, LunSet, LunView, SessionList,
 };
 use crate::snapshots::{
-    RestoredView, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList, SnapshotRestore,
-    SnapshotSet, SnapshotView, is_snapshot_name,
+    CloneCreate, RestoredView, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList,
+    SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
 };
 use crate::token::Token;
 
@@ -290,6 +290,15 @@ impl Client {
     ) -> Result<SchedulesView, ClientError> {
         let path = self.at(&format!("/api/v1/volumes/{volume}/schedules"));
         self.call(self.agent.put(path), set)
+    }
+
+    pub fn clone_create(
+        &self,
+        volume: &VolumeName,
+        create: &CloneCreate,
+    ) -> Result<RestoredView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/clones"));
+        self.call(self.agent.post(path), create)
     }
 
     pub fn snapshot_delete(&self, volume: &VolumeName, name: &str) -> Result<(), ClientError> {

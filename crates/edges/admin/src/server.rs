@@ -244,6 +244,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::snapshot_delete
         ))
         .routes(routes!(snapshot_routes::snapshot_restore))
+        .routes(routes!(snapshot_routes::clone_create))
         .routes(routes!(
             snapshot_routes::schedules,
             snapshot_routes::schedules_set

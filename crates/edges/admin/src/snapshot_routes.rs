@@ -9,8 +9,8 @@ use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::snapshots::{
-    RestoredView, SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList,
-    SnapshotRestore, SnapshotSet, SnapshotView,
+    CloneCreate, RestoredView, SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate,
+    SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
 };
 
 fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
@@ -113,4 +113,17 @@ pub(super) async fn snapshot_restore(
         control.snapshot_restore(volume, name, restore).await
     };
     Ok(Json(to_the_end(restored).await?))
+}
+
+/// Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
+/// whole and durable, when this answers; a directory is made entry by entry.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/clones", params(("name" = String, Path)), request_body = CloneCreate,
+    responses((status = 201, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn clone_create(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(create): Given<CloneCreate>,
+) -> Result<(StatusCode, Json<RestoredView>), ControlError> {
+    let made = async move { control(&shared)?.clone_path(volume, create).await };
+    Ok((StatusCode::CREATED, Json(to_the_end(made).await?)))
 }

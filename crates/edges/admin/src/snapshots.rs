@@ -76,6 +76,16 @@ pub struct SnapshotRestore {
     pub to: Option<String>,
 }
 
+/// A file or directory that is to begin as another is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloneCreate {
+    /// In the volume, from its root: `/projects/report.odt`.
+    pub from: String,
+    /// Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is.
+    pub to: String,
+}
+
 /// What was made anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RestoredView {
@@ -83,7 +93,7 @@ pub struct RestoredView {
     /// Files, links and such.
     pub files: u64,
     pub directories: u64,
-    /// Of files: the volume shares them with the snapshot.
+    /// Of files: they are shared with what they were made from.
     pub bytes: u64,
 }
 
@@ -139,6 +149,7 @@ pub trait SnapshotControl: Send + Sync {
         name: String,
         restore: SnapshotRestore,
     ) -> Answer<'_, RestoredView>;
+    fn clone_path(&self, volume: VolumeName, create: CloneCreate) -> Answer<'_, RestoredView>;
     fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView>;
     fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView>;
 }

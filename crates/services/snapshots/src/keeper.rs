@@ -4,6 +4,7 @@ use cairn_base::Timestamp;
 use cairn_fs::{Credentials, Fs, FsError, Snapshot, SnapshotError, SnapshotFailure, XattrMode};
 use serde::{Deserialize, Serialize};
 
+use crate::clone::remove_leftovers;
 use crate::schedule::{Schedule, ScheduleError, parse, text};
 
 static WHO: Credentials = Credentials::ROOT;
@@ -43,6 +44,8 @@ struct Record {
 pub struct Done {
     pub taken: Vec<String>,
     pub deleted: Vec<String>,
+    /// Those of clones that were being made when the volume was closed.
+    pub left_by_clones: Vec<String>,
     /// What was not done, with its snapshot and why. The next look tries again.
     pub failed: Vec<(String, SnapshotFailure)>,
 }
@@ -94,11 +97,15 @@ pub async fn set_schedules(
     })
 }
 
-/// Takes what is due, then deletes what is too much: also where the pool is full, and nothing can be taken. A snapshot that
+/// Deletes what clones left, takes what is due, then deletes what is too much: also where the pool is full, and nothing can be taken. A snapshot that
 /// came due while the volume was not served is taken now, the last one of each schedule.
 pub async fn keep(fs: &Fs, now: Timestamp) -> Result<Done, ScheduleFailure> {
     let schedules = schedules(fs).await?;
     let mut done = Done::default();
+    match remove_leftovers(fs).await {
+        Ok(deleted) => done.left_by_clones = deleted,
+        Err(error) => done.failed.push(("of a clone".to_owned(), error)),
+    }
     for schedule in &schedules.all {
         if let Some(name) = due(schedule, &of(fs, schedule), schedules.since_seconds, now) {
             match fs

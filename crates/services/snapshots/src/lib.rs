@@ -1,4 +1,4 @@
-//! Snapshots that are taken by themselves, and what is made anew from one.
+//! Snapshots that are taken by themselves, what is made anew from one, and clones of files and directories.
 //!
 //! Owns: what a schedule says, when a snapshot is due, which are deleted because newer ones are enough, and that all of that
 //! lies in the volume itself, so that whoever opens it next goes on; what comes with a file or directory that is restored.
@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod clone;
 mod keeper;
 mod restore;
 mod schedule;
 
+pub use clone::{CloneFailure, clone};
 pub use keeper::{Done, ScheduleFailure, Schedules, keep, schedules, set_schedules};
 pub use restore::{RestoreFailure, Restored, restore};
 pub use schedule::{

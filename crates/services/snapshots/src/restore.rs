@@ -11,10 +11,13 @@ use cairn_fs::{
     Attr, Credentials, Expected, FileKind, Fs, FsError, FsView, NodeKind, Placing, SetAttr,
     SetTime, XattrMode,
 };
+use futures_util::StreamExt as _;
 
 static WHO: Credentials = Credentials::ROOT;
 /// Entries of a directory that are read at a time.
 const PAGE_COUNT: usize = 512;
+/// Files that are made at the same time: they become durable together.
+const ENTRIES_AT_ONCE: usize = 64;
 /// Deepest directory below the one that is restored.
 const DEPTH_MAX: usize = 256;
 
@@ -103,8 +106,13 @@ pub async fn restore(
     };
     let made = match source.kind {
         FileKind::Directory => restoring.directory(&source, place).await,
-        FileKind::Regular => restoring.file(&source, &place, Expected::Anything).await,
-        _ => restoring.other(&source, &place).await,
+        _ => {
+            let made = restoring.entry(&source, &place, Expected::Anything);
+            let bytes = made.await?;
+            restoring.restored.files += 1;
+            restoring.restored.bytes += bytes;
+            Ok(())
+        }
     };
     made?;
     Ok(restoring.restored)
@@ -221,7 +229,8 @@ impl Restoring<'_> {
             .await;
         let page = page.map_err(at)?;
         filling.is_read = page.eof;
-        for entry in &page.entries {
+        let mut others = Vec::new();
+        for entry in page.entries {
             filling.cookie = entry.cookie;
             if matches!(&entry.name[..], b"." | b"..") {
                 continue;
@@ -230,17 +239,29 @@ impl Restoring<'_> {
                 Some(attr) => attr,
                 None => self.view.attr(entry.ino).await.map_err(at)?,
             };
-            let place = Place {
-                dir: filling.made,
-                name: &entry.name,
-                path: format!("{}/{}", filling.path, String::from_utf8_lossy(&entry.name)),
-            };
             match source.kind {
                 FileKind::Directory => filling.waiting.push((source, entry.name.to_vec())),
-                FileKind::Regular => self.file(&source, &place, Expected::Nothing).await?,
-                _ => self.other(&source, &place).await?,
+                _ => others.push((source, entry.name)),
             }
         }
+        let (restoring, filling) = (&*self, &*filling);
+        let made = others.iter().map(|(source, name)| async move {
+            let place = Place {
+                dir: filling.made,
+                name,
+                path: format!("{}/{}", filling.path, String::from_utf8_lossy(name)),
+            };
+            restoring.entry(source, &place, Expected::Nothing).await
+        });
+        let mut made = futures_util::stream::iter(made).buffer_unordered(ENTRIES_AT_ONCE);
+        let (mut files, mut bytes) = (0, 0);
+        while let Some(made) = made.next().await {
+            bytes += made?;
+            files += 1;
+        }
+        drop(made);
+        self.restored.files += files;
+        self.restored.bytes += bytes;
         Ok(())
     }
 
@@ -261,17 +282,19 @@ impl Restoring<'_> {
         set.map(drop).map_err(at)
     }
 
-    async fn file(
-        &mut self,
+    /// What is no directory; how many bytes it has.
+    async fn entry(
+        &self,
         source: &Attr,
         place: &Place<'_>,
         expected: Expected,
-    ) -> Result<(), RestoreFailure> {
+    ) -> Result<u64, RestoreFailure> {
+        if source.kind != FileKind::Regular {
+            return self.other(source, place).await.map(|()| 0);
+        }
         let made = self.share(source, place, expected).await;
         made.map_err(|error| place.failed(error))?;
-        self.restored.files += 1;
-        self.restored.bytes += source.size_bytes;
-        Ok(())
+        Ok(source.size_bytes)
     }
 
     async fn share(
@@ -299,7 +322,7 @@ impl Restoring<'_> {
     }
 
     /// A link, a device and such; where nothing is yet.
-    async fn other(&mut self, source: &Attr, place: &Place<'_>) -> Result<(), RestoreFailure> {
+    async fn other(&self, source: &Attr, place: &Place<'_>) -> Result<(), RestoreFailure> {
         let set = attributes(source);
         let made = match source.kind {
             FileKind::Symlink => {
@@ -322,9 +345,7 @@ impl Restoring<'_> {
                 made.await
             }
         };
-        made.map_err(|error| place.failed(error))?;
-        self.restored.files += 1;
-        Ok(())
+        made.map_err(|error| place.failed(error)).map(drop)
     }
 
     async fn xattrs(&self, ino: Ino) -> Result<Vec<(Bytes, Bytes)>, FsError> {

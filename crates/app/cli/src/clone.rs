@@ -1,0 +1,42 @@
+//! `cairn clone`: flags and command.
+
+use cairn_admin::snapshots::CloneCreate;
+use cairn_base::units::format_size;
+use cairn_config::VolumeName;
+use clap::Args;
+
+use crate::access;
+use crate::args::ViewArgs;
+use crate::exit::Failure;
+use crate::print;
+
+#[derive(Debug, Args)]
+pub struct CloneArgs {
+    pub volume: VolumeName,
+    /// In the volume, from its root: /images/base.qcow2
+    pub from: String,
+    /// Where the clone comes: a file takes the place of one that is there, a directory comes where nothing is
+    pub to: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+pub fn clone(args: &CloneArgs) -> Result<(), Failure> {
+    let create = CloneCreate {
+        from: args.from.clone(),
+        to: args.to.clone(),
+    };
+    let client = access::client(&args.view.server)?;
+    let made = client.clone_create(&args.volume, &create)?;
+    match args.view.json {
+        true => print::json(&made),
+        false => print::text(&format!(
+            "{} is a clone of {}: {} files and {} directories, {}, shared",
+            made.path,
+            args.from,
+            made.files,
+            made.directories,
+            format_size(made.bytes)
+        )),
+    }
+}
