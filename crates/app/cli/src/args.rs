@@ -615,6 +615,11 @@ mod tests {
             ("iscsi sessions --json", true),
             ("snapshot create main before-upgrade", true),
             ("snapshot create main", false),
+            ("snapshot create --group data,log before-upgrade", true),
+            (
+                "snapshot create main before-upgrade --group data,log",
+                false,
+            ),
             ("snapshot list main --space --json", true),
             ("snapshot show main a", true),
             ("snapshot rename main a b", true),

@@ -3,7 +3,10 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_admin::san::{IgroupSet, InitiatorSet, LunClone, LunCreate, LunMapSet, LunSet, LunView};
+use cairn_admin::san::{
+    IgroupSet, InitiatorSet, LunClone, LunCreate, LunMapSet, LunRestore, LunSet, LunView,
+};
+use cairn_admin::snapshots::SnapshotCreate;
 use cairn_base::units::format_size;
 
 use crate::access;
@@ -58,6 +61,29 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 "LUN {}/{} has the blocks of {}, and shares them\nno host sees it yet:\n  cairn lun map {}/{} --igroup GROUP",
                 args.lun.volume, args.name, args.lun, args.lun.volume, args.name
             ))
+        }
+        LunCommand::Snapshot(args) => {
+            let client = access::client(&args.view.server)?;
+            // Of a LUN that is not there nobody wants a snapshot.
+            client.lun(&args.lun.path())?;
+            let create = SnapshotCreate {
+                name: args.name.clone(),
+            };
+            let taken = client.snapshot_create(&args.lun.volume, &create)?;
+            if args.view.json {
+                return print::json(&taken);
+            }
+            print::text(&format!(
+                "snapshot {} of volume {} has LUN {}:\n  cairn lun clone {} NAME --snapshot {}\n  cairn lun restore {} --snapshot {}",
+                taken.name, taken.volume, args.lun, args.lun, taken.name, args.lun, taken.name
+            ))
+        }
+        LunCommand::Restore(args) => {
+            let restore = LunRestore {
+                snapshot: args.snapshot.clone(),
+            };
+            let client = access::client(&args.view.server)?;
+            shown(&client.lun_restore(&args.lun.path(), &restore)?, &args.view)
         }
         LunCommand::Resize(args) => {
             let set = LunSet {
@@ -122,11 +148,16 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
 /// What hosts type.
 fn how_to(lun: &LunView) -> String {
     let target = &lun.target;
+    let portals = match lun.portals.is_empty() {
+        true => "where this server listens for iSCSI (--listen-iscsi)".to_owned(),
+        false => lun.portals.join(" or "),
+    };
     format!(
         "Linux:    iscsiadm -m discovery -t st -p PORTAL && iscsiadm -m node -T {target} -l\n\
          Windows:  New-IscsiTargetPortal -TargetPortalAddress PORTAL; Connect-IscsiTarget -NodeAddress {target} -IsPersistent $true\n\
          VMware:   esxcli iscsi adapter discovery sendtarget add -A vmhba64 -a PORTAL && esxcli storage core adapter rescan --all\n\
-         PORTAL is where this server listens for iSCSI (--listen-iscsi), port 3260 unless set otherwise"
+         PORTAL is {portals}\n\
+         several LUNs, several paths: `cairn san plan-host --help`"
     )
 }
 
@@ -206,6 +237,13 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!("identity     naa.{}", lun.naa),
         format!("target       {}", lun.target),
         format!(
+            "portals      {}",
+            match lun.portals.is_empty() {
+                true => "none: start the server with --listen-iscsi ADDR:3260".to_owned(),
+                false => lun.portals.join(" "),
+            }
+        ),
+        format!(
             "mapped to    {}",
             if lun.maps.is_empty() {
                 "nobody".to_owned()
@@ -251,10 +289,15 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
             if view.json {
                 return print::json(&list);
             }
-            const COLUMNS: &[Column] = &[("GROUP", Align::Left), ("INITIATORS", Align::Left)];
+            const COLUMNS: &[Column] = &[
+                ("GROUP", Align::Left),
+                ("HOSTS", Align::Left),
+                ("INITIATORS", Align::Left),
+            ];
             let rows = list.igroups.iter().map(|igroup| {
                 vec![
                     format!("{}/{}", igroup.volume, igroup.name),
+                    igroup.os.map(|os| os.to_string()).unwrap_or_default(),
                     igroup.initiators.join(" "),
                 ]
             });
@@ -263,6 +306,7 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
         IgroupCommand::Create(args) => {
             let set = IgroupSet {
                 initiators: args.initiator.clone(),
+                os: args.os,
             };
             let igroup =
                 access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
@@ -388,10 +432,12 @@ pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
         ("INITIATOR", Align::Left),
         ("TARGET", Align::Left),
         ("ADDRESS", Align::Left),
+        ("PORTAL GROUP", Align::Right),
     ];
     let rows = list.sessions.into_iter().map(|session| {
         let target = session.target.unwrap_or_else(|| "discovery".to_owned());
-        vec![session.initiator, target, session.address]
+        let group = session.portal_group.to_string();
+        vec![session.initiator, target, session.address, group]
     });
     print::text(&print::table(COLUMNS, rows.collect()))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use cairn_config::{Size, VolumeName};
+use cairn_config::{OsType, Size, VolumeName};
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -68,6 +68,17 @@ pub enum LunCommand {
     /// It is as that LUN after a power cut: what hosts flushed is there. No host sees it until `cairn lun map`.
     /// Example: cairn lun clone main/db db-test --snapshot before-upgrade
     Clone(LunCloneArgs),
+    /// Take a snapshot of the LUN's volume, which has all LUNs of the volume at one instant
+    ///
+    /// It is as the LUN after a power cut: what hosts flushed is there. LUNs of several volumes that belong together:
+    /// `cairn snapshot create --group`.
+    /// Example: cairn lun snapshot main/db before-upgrade
+    Snapshot(LunSnapshotArgs),
+    /// Give a LUN the blocks that it had in a snapshot, at once and without copying them
+    ///
+    /// It has to be offline, and no host may use it: what hosts have of it in memory is of now.
+    /// Example: cairn lun offline main/db && cairn lun restore main/db --snapshot before-upgrade && cairn lun online main/db
+    Restore(LunRestoreArgs),
     /// Change the size of a LUN; hosts notice at once
     Resize(LunResizeArgs),
     /// Change settings of a LUN
@@ -119,6 +130,27 @@ pub struct LunCloneArgs {
     /// As the LUN was in this snapshot of the volume
     #[arg(long)]
     pub snapshot: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunSnapshotArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The name of the snapshot
+    pub name: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunRestoreArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The snapshot of the LUN's volume
+    #[arg(long)]
+    pub snapshot: String,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -209,6 +241,10 @@ pub struct IgroupCreateArgs {
     /// The name of an initiator; repeat the flag for more
     #[arg(long, required = true, value_name = "IQN")]
     pub initiator: Vec<String>,
+    /// What runs on its hosts: linux, windows or vmware; LUNs tell them of physical blocks of 4 KiB, so that partitions and
+    /// file systems are aligned
+    #[arg(long, value_name = "TYPE")]
+    pub os: Option<OsType>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
