@@ -3,15 +3,19 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
+use cairn_admin::Client;
 use cairn_admin::san::{
-    IgroupSet, InitiatorSet, LunClone, LunCreate, LunMapSet, LunRestore, LunSet, LunView,
+    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunClone, LunCreate, LunMapSet, LunRestore,
+    LunSet, LunView,
 };
 use cairn_admin::snapshots::SnapshotCreate;
 use cairn_base::units::format_size;
+use cairn_config::Size;
 
 use crate::access;
-use crate::args::ViewArgs;
+use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
+use crate::host_plan::{HostPlan, PlanLun, STRIPE_LEN_BYTES_MAX, STRIPE_LEN_BYTES_MIN};
 use crate::print::{self, Align, Column};
 use crate::san_args::*;
 
@@ -420,6 +424,111 @@ fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
     eprintln!();
     restored.map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
     answer
+}
+
+pub fn san(command: &SanCommand) -> Result<(), Failure> {
+    let SanCommand::PlanHost(args) = command;
+    if let Some(Size(size)) = args.stripe_size
+        && !(size.is_power_of_two()
+            && (STRIPE_LEN_BYTES_MIN..=STRIPE_LEN_BYTES_MAX).contains(&size))
+    {
+        return Err(Failure::usage(
+            "a stripe size is a power of two from 4KiB to 4MiB",
+        ));
+    }
+    if let Some(mount) = &args.mount
+        && (!mount.starts_with('/') || mount.contains(char::is_whitespace))
+    {
+        return Err(Failure::usage(format!(
+            "\"{mount}\" cannot be a place to mount at: a path from / on, without spaces"
+        )));
+    }
+    let mut servers: Vec<ServerArgs> = Vec::new();
+    for system in &args.system {
+        servers.push(ServerArgs {
+            server: Some(system.url.clone()),
+            token_file: system
+                .token_file
+                .clone()
+                .or_else(|| args.view.server.token_file.clone()),
+        });
+    }
+    if servers.is_empty() {
+        servers.push(args.view.server.clone());
+    }
+    let mut luns: Vec<PlanLun> = Vec::new();
+    for server in &servers {
+        let client = access::client(server)?;
+        let (igroups, initiators) = (client.igroups()?.igroups, client.initiators()?.initiators);
+        for path in &args.luns {
+            let lun = plan_lun(&client, path, &args.initiator, &igroups, &initiators)?;
+            if luns.iter().any(|known| known.naa == lun.naa) {
+                return Err(Failure::usage(format!(
+                    "LUN {path} is named twice, or two systems are one"
+                )));
+            }
+            luns.push(lun);
+        }
+    }
+    let plan = HostPlan {
+        luns,
+        initiator: args.initiator.clone(),
+        sessions: args.sessions,
+        group: args.lvm.volume.to_string(),
+        volume: args.lvm.name.clone(),
+        file_system: args.fs,
+        mount: args.mount.clone(),
+        stripe_len_bytes: args.stripe_size.map(|size| size.0),
+    };
+    if args.view.json {
+        return print::json(&serde_json::json!({ "script": plan.script() }));
+    }
+    print::text(&plan.script())
+}
+
+/// A LUN that the host sees.
+fn plan_lun(
+    client: &Client,
+    path: &InVolume,
+    initiator: &str,
+    igroups: &[IgroupView],
+    initiators: &[InitiatorView],
+) -> Result<PlanLun, Failure> {
+    let lun = client.lun(&path.path())?;
+    let has = |igroup: &&IgroupView| {
+        igroup.volume == lun.volume && igroup.initiators.iter().any(|member| member == initiator)
+    };
+    let groups: Vec<&str> = igroups
+        .iter()
+        .filter(has)
+        .map(|igroup| igroup.name.as_str())
+        .collect();
+    if !lun
+        .maps
+        .iter()
+        .any(|map| groups.contains(&map.igroup.as_str()))
+    {
+        return Err(Failure::refused(format!("{initiator} does not see LUN {path}"))
+            .hint(format!("cairn igroup create {}/GROUP --initiator {initiator}; cairn lun map {path} --igroup GROUP", path.volume)));
+    }
+    if lun.portals.is_empty() {
+        return Err(Failure::refused(format!(
+            "no host finds LUN {path}: its system does not serve iSCSI"
+        ))
+        .hint("start it with --listen-iscsi ADDR:3260"));
+    }
+    let proof = initiators
+        .iter()
+        .find(|set| set.volume == lun.volume && set.name == initiator);
+    Ok(PlanLun {
+        path: path.path(),
+        size_bytes: lun.size_bytes,
+        naa: lun.naa,
+        target: lun.target,
+        portals: lun.portals,
+        access_pattern: client.volume(&lun.volume)?.access_pattern,
+        chap: proof.map(|set| (set.chap_user.clone(), set.mutual_user.clone())),
+    })
 }
 
 pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {

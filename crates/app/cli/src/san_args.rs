@@ -9,6 +9,7 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::ViewArgs;
+use crate::host_plan::FileSystem;
 
 /// A LUN or group: `VOLUME/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,6 +298,71 @@ pub struct InitiatorRemoveArgs {
     /// The name of the initiator
     #[arg(value_name = "IQN")]
     pub initiator: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SanCommand {
+    /// Print a script with which a Linux host uses LUNs as one striped disk
+    ///
+    /// Discovery, log-in over all portals, CHAP, multipath, udev rules, an LVM stripe over all LUNs, a file system on it. The
+    /// LUNs have to be mapped to a group of the host. Secrets are asked for when the script runs.
+    /// Example: cairn san plan-host san/data --system http://a:8049 --system http://b:8049 --initiator IQN --mount /srv/data
+    PlanHost(PlanHostArgs),
+}
+
+/// A system whose LUNs are used: its admin API, and a file with its token if it is not that of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemArg {
+    pub url: String,
+    pub token_file: Option<PathBuf>,
+}
+
+impl FromStr for SystemArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (url, token_file) = match text.split_once(',') {
+            Some((url, token_file)) => (url, Some(token_file.into())),
+            None => (text, None),
+        };
+        match url.is_empty() {
+            true => Err("is not of the form URL or URL,TOKEN-FILE".to_owned()),
+            false => Ok(Self {
+                url: url.to_owned(),
+                token_file,
+            }),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct PlanHostArgs {
+    /// The LUNs; with several systems each has to be on every one
+    #[arg(value_name = "VOLUME/NAME", required = true)]
+    pub luns: Vec<InVolume>,
+    /// The name of the host
+    #[arg(long, value_name = "IQN")]
+    pub initiator: String,
+    /// A system; repeat the flag for more [default: that of --server]
+    #[arg(long, value_name = "URL[,TOKEN-FILE]")]
+    pub system: Vec<SystemArg>,
+    /// Sessions over each portal
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub sessions: u32,
+    /// The volume group and the logical volume
+    #[arg(long, value_name = "GROUP/VOLUME", default_value = "cairn/data")]
+    pub lvm: InVolume,
+    /// The file system
+    #[arg(long, value_enum, default_value = "xfs")]
+    pub fs: FileSystem,
+    /// Where it is mounted
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<String>,
+    /// What one LUN gets before the next one does, a power of two [default: what suits the volumes' access pattern]
+    #[arg(long, value_name = "SIZE")]
+    pub stripe_size: Option<Size>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
