@@ -97,6 +97,14 @@ test-vm: setup-vm build-test ## A stock Linux kernel client in a VM: tar, git, m
 	scripts/test-vm
 	scripts/test-faults --short
 
+.PHONY: test-san
+test-san: setup-vm setup-cluster build-test ## LUNs with the kernel initiator in the VM: CHAP, multipath, file systems through kills, failover: TESTS="ext4 grow"
+	scripts/test-san $(TESTS)
+
+.PHONY: demo-san
+demo-san: setup-vm build-test ## Ten LUNs of ten volumes as one striped disk in the VM; a snapshot of all at one instant, and its clone
+	scripts/test-san demo
+
 .PHONY: test-faults
 test-faults: setup-vm build-test ## Kills, stops, cuts and shortages under fsx, tar, git, SQLite and PostgreSQL in the VM: an hour
 	scripts/test-faults $(FAULTS)

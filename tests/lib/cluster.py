@@ -248,6 +248,10 @@ class Cluster:
             return self.ports.first
         return int(self.machine(node)["nfs"].rpartition(":")[2])
 
+    def iscsi_port(self, node):
+        """Where clients on this machine find the targets of all nodes through this one."""
+        return int(self.machine(node)["iscsi"].rpartition(":")[2])
+
     def url(self, node=None, volume="main"):
         """A URL for libnfs."""
         port = self.nfs_port(node)

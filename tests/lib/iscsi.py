@@ -195,6 +195,45 @@ class Session:
         got = self.command(struct.pack(">BBQI2x", 0x9E, 0x12, at // self.block_len_bytes, 24), expects=24)
         return got[8 + 12] & 0x0F == 0
 
+    def port_groups(self):
+        """By the number of the target port group, its state: 0 is active/optimised, 1 non-optimised, 3 unavailable."""
+        got = self.command(struct.pack(">BB4xI2x", 0xA3, 0x0A, 1024), expects=1024)
+        states, at = {}, 4
+        while at < len(got):
+            states[int.from_bytes(got[at + 2 : at + 4], "big")] = got[at] & 0x0F
+            at += 8 + 4 * got[at + 7]
+        return states
+
+    def port_group(self):
+        """The number of the group through which this session came, by INQUIRY page 83."""
+        got = self.command(struct.pack(">BBBH", 0x12, 1, 0x83, 1024) + b"\0", expects=1024)
+        at = 4
+        while at < len(got):
+            if got[at + 1] & 0x3F == 0x15:
+                return int.from_bytes(got[at + 6 : at + 8], "big")
+            at += 4 + got[at + 3]
+        raise ValueError("no target port group in page 83")
+
+    def register(self, key, before=0):
+        """Registers a key for persistent reservations, in place of the one before; not to outlive a loss of power."""
+        self.reservation_out(0, 0, before, key)
+
+    def reserve(self, key, kind):
+        self.reservation_out(1, kind, key, 0)
+
+    def reservation_out(self, action, kind, key, action_key):
+        self.command(struct.pack(">BBB2xI", 0x5F, action, kind, 24) + b"\0", data=struct.pack(">QQ8x", key, action_key))
+
+    def reservation_keys(self):
+        got = self.command(struct.pack(">BB5xH", 0x5E, 0, 1024) + b"\0", expects=1024)
+        length = int.from_bytes(got[4:8], "big")
+        return [int.from_bytes(got[at : at + 8], "big") for at in range(8, 8 + length, 8)]
+
+    def reservation(self):
+        """Key and type of the reservation that is held, or none."""
+        got = self.command(struct.pack(">BB5xH", 0x5E, 1, 1024) + b"\0", expects=1024)
+        return (int.from_bytes(got[8:16], "big"), got[21] & 0x0F) if len(got) > 8 else None
+
     def size_bytes(self):
         got = self.command(struct.pack(">BB8xI2x", 0x9E, 0x10, 32), expects=32)
         last, block_len = struct.unpack(">QI", got[:12])

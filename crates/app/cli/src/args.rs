@@ -17,7 +17,7 @@ use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
 use crate::s3_args::{BucketCommand, S3Command};
-use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand};
+use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
 use crate::snapshot::SnapshotCommand;
 
 const EXIT_CODES: &str = "\
@@ -74,6 +74,9 @@ pub enum Command {
     /// iSCSI sessions
     #[command(subcommand)]
     Iscsi(IscsiCommand),
+    /// What hosts type to use LUNs
+    #[command(subcommand)]
+    San(SanCommand),
     /// Buckets: directories whose files S3 clients use as objects
     #[command(subcommand)]
     Bucket(BucketCommand),
@@ -618,8 +621,30 @@ mod tests {
             ("initiator set main iqn.a:1 --chap-user u --secret s", false),
             ("initiator remove main iqn.a:1", true),
             ("iscsi sessions --json", true),
+            ("lun snapshot main/db before", true),
+            ("lun restore main/db --snapshot before", true),
+            ("lun restore main/db", false),
+            (
+                "igroup create main/hosts --initiator iqn.a --os linux",
+                true,
+            ),
+            (
+                "igroup create main/hosts --initiator iqn.a --os beos",
+                false,
+            ),
+            ("san plan-host v1/data v2/data --initiator iqn.a", true),
+            (
+                "san plan-host v1/data --system http://a:8049,/etc/token --system http://b:8049 --initiator iqn.a --fs ext4",
+                true,
+            ),
+            ("san plan-host --initiator iqn.a", false),
             ("snapshot create main before-upgrade", true),
             ("snapshot create main", false),
+            ("snapshot create --group data,log before-upgrade", true),
+            (
+                "snapshot create main before-upgrade --group data,log",
+                false,
+            ),
             ("snapshot list main --space --json", true),
             ("snapshot show main a", true),
             ("snapshot rename main a b", true),

@@ -17,6 +17,7 @@ mod dev_cluster_args;
 mod disk;
 mod exit;
 mod export;
+mod host_plan;
 mod plan;
 mod plan_args;
 mod print;
@@ -122,6 +123,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Igroup(command) => san::igroup(&command),
         Command::Initiator(command) => san::initiator(&command),
         Command::Iscsi(command) => san::iscsi(&command),
+        Command::San(command) => san::san(&command),
         Command::Bucket(command) => s3::bucket(&command),
         Command::S3(command) => s3::s3(&command),
         Command::Snapshot(command) => snapshot::snapshot(&command),

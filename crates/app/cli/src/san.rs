@@ -3,12 +3,19 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_admin::san::{IgroupSet, InitiatorSet, LunClone, LunCreate, LunMapSet, LunSet, LunView};
+use cairn_admin::Client;
+use cairn_admin::san::{
+    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunClone, LunCreate, LunMapSet, LunRestore,
+    LunSet, LunView,
+};
+use cairn_admin::snapshots::SnapshotCreate;
 use cairn_base::units::format_size;
+use cairn_config::Size;
 
 use crate::access;
-use crate::args::ViewArgs;
+use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
+use crate::host_plan::{HostPlan, PlanLun, STRIPE_LEN_BYTES_MAX, STRIPE_LEN_BYTES_MIN};
 use crate::print::{self, Align, Column};
 use crate::san_args::*;
 
@@ -58,6 +65,29 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 "LUN {}/{} has the blocks of {}, and shares them\nno host sees it yet:\n  cairn lun map {}/{} --igroup GROUP",
                 args.lun.volume, args.name, args.lun, args.lun.volume, args.name
             ))
+        }
+        LunCommand::Snapshot(args) => {
+            let client = access::client(&args.view.server)?;
+            // Of a LUN that is not there nobody wants a snapshot.
+            client.lun(&args.lun.path())?;
+            let create = SnapshotCreate {
+                name: args.name.clone(),
+            };
+            let taken = client.snapshot_create(&args.lun.volume, &create)?;
+            if args.view.json {
+                return print::json(&taken);
+            }
+            print::text(&format!(
+                "snapshot {} of volume {} has LUN {}:\n  cairn lun clone {} NAME --snapshot {}\n  cairn lun restore {} --snapshot {}",
+                taken.name, taken.volume, args.lun, args.lun, taken.name, args.lun, taken.name
+            ))
+        }
+        LunCommand::Restore(args) => {
+            let restore = LunRestore {
+                snapshot: args.snapshot.clone(),
+            };
+            let client = access::client(&args.view.server)?;
+            shown(&client.lun_restore(&args.lun.path(), &restore)?, &args.view)
         }
         LunCommand::Resize(args) => {
             let set = LunSet {
@@ -122,11 +152,16 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
 /// What hosts type.
 fn how_to(lun: &LunView) -> String {
     let target = &lun.target;
+    let portals = match lun.portals.is_empty() {
+        true => "where this server listens for iSCSI (--listen-iscsi)".to_owned(),
+        false => lun.portals.join(" or "),
+    };
     format!(
         "Linux:    iscsiadm -m discovery -t st -p PORTAL && iscsiadm -m node -T {target} -l\n\
          Windows:  New-IscsiTargetPortal -TargetPortalAddress PORTAL; Connect-IscsiTarget -NodeAddress {target} -IsPersistent $true\n\
          VMware:   esxcli iscsi adapter discovery sendtarget add -A vmhba64 -a PORTAL && esxcli storage core adapter rescan --all\n\
-         PORTAL is where this server listens for iSCSI (--listen-iscsi), port 3260 unless set otherwise"
+         PORTAL is {portals}\n\
+         several LUNs, several paths: `cairn san plan-host --help`"
     )
 }
 
@@ -206,6 +241,13 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!("identity     naa.{}", lun.naa),
         format!("target       {}", lun.target),
         format!(
+            "portals      {}",
+            match lun.portals.is_empty() {
+                true => "none: start the server with --listen-iscsi ADDR:3260".to_owned(),
+                false => lun.portals.join(" "),
+            }
+        ),
+        format!(
             "mapped to    {}",
             if lun.maps.is_empty() {
                 "nobody".to_owned()
@@ -251,10 +293,15 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
             if view.json {
                 return print::json(&list);
             }
-            const COLUMNS: &[Column] = &[("GROUP", Align::Left), ("INITIATORS", Align::Left)];
+            const COLUMNS: &[Column] = &[
+                ("GROUP", Align::Left),
+                ("HOSTS", Align::Left),
+                ("INITIATORS", Align::Left),
+            ];
             let rows = list.igroups.iter().map(|igroup| {
                 vec![
                     format!("{}/{}", igroup.volume, igroup.name),
+                    igroup.os.map(|os| os.to_string()).unwrap_or_default(),
                     igroup.initiators.join(" "),
                 ]
             });
@@ -263,6 +310,7 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
         IgroupCommand::Create(args) => {
             let set = IgroupSet {
                 initiators: args.initiator.clone(),
+                os: args.os,
             };
             let igroup =
                 access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
@@ -378,6 +426,111 @@ fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
     answer
 }
 
+pub fn san(command: &SanCommand) -> Result<(), Failure> {
+    let SanCommand::PlanHost(args) = command;
+    if let Some(Size(size)) = args.stripe_size
+        && !(size.is_power_of_two()
+            && (STRIPE_LEN_BYTES_MIN..=STRIPE_LEN_BYTES_MAX).contains(&size))
+    {
+        return Err(Failure::usage(
+            "a stripe size is a power of two from 4KiB to 4MiB",
+        ));
+    }
+    if let Some(mount) = &args.mount
+        && (!mount.starts_with('/') || mount.contains(char::is_whitespace))
+    {
+        return Err(Failure::usage(format!(
+            "\"{mount}\" cannot be a place to mount at: a path from / on, without spaces"
+        )));
+    }
+    let mut servers: Vec<ServerArgs> = Vec::new();
+    for system in &args.system {
+        servers.push(ServerArgs {
+            server: Some(system.url.clone()),
+            token_file: system
+                .token_file
+                .clone()
+                .or_else(|| args.view.server.token_file.clone()),
+        });
+    }
+    if servers.is_empty() {
+        servers.push(args.view.server.clone());
+    }
+    let mut luns: Vec<PlanLun> = Vec::new();
+    for server in &servers {
+        let client = access::client(server)?;
+        let (igroups, initiators) = (client.igroups()?.igroups, client.initiators()?.initiators);
+        for path in &args.luns {
+            let lun = plan_lun(&client, path, &args.initiator, &igroups, &initiators)?;
+            if luns.iter().any(|known| known.naa == lun.naa) {
+                return Err(Failure::usage(format!(
+                    "LUN {path} is named twice, or two systems are one"
+                )));
+            }
+            luns.push(lun);
+        }
+    }
+    let plan = HostPlan {
+        luns,
+        initiator: args.initiator.clone(),
+        sessions: args.sessions,
+        group: args.lvm.volume.to_string(),
+        volume: args.lvm.name.clone(),
+        file_system: args.fs,
+        mount: args.mount.clone(),
+        stripe_len_bytes: args.stripe_size.map(|size| size.0),
+    };
+    if args.view.json {
+        return print::json(&serde_json::json!({ "script": plan.script() }));
+    }
+    print::text(&plan.script())
+}
+
+/// A LUN that the host sees.
+fn plan_lun(
+    client: &Client,
+    path: &InVolume,
+    initiator: &str,
+    igroups: &[IgroupView],
+    initiators: &[InitiatorView],
+) -> Result<PlanLun, Failure> {
+    let lun = client.lun(&path.path())?;
+    let has = |igroup: &&IgroupView| {
+        igroup.volume == lun.volume && igroup.initiators.iter().any(|member| member == initiator)
+    };
+    let groups: Vec<&str> = igroups
+        .iter()
+        .filter(has)
+        .map(|igroup| igroup.name.as_str())
+        .collect();
+    if !lun
+        .maps
+        .iter()
+        .any(|map| groups.contains(&map.igroup.as_str()))
+    {
+        return Err(Failure::refused(format!("{initiator} does not see LUN {path}"))
+            .hint(format!("cairn igroup create {}/GROUP --initiator {initiator}; cairn lun map {path} --igroup GROUP", path.volume)));
+    }
+    if lun.portals.is_empty() {
+        return Err(Failure::refused(format!(
+            "no host finds LUN {path}: its system does not serve iSCSI"
+        ))
+        .hint("start it with --listen-iscsi ADDR:3260"));
+    }
+    let proof = initiators
+        .iter()
+        .find(|set| set.volume == lun.volume && set.name == initiator);
+    Ok(PlanLun {
+        path: path.path(),
+        size_bytes: lun.size_bytes,
+        naa: lun.naa,
+        target: lun.target,
+        portals: lun.portals,
+        access_pattern: client.volume(&lun.volume)?.access_pattern,
+        chap: proof.map(|set| (set.chap_user.clone(), set.mutual_user.clone())),
+    })
+}
+
 pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
     let IscsiCommand::Sessions(view) = command;
     let list = access::client(&view.server)?.sessions()?;
@@ -388,10 +541,12 @@ pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
         ("INITIATOR", Align::Left),
         ("TARGET", Align::Left),
         ("ADDRESS", Align::Left),
+        ("PORTAL GROUP", Align::Right),
     ];
     let rows = list.sessions.into_iter().map(|session| {
         let target = session.target.unwrap_or_else(|| "discovery".to_owned());
-        vec![session.initiator, target, session.address]
+        let group = session.portal_group.to_string();
+        vec![session.initiator, target, session.address, group]
     });
     print::text(&print::table(COLUMNS, rows.collect()))
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use cairn_config::{Size, VolumeName};
+use cairn_config::{OsType, Size, VolumeName};
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::ViewArgs;
+use crate::host_plan::FileSystem;
 
 /// A LUN or group: `VOLUME/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,17 @@ pub enum LunCommand {
     /// It is as that LUN after a power cut: what hosts flushed is there. No host sees it until `cairn lun map`.
     /// Example: cairn lun clone main/db db-test --snapshot before-upgrade
     Clone(LunCloneArgs),
+    /// Take a snapshot of the LUN's volume, which has all LUNs of the volume at one instant
+    ///
+    /// It is as the LUN after a power cut: what hosts flushed is there. LUNs of several volumes that belong together:
+    /// `cairn snapshot create --group`.
+    /// Example: cairn lun snapshot main/db before-upgrade
+    Snapshot(LunSnapshotArgs),
+    /// Give a LUN the blocks that it had in a snapshot, at once and without copying them
+    ///
+    /// It has to be offline, and no host may use it: what hosts have of it in memory is of now.
+    /// Example: cairn lun offline main/db && cairn lun restore main/db --snapshot before-upgrade && cairn lun online main/db
+    Restore(LunRestoreArgs),
     /// Change the size of a LUN; hosts notice at once
     Resize(LunResizeArgs),
     /// Change settings of a LUN
@@ -119,6 +131,27 @@ pub struct LunCloneArgs {
     /// As the LUN was in this snapshot of the volume
     #[arg(long)]
     pub snapshot: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunSnapshotArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The name of the snapshot
+    pub name: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunRestoreArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The snapshot of the LUN's volume
+    #[arg(long)]
+    pub snapshot: String,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -209,6 +242,10 @@ pub struct IgroupCreateArgs {
     /// The name of an initiator; repeat the flag for more
     #[arg(long, required = true, value_name = "IQN")]
     pub initiator: Vec<String>,
+    /// What runs on its hosts: linux, windows or vmware; LUNs tell them of physical blocks of 4 KiB, so that partitions and
+    /// file systems are aligned
+    #[arg(long, value_name = "TYPE")]
+    pub os: Option<OsType>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -261,6 +298,71 @@ pub struct InitiatorRemoveArgs {
     /// The name of the initiator
     #[arg(value_name = "IQN")]
     pub initiator: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SanCommand {
+    /// Print a script with which a Linux host uses LUNs as one striped disk
+    ///
+    /// Discovery, log-in over all portals, CHAP, multipath, udev rules, an LVM stripe over all LUNs, a file system on it. The
+    /// LUNs have to be mapped to a group of the host. Secrets are asked for when the script runs.
+    /// Example: cairn san plan-host san/data --system http://a:8049 --system http://b:8049 --initiator IQN --mount /srv/data
+    PlanHost(PlanHostArgs),
+}
+
+/// A system whose LUNs are used: its admin API, and a file with its token if it is not that of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemArg {
+    pub url: String,
+    pub token_file: Option<PathBuf>,
+}
+
+impl FromStr for SystemArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (url, token_file) = match text.split_once(',') {
+            Some((url, token_file)) => (url, Some(token_file.into())),
+            None => (text, None),
+        };
+        match url.is_empty() {
+            true => Err("is not of the form URL or URL,TOKEN-FILE".to_owned()),
+            false => Ok(Self {
+                url: url.to_owned(),
+                token_file,
+            }),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct PlanHostArgs {
+    /// The LUNs; with several systems each has to be on every one
+    #[arg(value_name = "VOLUME/NAME", required = true)]
+    pub luns: Vec<InVolume>,
+    /// The name of the host
+    #[arg(long, value_name = "IQN")]
+    pub initiator: String,
+    /// A system; repeat the flag for more [default: that of --server]
+    #[arg(long, value_name = "URL[,TOKEN-FILE]")]
+    pub system: Vec<SystemArg>,
+    /// Sessions over each portal
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub sessions: u32,
+    /// The volume group and the logical volume
+    #[arg(long, value_name = "GROUP/VOLUME", default_value = "cairn/data")]
+    pub lvm: InVolume,
+    /// The file system
+    #[arg(long, value_enum, default_value = "xfs")]
+    pub fs: FileSystem,
+    /// Where it is mounted
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<String>,
+    /// What one LUN gets before the next one does, a power of two [default: what suits the volumes' access pattern]
+    #[arg(long, value_name = "SIZE")]
+    pub stripe_size: Option<Size>,
     #[command(flatten)]
     pub view: ViewArgs,
 }

@@ -1,7 +1,8 @@
 //! `cairn snapshot`: flags and commands.
 
 use cairn_admin::snapshots::{
-    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotRestore, SnapshotSet, SnapshotView,
+    GroupSnapshotCreate, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotRestore, SnapshotSet,
+    SnapshotView,
 };
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
@@ -18,7 +19,8 @@ pub enum SnapshotCommand {
     /// Take a snapshot of a volume: `cairn snapshot create main before-upgrade`
     ///
     /// It has everything that clients were told is stable. Users find it in .snapshot/NAME of each directory.
-    Create(SnapshotArgs),
+    /// Volumes whose data belongs together are taken at one instant: `cairn snapshot create --group data,log before-upgrade`
+    Create(SnapshotCreateArgs),
     /// List the snapshots of a volume, oldest first
     List(SnapshotListArgs),
     /// Show one, with what deleting it alone would free
@@ -49,6 +51,25 @@ pub struct SnapshotArgs {
     pub volume: VolumeName,
     /// Letters, digits and .-_:+@, not beginning with a dot
     pub name: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotCreateArgs {
+    /// The volume; with --group the name of the snapshots
+    #[arg(value_name = "VOLUME")]
+    pub first: String,
+    /// The name: letters, digits and .-_:+@, not beginning with a dot
+    #[arg(
+        value_name = "NAME",
+        required_unless_present = "group",
+        conflicts_with = "group"
+    )]
+    pub second: Option<String>,
+    /// Several volumes of one node instead: each gets a snapshot of that name, all of one instant
+    #[arg(long, value_name = "VOLUME,...", value_delimiter = ',')]
+    pub group: Vec<VolumeName>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -103,14 +124,32 @@ pub struct SnapshotRenameArgs {
     pub view: ViewArgs,
 }
 
+fn create_group(group: &[VolumeName], name: &str, view: &ViewArgs) -> Result<(), Failure> {
+    let create = GroupSnapshotCreate {
+        volumes: group.to_vec(),
+        name: name.to_owned(),
+    };
+    let taken = access::client(&view.server)?.snapshot_create_group(&create)?;
+    if view.json {
+        return print::json(&taken);
+    }
+    print::text(&format!(
+        "snapshot {name} of {} volumes is taken, all of one instant",
+        taken.snapshots.len()
+    ))
+}
+
 pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
     match command {
         SnapshotCommand::Create(args) => {
-            let create = SnapshotCreate {
-                name: args.name.clone(),
+            let Some(name) = &args.second else {
+                return create_group(&args.group, &args.first, &args.view);
             };
+            let volume = args.first.parse::<VolumeName>();
+            let volume = volume.map_err(|error| Failure::usage(error.to_string()))?;
+            let create = SnapshotCreate { name: name.clone() };
             let client = access::client(&args.view.server)?;
-            let taken = client.snapshot_create(&args.volume, &create)?;
+            let taken = client.snapshot_create(&volume, &create)?;
             if args.view.json {
                 return print::json(&taken);
             }

@@ -1,5 +1,6 @@
 //! The config file: TOML, one key per setting, read strictly.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use toml::Spanned;
@@ -47,12 +48,16 @@ const KEYS: &[(&str, Setter)] = &[
         word(&mut settings.hang_after, value)?;
         settings.hang_after.map_or(Ok(()), check_hang_after)
     }),
+    ("iscsi_portal", |settings, value, _| {
+        settings.iscsi_portal = addresses(value)?;
+        Ok(())
+    }),
     ("listen_admin", |settings, value, _| {
         settings.listen_admin = Some(parse_address(text(value)?)?);
         Ok(())
     }),
     ("listen_iscsi", |settings, value, _| {
-        settings.listen_iscsi = Some(parse_address(text(value)?)?);
+        settings.listen_iscsi = addresses(value)?;
         Ok(())
     }),
     ("listen_nfs", |settings, value, _| {
@@ -184,6 +189,17 @@ fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
         .ok_or_else(|| format!("is a string in quotes, not {}", article(value)))
 }
 
+/// One address, or a list of them.
+fn addresses(value: &DeValue<'_>) -> Result<Vec<SocketAddr>, String> {
+    match value.as_array() {
+        Some(list) => list
+            .iter()
+            .map(|item| parse_address(text(item.get_ref())?))
+            .collect(),
+        None => Ok(vec![parse_address(text(value)?)?]),
+    }
+}
+
 fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
     value
         .as_bool()
@@ -244,6 +260,7 @@ mod tests {
             data = ["disk1", "/srv/disk2"]
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
+            iscsi_portal = ["10.0.0.1:3260", "10.1.0.1:3260"]
             listen_s3 = "0.0.0.0:9000"
             s3_audit = true
             s3_certificate = "s3.crt"
@@ -270,7 +287,11 @@ mod tests {
         let want = Settings {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
-            listen_iscsi: Some("0.0.0.0:3260".parse().unwrap()),
+            listen_iscsi: vec!["0.0.0.0:3260".parse().unwrap()],
+            iscsi_portal: vec![
+                "10.0.0.1:3260".parse().unwrap(),
+                "10.1.0.1:3260".parse().unwrap(),
+            ],
             listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
             s3_audit: Some(true),
             s3_certificate: Some("/etc/cairn/s3.crt".into()),

@@ -16,6 +16,8 @@ use cairn_base::words::{serde_as_word, word_enum};
 /// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
 pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
 pub const LISTEN_ISCSI_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3260);
+/// Most addresses of this server for iSCSI.
+pub const ISCSI_PORTALS_MAX: usize = 16;
 /// Where S3 is served once there is a bucket or an access key, unless said otherwise.
 pub const LISTEN_S3_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9000);
 pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
@@ -97,9 +99,14 @@ pub struct Settings {
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_nfs: Option<SocketAddr>,
-    /// Address and port for iSCSI initiators; port 0 picks a free one [default: 127.0.0.1:3260, as soon as there is a LUN]
+    /// Address and port for iSCSI initiators; port 0 picks a free one; repeat the flag for more portals [default:
+    /// 127.0.0.1:3260, as soon as there is a LUN]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
-    pub listen_iscsi: Option<SocketAddr>,
+    pub listen_iscsi: Vec<SocketAddr>,
+    /// Where hosts are told to find this server over iSCSI, if that is not where it listens: behind a forwarded port, or only
+    /// some of several networks; repeat the flag for more
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub iscsi_portal: Vec<SocketAddr>,
     /// Address and port for S3 clients; port 0 picks a free one [default: 127.0.0.1:9000, as soon as there is a bucket or an
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
@@ -243,7 +250,16 @@ impl Settings {
                 self.data
             },
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
-            listen_iscsi: self.listen_iscsi.or(below.listen_iscsi),
+            listen_iscsi: if self.listen_iscsi.is_empty() {
+                below.listen_iscsi
+            } else {
+                self.listen_iscsi
+            },
+            iscsi_portal: if self.iscsi_portal.is_empty() {
+                below.iscsi_portal
+            } else {
+                self.iscsi_portal
+            },
             listen_s3: self.listen_s3.or(below.listen_s3),
             s3_audit: self.s3_audit.or(below.s3_audit),
             s3_certificate: self.s3_certificate.or(below.s3_certificate),
@@ -284,6 +300,7 @@ impl Settings {
             data: self.data,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
+            iscsi_portals: self.iscsi_portal,
             listen_s3: self.listen_s3,
             s3_audit: self.s3_audit.unwrap_or(false),
             s3_certificate: self.s3_certificate.zip(self.s3_key),
@@ -341,6 +358,24 @@ impl Settings {
                 ));
             }
         }
+        for (name, addresses) in [
+            ("listen_iscsi", &self.listen_iscsi),
+            ("iscsi_portal", &self.iscsi_portal),
+        ] {
+            if addresses.len() > ISCSI_PORTALS_MAX {
+                refuse(format!(
+                    "{name}: {} addresses are given; {ISCSI_PORTALS_MAX} are the most",
+                    addresses.len()
+                ));
+            }
+        }
+        let is_nowhere =
+            |address: &&SocketAddr| address.ip().is_unspecified() || address.port() == 0;
+        if let Some(address) = self.iscsi_portal.iter().find(is_nowhere) {
+            refuse(format!(
+                "iscsi_portal: no host finds anything at {address}: give the address and port that hosts connect to"
+            ));
+        }
         if self.s3_certificate.is_some() != self.s3_key.is_some() {
             refuse("s3_certificate and s3_key belong together: give both, or neither".to_owned());
         }
@@ -378,8 +413,10 @@ pub struct Config {
     /// One folder per disk; at least one, no two alike.
     pub data: Vec<PathBuf>,
     pub listen_nfs: SocketAddr,
-    /// `None`: the usual one, as soon as there is a LUN.
-    pub listen_iscsi: Option<SocketAddr>,
+    /// None: the usual one, as soon as there is a LUN.
+    pub listen_iscsi: Vec<SocketAddr>,
+    /// What hosts are told instead.
+    pub iscsi_portals: Vec<SocketAddr>,
     /// `None`: the usual one, as soon as there is a bucket or an access key.
     pub listen_s3: Option<SocketAddr>,
     pub s3_audit: bool,

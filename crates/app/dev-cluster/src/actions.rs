@@ -448,6 +448,7 @@ pub struct MachineStatus {
     pub host: String,
     /// Where clients on this machine find it.
     pub nfs: String,
+    pub iscsi: String,
     pub admin: String,
     pub token_file: String,
     pub log: String,
@@ -505,6 +506,7 @@ fn machine_status(state: &State, machine: &Machine) -> MachineStatus {
         etcd_pid: etcd.map(|process| process.pid),
         host: at.host.to_string(),
         nfs: at.nfs_here.to_string(),
+        iscsi: at.iscsi_here.to_string(),
         admin: format!("http://{}", at.admin_here),
         token_file: shown(&files.token()),
         log: shown(&files.log()),

@@ -197,6 +197,8 @@ fn serve(state: &State, machine: &Machine) -> Vec<String> {
         &at.nfs.to_string(),
         "--listen-admin",
         &at.admin.to_string(),
+        "--listen-iscsi",
+        &at.iscsi.to_string(),
         "--ready-file",
         &text(&files.ready()),
         "--token-file",
@@ -322,7 +324,7 @@ mod tests {
             (
                 run(&state, second),
                 "nsenter --net=/run/netns/cairn-012345-node2 /usr/bin/cairn serve --cluster-dir /srv/c/node2/cluster \
-                 --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --ready-file /srv/c/node2/ready.json \
+                 --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --listen-iscsi 10.213.7.2:3260 --ready-file /srv/c/node2/ready.json \
                  --token-file /srv/c/node2/admin-token --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
                  --rpcbind=true --memory-limit 512MiB",
             ),

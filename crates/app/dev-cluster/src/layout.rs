@@ -23,6 +23,7 @@ pub const BASE_PORT_DEFAULT: u16 = 12_000;
 /// Where each node has an address of its own, all have the same ports.
 const NFS_PORT: u16 = 2049;
 const ADMIN_PORT: u16 = 8049;
+const ISCSI_PORT: u16 = 3260;
 const INTERNAL_PORT: u16 = 7400;
 const ETCD_CLIENT_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
@@ -75,6 +76,8 @@ pub struct Addresses {
     /// Where clients on this machine, and in VMs on it, find NFS and the admin API.
     pub nfs_here: SocketAddr,
     pub admin_here: SocketAddr,
+    pub iscsi: SocketAddr,
+    pub iscsi_here: SocketAddr,
 }
 
 impl Layout {
@@ -112,6 +115,7 @@ impl Layout {
     pub fn addresses(&self, role: Role, index: u16) -> Addresses {
         let first = self.base_port + PORTS_PER_NODE * index;
         let (nfs_here, admin_here) = (loopback(first), loopback(first + 1));
+        let iscsi_here = loopback(first + 7);
         match &self.network {
             Network::Loopback => {
                 let etcd = match role {
@@ -127,6 +131,8 @@ impl Layout {
                     etcd_peer: loopback(etcd + 1),
                     nfs_here,
                     admin_here,
+                    iscsi: iscsi_here,
+                    iscsi_here,
                 }
             }
             Network::Namespaces { net, .. } => {
@@ -146,6 +152,8 @@ impl Layout {
                     etcd_peer: at(ETCD_PEER_PORT),
                     nfs_here,
                     admin_here,
+                    iscsi: at(ISCSI_PORT),
+                    iscsi_here,
                 }
             }
         }
@@ -237,9 +245,9 @@ mod tests {
                 let all = layout.addresses(role, index);
                 let mut own = vec![all.etcd_client, all.etcd_peer];
                 if role == Role::Node {
-                    own.extend([all.nfs, all.admin, all.internal]);
+                    own.extend([all.nfs, all.admin, all.internal, all.iscsi]);
                     if layout.network != Network::Loopback {
-                        own.extend([all.nfs_here, all.admin_here]);
+                        own.extend([all.nfs_here, all.admin_here, all.iscsi_here]);
                     }
                 }
                 for address in own {

@@ -407,7 +407,11 @@ impl<'a> Ports<'a> {
         let store = Store::open(&state.folder)?;
         for machine in state.of_role(Role::Node) {
             let at = state.addresses(machine);
-            for (here, there) in [(at.nfs_here, at.nfs), (at.admin_here, at.admin)] {
+            for (here, there) in [
+                (at.nfs_here, at.nfs),
+                (at.admin_here, at.admin),
+                (at.iscsi_here, at.iscsi),
+            ] {
                 if here != there && !self.listening.contains(&here) {
                     let (fixed, target) = watch::channel(Some(there));
                     self.fixed.push(fixed);

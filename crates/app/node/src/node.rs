@@ -301,7 +301,8 @@ impl Inner {
         let exports = Arc::new(Exports::new(Vec::new()));
         let shaper = Shaper::new(&env);
         shaper.tend(&env);
-        let targets = Targets::new(env.clone(), Arc::clone(&shaper));
+        let nodes = cluster.as_ref().map(|cluster| cluster.iscsi_nodes());
+        let targets = Targets::new(env.clone(), Arc::clone(&shaper), nodes);
         let stores = Stores::new(env.clone(), Arc::clone(&shaper));
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {

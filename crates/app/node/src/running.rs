@@ -70,7 +70,7 @@ struct Sockets {
     nfs: TcpListener,
     nfs_address: SocketAddr,
     admin: TcpListener,
-    iscsi: Option<TcpListener>,
+    iscsi: Vec<TcpListener>,
     s3: Option<TcpListener>,
     admin_address: SocketAddr,
     rpcbind: Vec<TcpListener>,
@@ -171,7 +171,7 @@ impl Node {
         });
         let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
         let iscsi = Arc::new(IscsiServer::default());
-        let serving = san::shared(&inner);
+        let serving = san::shared(&inner, &sockets.iscsi);
         inner
             .registry
             .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
@@ -393,10 +393,10 @@ fn start_nfs(
 fn bind(config: &Config) -> Result<Sockets, NodeError> {
     let (nfs, nfs_address) = bind_tcp("NFS", config.listen_nfs)?;
     let (admin, admin_address) = bind_tcp("the admin API", config.listen_admin)?;
-    let iscsi = match config.listen_iscsi {
-        Some(address) => Some(bind_tcp("iSCSI", address)?.0),
-        None => None,
-    };
+    let mut iscsi = Vec::new();
+    for address in &config.listen_iscsi {
+        iscsi.push(bind_tcp("iSCSI", *address)?.0);
+    }
     let s3 = match config.listen_s3 {
         Some(address) => Some(bind_tcp("S3", address)?.0),
         None => None,

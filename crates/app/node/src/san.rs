@@ -1,17 +1,17 @@
 //! Answers the admin API about LUNs, and starts the iSCSI server when there is one.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::san::{
     IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunClone, LunCreate, LunMapSet,
-    LunMapView, LunSet, LunView, SanControl, SessionView,
+    LunMapView, LunRestore, LunSet, LunView, SanControl, SessionView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
-use cairn_iscsi::{Running, Shared, Target};
+use cairn_iscsi::{Passed, Running, Shared, Target};
 use cairn_pool::ChangeFailure;
 use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
@@ -24,25 +24,42 @@ use crate::node::Inner;
 pub struct IscsiServer(Mutex<Option<Running>>);
 
 impl IscsiServer {
-    /// Serves on a socket that is bound, or binds the usual one as soon as there is a LUN.
+    /// Serves on sockets that are bound, or binds the usual one as soon as there is a LUN. A node of a cluster serves what
+    /// others pass on in any case.
     pub fn tend(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
         shared: Arc<Shared>,
-        bound: Option<TcpListener>,
+        bound: Vec<TcpListener>,
     ) {
         let server = Arc::clone(self);
-        if let Some(listener) = bound {
-            server.start(shared, listener);
+        if let Some(cluster) = &inner.cluster {
+            cluster.announce_iscsi(&inner.env, portals(inner, &bound));
+            if let Some(passed) = server.start(shared, bound) {
+                cluster.serve_iscsi(passed);
+            }
             return;
         }
+        if !bound.is_empty() {
+            inner.targets.set_portals(portals(inner, &bound));
+            server.start(shared, bound);
+            return;
+        }
+        let targets = Arc::clone(&inner.targets);
+        let told = inner.config.iscsi_portals.clone();
         let mut has_luns = inner.targets.has_luns.subscribe();
         let task = async move {
             if has_luns.wait_for(|has| *has).await.is_err() {
                 return;
             }
             match TcpListener::bind(LISTEN_ISCSI_DEFAULT) {
-                Ok(listener) => server.start(shared, listener),
+                Ok(listener) => {
+                    targets.set_portals(match told.is_empty() {
+                        true => vec![LISTEN_ISCSI_DEFAULT],
+                        false => told,
+                    });
+                    server.start(shared, vec![listener]);
+                }
                 Err(error) => tracing::error!(
                     address = %LISTEN_ISCSI_DEFAULT,
                     %error,
@@ -53,17 +70,25 @@ impl IscsiServer {
         inner.env.spawner.spawn("iscsi start", Box::pin(task));
     }
 
-    fn start(&self, shared: Arc<Shared>, listener: TcpListener) {
-        let address = listener.local_addr().ok();
-        match Running::start(shared, listener) {
+    fn start(&self, shared: Arc<Shared>, listeners: Vec<TcpListener>) -> Option<Passed> {
+        let addresses: Vec<String> = listeners
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .map(|address| address.to_string())
+            .collect();
+        match Running::start(shared, listeners) {
             Ok(running) => {
-                tracing::info!(
-                    address = address.map(|address| address.to_string()),
-                    "iSCSI is served"
-                );
+                if !addresses.is_empty() {
+                    tracing::info!(address = addresses.join(", "), "iSCSI is served");
+                }
+                let passed = running.passed();
                 *self.0.lock() = Some(running);
+                Some(passed)
             }
-            Err(error) => tracing::error!(%error, "iSCSI is not served"),
+            Err(error) => {
+                tracing::error!(%error, "iSCSI is not served");
+                None
+            }
         }
     }
 
@@ -75,12 +100,29 @@ impl IscsiServer {
     }
 }
 
+/// Where hosts are told to find this server: as it was set, else where it listens.
+fn portals(inner: &Inner, bound: &[TcpListener]) -> Vec<SocketAddr> {
+    let told = &inner.config.iscsi_portals;
+    match told.is_empty() {
+        true => bound
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect(),
+        false => told.clone(),
+    }
+}
+
 /// What the server is made with.
-pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
+pub fn shared(inner: &Arc<Inner>, bound: &[TcpListener]) -> Arc<Shared> {
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     let settings = cairn_iscsi::Settings {
         threads: inner.config.threads,
         held_bytes_max: held,
+        // One address alone is the one that the host has found.
+        portals: match (bound.len(), inner.config.iscsi_portals.is_empty()) {
+            (0 | 1, true) => Vec::new(),
+            _ => portals(inner, bound),
+        },
         ..cairn_iscsi::Settings::default()
     };
     let member = inner
@@ -158,6 +200,10 @@ impl Controller {
             naa: format!("{:016x}", lun.naa),
             target: target.san.target().unwrap_or_default(),
             created_seconds: lun.created_seconds,
+            portals: {
+                let all = self.inner.targets.portals().into_iter();
+                all.map(|portal| portal.to_string()).collect()
+            },
             maps: lun
                 .maps
                 .iter()
@@ -234,6 +280,20 @@ impl SanControl for Controller {
         })
     }
 
+    fn lun_restore(&self, at: LunAt, restore: LunRestore) -> Answer<'_, LunView> {
+        Box::pin(async move {
+            let target = self.target(&at.volume)?;
+            let restored = target.san.restore_lun(&at.name, &restore.snapshot).await;
+            restored.map_err(|error| match error {
+                SanError::Conflict(why) => ControlError::new(ErrorKind::Conflict, why).hint(
+                    "have hosts let go of it, then `cairn lun offline`; or make a clone of the snapshot (`cairn lun clone --snapshot`)",
+                ),
+                error => refused(error),
+            })?;
+            self.lun_changed(&target, &at.name).await
+        })
+    }
+
     fn lun_set(&self, at: LunAt, set: LunSet) -> Answer<'_, LunView> {
         Box::pin(async move {
             let target = self.target(&at.volume)?;
@@ -304,6 +364,7 @@ impl SanControl for Controller {
                     views.push(IgroupView {
                         volume: volume.clone(),
                         name,
+                        os: igroup.os,
                         initiators: igroup.initiators.into_iter().collect(),
                     });
                 }
@@ -326,13 +387,14 @@ impl SanControl for Controller {
             let initiators: BTreeSet<String> = set.initiators.into_iter().collect();
             let igroup = target
                 .san
-                .igroup_set(&name, initiators)
+                .igroup_set(&name, initiators, set.os)
                 .await
                 .map_err(refused)?;
             target.follow().await.map_err(refused)?;
             Ok(IgroupView {
                 volume,
                 name,
+                os: igroup.os,
                 initiators: igroup.initiators.into_iter().collect(),
             })
         })
@@ -417,6 +479,7 @@ impl SanControl for Controller {
                     initiator: session.initiator.clone(),
                     target: session.target.clone(),
                     address: session.peer.to_string(),
+                    portal_group: session.group,
                     begun_seconds: session.begun_seconds,
                 })
                 .collect();

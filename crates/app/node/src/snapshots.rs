@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::snapshots::{
-    CloneCreate, RestoredView, SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet,
-    SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet,
-    SnapshotView, is_snapshot_name,
+    CloneCreate, GROUP_VOLUMES_MAX, GroupSnapshotCreate, GroupSnapshotView, RestoredView,
+    SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView, SnapshotControl,
+    SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
 use cairn_config::VolumeName;
-use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
+use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure, take_snapshots};
 use cairn_pool::{ChangeFailure, VolumeService};
 use cairn_snapshots::{CloneFailure, RestoreFailure, ScheduleFailure, Schedules};
 use parking_lot::Mutex;
@@ -305,6 +305,46 @@ impl SnapshotControl for Controller {
             let taken = fs.take_snapshot(create.name.as_bytes(), b"").await;
             let taken = taken.map_err(|error| refused(&create.name, error))?;
             self.snapshot_view(&fs, &taken, false).await
+        })
+    }
+
+    fn snapshot_create_group(&self, create: GroupSnapshotCreate) -> Answer<'_, GroupSnapshotView> {
+        Box::pin(async move {
+            check_name(&create.name)?;
+            let count = create.volumes.len();
+            let invalid = |message| Err(ControlError::new(ErrorKind::Invalid, message));
+            if !(1..=GROUP_VOLUMES_MAX).contains(&count) {
+                return invalid(format!(
+                    "a group has 1 to {GROUP_VOLUMES_MAX} volumes, not {count}"
+                ));
+            }
+            let mut all = Vec::with_capacity(count);
+            for (index, volume) in create.volumes.iter().enumerate() {
+                if create
+                    .volumes
+                    .iter()
+                    .take(index)
+                    .any(|before| before == volume)
+                {
+                    return invalid(format!("volume {volume} is named twice"));
+                }
+                all.push(self.fs_of(volume)?);
+            }
+            let taken =
+                take_snapshots(&all.iter().collect::<Vec<_>>(), create.name.as_bytes(), b"").await;
+            let taken = taken.map_err(|(index, error)| {
+                let volume = create
+                    .volumes
+                    .get(index)
+                    .map(|name| name.as_str())
+                    .unwrap_or("?");
+                refused(&format!("{} of volume {volume}", create.name), error)
+            })?;
+            let mut snapshots = Vec::with_capacity(count);
+            for (fs, snapshot) in all.iter().zip(&taken) {
+                snapshots.push(self.snapshot_view(fs, snapshot, false).await?);
+            }
+            Ok(GroupSnapshotView { snapshots })
         })
     }
 

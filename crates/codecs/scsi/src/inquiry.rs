@@ -29,6 +29,13 @@ pub struct PortGroup {
     pub group: u16,
 }
 
+/// Who changes the states of target port groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alua {
+    /// Initiators may, by SET TARGET PORT GROUPS, beside the target.
+    pub explicit: bool,
+}
+
 /// What fits into one command, in logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -46,7 +53,7 @@ pub struct Limits {
 const VERSIONS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
 
 /// INQUIRY data, 96 bytes. `is_there`: of a logical unit that there is; else of one that cannot be here.
-pub fn standard_inquiry(revision: &[u8; 4], is_there: bool) -> Vec<u8> {
+pub fn standard_inquiry(revision: &[u8; 4], is_there: bool, alua: Alua) -> Vec<u8> {
     let mut bytes = vec![0; 96];
     // A direct access block device, or "not capable of supporting one here".
     bytes[0] = if is_there { 0x00 } else { 0x7f };
@@ -54,8 +61,8 @@ pub fn standard_inquiry(revision: &[u8; 4], is_there: bool) -> Vec<u8> {
     // LUNs are addressed in the hierarchical way; the response has format 2.
     bytes[3] = 0x12;
     bytes[4] = 91;
-    // Implicit and explicit ALUA; copies by the target itself.
-    bytes[5] = 0x38;
+    // Implicit ALUA, and explicit; copies by the target itself.
+    bytes[5] = if alua.explicit { 0x38 } else { 0x18 };
     // More than one port.
     bytes[6] = 0x10;
     // Commands are queued.

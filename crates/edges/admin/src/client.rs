@@ -18,11 +18,11 @@ use crate::s3::{
 };
 use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunClone,
-    LunCreate, LunList, LunMapSet, LunSet, LunView, SessionList,
+    LunCreate, LunList, LunMapSet, LunRestore, LunSet, LunView, SessionList,
 };
 use crate::snapshots::{
-    CloneCreate, RestoredView, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList,
-    SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
+    CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
+    SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
 };
 use crate::token::Token;
 
@@ -259,6 +259,13 @@ impl Client {
         self.call(self.agent.post(path), create)
     }
 
+    pub fn snapshot_create_group(
+        &self,
+        create: &GroupSnapshotCreate,
+    ) -> Result<GroupSnapshotView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/snapshots")), create)
+    }
+
     pub fn snapshot_set(
         &self,
         volume: &VolumeName,
@@ -349,6 +356,11 @@ impl Client {
     pub fn lun_clone(&self, lun: &str, clone: &LunClone) -> Result<LunView, ClientError> {
         let path = format!("/api/v1/luns/{lun}/clone");
         self.call(self.agent.post(self.at(&path)), clone)
+    }
+
+    pub fn lun_restore(&self, lun: &str, restore: &LunRestore) -> Result<LunView, ClientError> {
+        let path = format!("/api/v1/luns/{lun}/restore");
+        self.call(self.agent.post(self.at(&path)), restore)
     }
 
     pub fn lun_set(&self, lun: &str, set: &LunSet) -> Result<LunView, ClientError> {

@@ -1,6 +1,6 @@
 //! The JSON of LUNs, groups, initiators and sessions, and what the API asks of a node for them.
 
-use cairn_config::VolumeName;
+use cairn_config::{OsType, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -32,6 +32,9 @@ pub struct LunView {
     pub target: String,
     pub created_seconds: i64,
     pub maps: Vec<LunMapView>,
+    /// Where hosts find the target, `ADDRESS:PORT` each, of all nodes; empty where iSCSI is not served yet.
+    #[serde(default)]
+    pub portals: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -82,6 +85,14 @@ pub struct LunClone {
     pub snapshot: Option<String>,
 }
 
+/// What a LUN is to have again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunRestore {
+    /// The snapshot of the volume.
+    pub snapshot: String,
+}
+
 /// How a group is to see a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +108,10 @@ pub struct IgroupView {
     pub volume: VolumeName,
     pub name: String,
     pub initiators: Vec<String>,
+    /// What runs on its hosts, if that was said.
+    #[schema(value_type = Option<String>, example = "linux")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<OsType>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,6 +124,11 @@ pub struct IgroupList {
 #[serde(deny_unknown_fields)]
 pub struct IgroupSet {
     pub initiators: Vec<String>,
+    /// What runs on its hosts: linux, windows or vmware. LUNs of 512-byte blocks tell them of physical blocks of 4 KiB then, so
+    /// that what they make on a LUN is aligned.
+    #[schema(value_type = Option<String>, example = "linux")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<OsType>,
 }
 
 /// What is set for an initiator; secrets are never shown.
@@ -147,6 +167,8 @@ pub struct SessionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     pub address: String,
+    /// The number of the target port group through which it came: in a cluster each node has its own.
+    pub portal_group: u16,
     pub begun_seconds: i64,
 }
 
@@ -168,6 +190,7 @@ pub trait SanControl: Send + Sync {
     fn lun(&self, at: LunAt) -> Answer<'_, LunView>;
     fn lun_create(&self, create: LunCreate) -> Answer<'_, LunView>;
     fn lun_clone(&self, at: LunAt, clone: LunClone) -> Answer<'_, LunView>;
+    fn lun_restore(&self, at: LunAt, restore: LunRestore) -> Answer<'_, LunView>;
     fn lun_set(&self, at: LunAt, set: LunSet) -> Answer<'_, LunView>;
     fn lun_delete(&self, at: LunAt, force: bool) -> Answer<'_, ()>;
     fn lun_map(&self, at: LunAt, igroup: String, map: LunMapSet) -> Answer<'_, LunView>;

@@ -10,7 +10,7 @@ use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt, LunClone,
-    LunCreate, LunList, LunMapSet, LunSet, LunView, SanControl, SessionList,
+    LunCreate, LunList, LunMapSet, LunRestore, LunSet, LunView, SanControl, SessionList,
 };
 
 fn san(shared: &Shared) -> Result<&dyn SanControl, ControlError> {
@@ -90,6 +90,21 @@ pub(super) async fn lun_clone(
     let at = at(&volume, lun)?;
     let made = to_the_end(async move { san(&shared)?.lun_clone(at, clone).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them.
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/restore", params(("volume" = String, Path), ("lun" = String, Path)),
+    request_body = LunRestore, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_restore(
+    State(shared): Api,
+    Path((volume, lun)): Path<(String, String)>,
+    Given(restore): Given<LunRestore>,
+) -> Result<Json<LunView>, ControlError> {
+    let at = at(&volume, lun)?;
+    to_the_end(async move { san(&shared)?.lun_restore(at, restore).await })
+        .await
+        .map(Json)
 }
 
 /// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.

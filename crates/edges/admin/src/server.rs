@@ -221,6 +221,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             san_routes::lun_delete
         ))
         .routes(routes!(san_routes::lun_clone))
+        .routes(routes!(san_routes::lun_restore))
         .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
         .routes(routes!(san_routes::igroup_list))
         .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
@@ -234,6 +235,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(s3_routes::bucket_delete))
         .routes(routes!(s3_routes::key_list, s3_routes::key_create))
         .routes(routes!(s3_routes::key_revoke))
+        .routes(routes!(snapshot_routes::snapshot_create_group))
         .routes(routes!(
             snapshot_routes::snapshot_list,
             snapshot_routes::snapshot_create

@@ -9,8 +9,8 @@ use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::snapshots::{
-    CloneCreate, RestoredView, SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate,
-    SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
+    CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
+    SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
 };
 
 fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
@@ -41,6 +41,19 @@ pub(super) async fn snapshot_create(
 ) -> Result<(StatusCode, Json<SnapshotView>), ControlError> {
     let made =
         to_the_end(async move { control(&shared)?.snapshot_create(volume, create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Takes snapshots of several volumes at one instant: all of them or none. They are there, and durable, when this answers.
+#[utoipa::path(post, path = "/api/v1/snapshots", request_body = GroupSnapshotCreate,
+    responses((status = 201, body = GroupSnapshotView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_create_group(
+    State(shared): Api,
+    Given(create): Given<GroupSnapshotCreate>,
+) -> Result<(StatusCode, Json<GroupSnapshotView>), ControlError> {
+    let made =
+        to_the_end(async move { control(&shared)?.snapshot_create_group(create).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 

@@ -6,6 +6,8 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 
+/// Most volumes of which snapshots are taken at one instant.
+pub const GROUP_VOLUMES_MAX: usize = 256;
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_LEN_BYTES_MAX: usize = 100;
 
@@ -51,6 +53,23 @@ pub struct SnapshotList {
 #[serde(deny_unknown_fields)]
 pub struct SnapshotCreate {
     pub name: String,
+}
+
+/// Snapshots of several volumes to take at one instant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupSnapshotCreate {
+    /// All of them on the node that is asked; each once.
+    #[schema(value_type = Vec<String>, example = json!(["data", "log"]))]
+    pub volumes: Vec<VolumeName>,
+    /// Of each snapshot.
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupSnapshotView {
+    /// In the order in which their volumes were given.
+    pub snapshots: Vec<SnapshotView>,
 }
 
 /// What to change of a snapshot.
@@ -136,6 +155,7 @@ pub trait SnapshotControl: Send + Sync {
         volume: VolumeName,
         create: SnapshotCreate,
     ) -> Answer<'_, SnapshotView>;
+    fn snapshot_create_group(&self, create: GroupSnapshotCreate) -> Answer<'_, GroupSnapshotView>;
     fn snapshot_set(
         &self,
         volume: VolumeName,

@@ -25,15 +25,18 @@ use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
 use cairn_qos::{Client, Pass};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
 use crate::execute::{self, Checked, Outcome, Place};
-use crate::login::Login;
+use crate::login::{Answer, Login};
+use crate::pass::{self, Elsewhere, Handover, Route};
 use crate::portal::Shared;
-use crate::target::{Session, View};
+use crate::target::{PORT_GROUP, Session, View};
 use crate::unit::{Nexus, TaskHandle, Unit};
 
+/// Of a PDU of the login, which has nothing between header and data.
+pub(crate) const LOGIN_HEADER_LEN_BYTES: usize = HEADER_LEN_BYTES;
 /// Commands of one session that are under way at a time.
 pub const WINDOW_COUNT: u32 = 128;
 /// Data of one PDU during login.
@@ -159,12 +162,76 @@ struct Live {
     _ended: watch::Sender<()>,
 }
 
+/// How a connection came here.
+pub(crate) struct Entry {
+    /// Where the initiator came in.
+    pub local: SocketAddr,
+    /// The target port group of that place, if another node says so.
+    pub group: Option<u16>,
+    /// Of the first answer.
+    pub status_number: u32,
+    /// By another node.
+    pub is_passed: bool,
+}
+
+impl Entry {
+    pub fn of_listener(local: SocketAddr) -> Self {
+        Self {
+            local,
+            group: None,
+            status_number: 1,
+            is_passed: false,
+        }
+    }
+}
+
+/// What a connection goes over.
+pub(crate) enum Link {
+    Tcp(TcpStream),
+    /// Its other end is the stream of another node.
+    Passed(UnixStream),
+}
+
+impl Link {
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.readable().await,
+            Self::Passed(stream) => stream.readable().await,
+        }
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.writable().await,
+            Self::Passed(stream) => stream.writable().await,
+        }
+    }
+
+    fn try_read_buf(&self, to: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(to),
+            Self::Passed(stream) => stream.try_read_buf(to),
+        }
+    }
+
+    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write_vectored(slices),
+            Self::Passed(stream) => stream.try_write_vectored(slices),
+        }
+    }
+}
+
 struct Connection {
-    stream: TcpStream,
+    stream: Link,
     peer: SocketAddr,
     /// Whose rate its commands count for.
     client: Client,
-    local: SocketAddr,
+    entry: Entry,
+    /// It goes on at another node.
+    handover: Option<Handover>,
+    /// Targets of other nodes that the initiator sees, in a discovery session.
+    targets_elsewhere: Vec<String>,
     shared: Arc<Shared>,
     input: BytesMut,
     output: VecDeque<Bytes>,
@@ -207,23 +274,16 @@ struct Pdu {
 /// Serves a connection until it ends.
 pub async fn serve(
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Link,
     peer: SocketAddr,
+    entry: Entry,
     stop: watch::Receiver<bool>,
 ) {
-    let local = match stream.local_addr() {
-        Ok(local) => local,
-        Err(error) => {
-            tracing::debug!(%peer, "connection lost: {error}");
-            return;
-        }
-    };
     let mut connection = Connection {
         stream,
         peer,
         client: Client::address(peer.ip()),
-        local,
-        login: Some(Login::new(Arc::clone(&shared.targets))),
+        login: Some(Login::new(Arc::clone(&shared.targets), entry.is_passed)),
         shared,
         input: BytesMut::new(),
         output: VecDeque::new(),
@@ -232,7 +292,10 @@ pub async fn serve(
         negotiated: Negotiated::default(),
         live: None,
         expected_command: 0,
-        status_number: 1,
+        status_number: entry.status_number,
+        entry,
+        handover: None,
+        targets_elsewhere: Vec::new(),
         open_count: 0,
         incoming: HashMap::new(),
         waiting: VecDeque::new(),
@@ -249,7 +312,26 @@ pub async fn serve(
         pinged: false,
         is_closing: false,
     };
-    match connection.run(stop).await {
+    let ended = connection.run(stop.clone()).await;
+    if let (Some(handover), Some(nodes)) = (
+        connection.handover.take(),
+        connection.shared.targets.nodes(),
+    ) {
+        // Only connections of initiators are passed on.
+        if let Link::Tcp(stream) = connection.stream {
+            pass::pass(
+                &connection.shared,
+                nodes,
+                stream,
+                handover,
+                connection.input,
+                stop,
+            )
+            .await;
+        }
+        return;
+    }
+    match ended {
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
         Err(error) => {
@@ -271,6 +353,27 @@ pub async fn serve(
     }
 }
 
+/// Where the login goes whose first request this is. `came`: the initiator, where it came in, and the target port group of that
+/// if another node said so.
+async fn route(
+    shared: Arc<Shared>,
+    came: (SocketAddr, SocketAddr, Option<u16>),
+    status_number: u32,
+    header: Header,
+    text: &[u8],
+) -> Route {
+    let here = |group| Route::Here(group, Elsewhere::default());
+    let (client, local, group) = came;
+    let (Some(nodes), None) = (shared.targets.nodes(), group) else {
+        return here(group.unwrap_or(PORT_GROUP));
+    };
+    let Ok(keys) = Keys::parse(text) else {
+        return here(PORT_GROUP);
+    };
+    let first = || pass::whole_request(&header.0, text);
+    pass::route(&shared, nodes, &keys, client, local, status_number, first).await
+}
+
 impl Connection {
     async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Broken> {
         let clock = self.shared.targets.env().clock.clone();
@@ -283,6 +386,9 @@ impl Connection {
                 let Some(pdu) = self.next_pdu()? else { break };
                 self.pinged = false;
                 self.take(pdu).await?;
+                if self.handover.is_some() {
+                    return self.drain().await;
+                }
                 if end.is_none()
                     && let Some(live) = &self.live
                 {
@@ -357,6 +463,18 @@ impl Connection {
         }
     }
 
+    /// Sends all that is to be sent.
+    async fn drain(&mut self) -> Result<(), Broken> {
+        loop {
+            self.flush()?;
+            if self.output.is_empty() {
+                return Ok(());
+            }
+            let writable = tokio::time::timeout(LOGIN_TIME_MAX, self.stream.writable()).await;
+            writable.map_err(|_| Broken::Silent)??;
+        }
+    }
+
     /// Tells the initiator that the session ends, and ends it.
     fn end_politely(&mut self) {
         if self.live.is_some() && !self.is_closing {
@@ -399,6 +517,8 @@ impl Connection {
         let data_len = header.data_len_bytes();
         let most = match is_full {
             true => DATA_SEGMENT_LEN_BYTES_MAX as usize,
+            // The node that passed it on has put the first request together.
+            false if self.entry.is_passed => KEYS_LEN_BYTES_MAX,
             false => LOGIN_SEGMENT_LEN_BYTES_MAX,
         };
         if data_len > most {
@@ -439,7 +559,7 @@ impl Connection {
         };
         if self.live.is_none() {
             return match request {
-                Request::Login(header) => self.login(&header, &pdu.data).await,
+                Request::Login(header) => self.login(&header, &pdu).await,
                 _ => Err(Broken::Protocol("a command before the login")),
             };
         }
@@ -553,11 +673,11 @@ impl Connection {
         true
     }
 
-    async fn login(&mut self, header: &LoginHeader, data: &Bytes) -> Result<(), Broken> {
+    async fn login(&mut self, header: &LoginHeader, pdu: &Pdu) -> Result<(), Broken> {
         let Some(mut login) = self.login.take() else {
             return Err(Broken::Protocol("a second login"));
         };
-        self.login_text.extend_from_slice(data);
+        self.login_text.extend_from_slice(&pdu.data);
         if self.login_text.len() > KEYS_LEN_BYTES_MAX {
             return Err(Broken::Protocol("a login with too much text"));
         }
@@ -590,7 +710,24 @@ impl Connection {
             return Ok(());
         }
         let text = std::mem::take(&mut self.login_text);
-        let answer = login.step(header, &text);
+        let mut refused = None;
+        if !login.has_begun() {
+            let shared = Arc::clone(&self.shared);
+            let came = (self.peer, self.entry.local, self.entry.group);
+            match route(shared, came, self.status_number, pdu.header, &text).await {
+                Route::Here(group, elsewhere) => {
+                    login.group = group;
+                    self.targets_elsewhere.clone_from(&elsewhere.targets);
+                    login.elsewhere = elsewhere;
+                }
+                Route::Away(handover) => {
+                    self.handover = Some(handover);
+                    return Ok(());
+                }
+                Route::Refused(status) => refused = Some(Answer::failed(status, header.stage)),
+            }
+        }
+        let answer = refused.unwrap_or_else(|| login.step(header, &text));
         if answer.status != login_status::SUCCESS {
             reply(self, false, answer.stage, 0, 0, answer.status, Vec::new());
             self.shared.refused_count.fetch_add(1, Ordering::Relaxed);
@@ -609,6 +746,7 @@ impl Connection {
                 volume: login.target.as_ref().map(|target| target.volume),
                 isid: login.isid,
                 tsih,
+                group: login.group,
                 peer: self.peer,
                 begun_seconds: self.shared.targets.env().clock.now().seconds,
                 end: watch::Sender::new(false),
@@ -619,11 +757,11 @@ impl Connection {
                 .targets
                 .begin_session(Arc::clone(&session))
                 .await;
-            let nexus = Nexus::new(&login.initiator, login.isid);
+            let nexus = Nexus::new(&login.initiator, login.isid, login.group);
             let view = login
                 .target
                 .take()
-                .map(|target| View::new(target, &login.initiator, nexus.clone()));
+                .map(|target| View::new(target, &login.initiator, login.group, nexus.clone()));
             live = Some(Live {
                 id,
                 session,
@@ -719,11 +857,19 @@ impl Connection {
             ("All", Some(own)) => Some(own),
             (name, _) => Some(name),
         };
-        for name in self.shared.targets.seen_by(&live.session.initiator) {
+        let mut names = self.shared.targets.seen_by(&live.session.initiator);
+        // A volume that came here meanwhile is in both.
+        let elsewhere = self.targets_elsewhere.iter();
+        let more: Vec<_> = elsewhere
+            .filter(|name| !names.contains(name))
+            .cloned()
+            .collect();
+        names.extend(more);
+        for name in names {
             if wanted.is_none_or(|wanted| wanted == name) {
                 answers.push("TargetName", name);
-                for portal in self.shared.portals(self.local) {
-                    answers.push("TargetAddress", format!("{portal},1"));
+                for (portal, group) in self.shared.portals(self.entry.local) {
+                    answers.push("TargetAddress", format!("{portal},{group}"));
                 }
             }
         }

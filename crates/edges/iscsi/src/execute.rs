@@ -17,6 +17,7 @@ use cairn_fs::{Credentials, FsError, Stability};
 use cairn_qos::{Gate, Operation};
 use cairn_san::{Lun, SanError};
 
+use crate::pass::{NodePortals, Nodes};
 use crate::reservation::{Effects, Refused};
 use crate::unit::{Nexus, TaskGuard, Unit};
 
@@ -32,16 +33,46 @@ const COMPARE_BLOCKS_MAX: u8 = 255;
 /// Longest parameter list.
 const LIST_LEN_BYTES_MAX: u64 = 16 << 10;
 const WHO: Credentials = Credentials::ROOT;
+/// States of a target port group.
+const OPTIMISED: u8 = 0x0;
+const NON_OPTIMISED: u8 = 0x1;
+const UNAVAILABLE: u8 = 0x3;
 
 /// What all logical units of a session have in common.
 pub struct Place {
     pub target_name: String,
-    pub port: u16,
+    /// The target port group through which it is asked, and the one port in it.
+    pub group: u16,
+    /// Of the cluster: each is a group of its own.
+    pub nodes: Option<Arc<dyn Nodes>>,
+    /// What hosts make on a LUN is to be aligned to what is stored as one.
+    pub tells_of_physical_blocks: bool,
     pub revision: [u8; 4],
     /// Where commands that move data ask whether they may begin.
     pub gate: Arc<Gate>,
     /// What the session sees.
     pub units: BTreeMap<u16, Arc<Unit>>,
+}
+
+impl Place {
+    /// All target port groups, and the state of each (SPC-4, section 5.15.2.4).
+    fn port_groups(&self) -> Vec<(u16, u8)> {
+        let Some(nodes) = &self.nodes else {
+            return vec![(self.group, OPTIMISED)];
+        };
+        let own = nodes.own();
+        let state = |node: NodePortals| match (node.node == own, node.is_alive) {
+            // This node has the volume.
+            (true, _) => (node.group, OPTIMISED),
+            (false, true) => (node.group, NON_OPTIMISED),
+            (false, false) => (node.group, UNAVAILABLE),
+        };
+        let mut groups: Vec<_> = nodes.portals().into_iter().map(state).collect();
+        if !groups.iter().any(|(group, _)| *group == self.group) {
+            groups.push((self.group, NON_OPTIMISED));
+        }
+        groups
+    }
 }
 
 /// How a command ended.
@@ -382,8 +413,12 @@ impl Work<'_> {
                 u32::MAX,
             )),
             Command::ReadCapacity16 { allocation } => {
-                // A single block costs no reading of its neighbours.
-                let bytes = scsi::read_capacity_16(lun.block_count(), block_len, 0);
+                // A single block costs no reading of its neighbours: only a hint, for hosts of which it is known that they take it.
+                let exponent = match self.place.tells_of_physical_blocks {
+                    true => (GRANULE_LEN_BYTES / u64::from(block_len.max(1))).ilog2() as u8,
+                    false => 0,
+                };
+                let bytes = scsi::read_capacity_16(lun.block_count(), block_len, exponent);
                 Ok(Outcome::reply(bytes, allocation))
             }
             Command::ModeSense { asked, allocation } => Ok(Outcome::reply(
@@ -421,8 +456,10 @@ impl Work<'_> {
                 extended,
                 allocation,
             } => {
-                // One group, active and optimised: this node has the volume.
-                let groups = [(1, 0x00, vec![self.place.port])];
+                let groups = self.place.port_groups().into_iter();
+                let groups: Vec<_> = groups
+                    .map(|(group, state)| (group, state, vec![group]))
+                    .collect();
                 Ok(Outcome::reply(
                     scsi::report_target_port_groups(extended, &groups),
                     allocation,
@@ -430,7 +467,7 @@ impl Work<'_> {
             }
             Command::SetTargetPortGroups { .. } => {
                 for (state, group) in scsi::parse_set_target_port_groups(&data)? {
-                    if (state, group) != (0, 1) {
+                    if !self.place.port_groups().contains(&(group, state)) {
                         return Err(Sense::list_field(4).into());
                     }
                 }
@@ -639,12 +676,18 @@ impl Work<'_> {
             serial: format!("{:016x}", self.lun.naa),
             target_name: self.place.target_name.clone(),
             port: scsi::PortGroup {
-                port: self.place.port,
-                group: 1,
+                port: self.place.group,
+                group: self.place.group,
             },
         };
         Ok(match page {
-            None => scsi::standard_inquiry(&self.place.revision, true),
+            None => scsi::standard_inquiry(
+                &self.place.revision,
+                true,
+                scsi::Alua {
+                    explicit: self.place.nodes.is_none(),
+                },
+            ),
             Some(0x00) => scsi::supported_pages(),
             Some(0x80) => scsi::unit_serial(&identity()),
             Some(0x83) => scsi::device_identification(&identity()),
@@ -855,7 +898,6 @@ impl Work<'_> {
     }
 
     fn persistent_in(&self, action: PersistentIn) -> Vec<u8> {
-        let port = self.place.port;
         self.unit.with_reservations(|state| match action {
             PersistentIn::Keys => scsi::reservation_keys(state.generation(), &state.keys()),
             PersistentIn::Reservation => scsi::reservation_of(state.generation(), state.held()),
@@ -869,8 +911,8 @@ impl Work<'_> {
                             key,
                             holds: kind.is_some(),
                             kind: kind.unwrap_or(0),
-                            port,
-                            initiator: nexus.as_str().to_owned(),
+                            port: nexus.target_port(),
+                            initiator: nexus.initiator_port().to_owned(),
                         });
                 scsi::reservation_descriptors(state.generation(), &seen.collect::<Vec<_>>())
             }
@@ -1016,7 +1058,13 @@ pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
         Ok(Command::Inquiry {
             page: None,
             allocation,
-        }) => Outcome::reply(scsi::standard_inquiry(&place.revision, false), allocation),
+        }) => {
+            let alua = scsi::Alua {
+                explicit: place.nodes.is_none(),
+            };
+            let bytes = scsi::standard_inquiry(&place.revision, false, alua);
+            Outcome::reply(bytes, allocation)
+        }
         Ok(Command::ReportLuns { select, allocation }) => {
             report_luns(place, select, allocation).unwrap_or_else(Outcome::from)
         }

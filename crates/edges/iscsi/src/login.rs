@@ -11,7 +11,8 @@ use cairn_codec_iscsi::{
 };
 use cairn_san::Initiator;
 
-use crate::target::{Target, Targets};
+use crate::pass::Elsewhere;
+use crate::target::{PORT_GROUP, Target, Targets};
 
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
@@ -42,6 +43,12 @@ pub struct Login {
     pub isid: [u8; 6],
     pub is_discovery: bool,
     pub negotiated: Negotiated,
+    /// The target port group of the portal.
+    pub group: u16,
+    /// What other nodes have for the initiator, in a discovery session.
+    pub elsewhere: Elsewhere,
+    /// The node that passed it on was told that the volume is here.
+    is_passed: bool,
     proof: Proof,
     begun: bool,
     stage: u8,
@@ -59,7 +66,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn failed(status: u16, stage: u8) -> Self {
+    pub fn failed(status: u16, stage: u8) -> Self {
         Self {
             status,
             transit: false,
@@ -72,7 +79,7 @@ impl Answer {
 }
 
 impl Login {
-    pub fn new(targets: Arc<Targets>) -> Self {
+    pub fn new(targets: Arc<Targets>, is_passed: bool) -> Self {
         let env = targets.env().clone();
         Self {
             targets,
@@ -82,10 +89,18 @@ impl Login {
             isid: [0; 6],
             is_discovery: false,
             negotiated: Negotiated::default(),
+            group: PORT_GROUP,
+            elsewhere: Elsewhere::default(),
+            is_passed,
             proof: Proof::None,
             begun: false,
             stage: SECURITY,
         }
+    }
+
+    /// Whether a request was taken.
+    pub fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// Takes one request, whose text is whole.
@@ -170,21 +185,26 @@ impl Login {
             return Err(login_status::NO_SESSION);
         }
         let wanted = match self.is_discovery {
-            true => self.targets.initiator(initiator),
+            true => {
+                let here = self.targets.initiator(initiator);
+                here.or_else(|| self.elsewhere.initiator.take())
+            }
             false => {
                 let name = keys
                     .get("TargetName")
                     .ok_or(login_status::MISSING_PARAMETER)?;
                 let target = match self.targets.named(name) {
                     Some(target) => target,
-                    None if self.targets.is_starting() => return Err(login_status::UNAVAILABLE),
+                    None if self.is_passed || self.targets.is_starting() => {
+                        return Err(login_status::UNAVAILABLE);
+                    }
                     None => return Err(login_status::NOT_FOUND),
                 };
                 // Who sees nothing of it does not learn that it is there.
                 if target.san.seen_by(initiator).is_empty() {
                     return Err(login_status::NOT_FOUND);
                 }
-                answers.push("TargetPortalGroupTag", "1");
+                answers.push("TargetPortalGroupTag", self.group.to_string());
                 let wanted = target.san.initiator(initiator);
                 self.target = Some(target);
                 wanted

@@ -57,6 +57,11 @@ const FAMILIES: &[(&str, &str, MetricType)] = &[
         MetricType::GAUGE,
     ),
     ("cairn_iscsi_sessions", "Sessions", MetricType::GAUGE),
+    (
+        "cairn_iscsi_connections_passed",
+        "Connections that are passed on to the nodes that own the volumes",
+        MetricType::GAUGE,
+    ),
 ];
 const OF_LUN: &[(&str, &str, MetricType)] = &[
     (
@@ -164,6 +169,7 @@ impl Collector for IscsiCollector {
             shared.held_bytes.load(Ordering::Relaxed) as u64,
             shared.settings.held_bytes_max as u64,
             shared.targets.sessions().len() as u64,
+            shared.passed_count.load(Ordering::Relaxed) as u64,
         ];
         let simple = FAMILIES.iter().zip(values);
         let mut families: Vec<MetricFamily> = simple

@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::connection;
-use crate::target::Targets;
+use crate::connection::{self, Entry, Link};
+use crate::pass::Passed;
+use crate::target::{PORT_GROUP, Targets};
 
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -30,7 +31,8 @@ pub struct Settings {
     pub connection_count_per_client_max: usize,
     /// Data of commands under way, of all connections together.
     pub held_bytes_max: usize,
-    /// What discovery says instead of the address at which it was asked.
+    /// What discovery says instead of the address at which it was asked. One for all addresses of the machine, `0.0.0.0`,
+    /// stands for the one at which it was asked. In a cluster the map says.
     pub portals: Vec<SocketAddr>,
 }
 
@@ -54,6 +56,8 @@ pub struct Shared {
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     pub held_bytes: AtomicUsize,
     pub connection_count: AtomicUsize,
+    /// Connections that are passed on to other nodes.
+    pub passed_count: AtomicUsize,
     pub accepted_count: AtomicU64,
     /// Connections over the limits.
     pub turned_away_count: AtomicU64,
@@ -76,6 +80,7 @@ impl Shared {
             may_answer: Box::new(may_answer),
             held_bytes: AtomicUsize::new(0),
             connection_count: AtomicUsize::new(0),
+            passed_count: AtomicUsize::new(0),
             accepted_count: AtomicU64::new(0),
             turned_away_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
@@ -84,15 +89,28 @@ impl Shared {
         })
     }
 
-    /// What discovery tells who reached `local`.
-    pub fn portals(&self, local: SocketAddr) -> Vec<SocketAddr> {
-        match self.settings.portals.is_empty() {
-            true => vec![SocketAddr::new(local.ip().to_canonical(), local.port())],
-            false => self.settings.portals.clone(),
+    /// What discovery tells who reached `local`: addresses with their target port groups.
+    pub fn portals(&self, local: SocketAddr) -> Vec<(SocketAddr, u16)> {
+        if let Some(nodes) = self.targets.nodes() {
+            let all = nodes.portals().into_iter();
+            // Those of nodes that are away, too: hosts that look for paths only now must know them.
+            return all
+                .flat_map(|node| node.addresses.into_iter().map(move |at| (at, node.group)))
+                .collect();
         }
+        let here = SocketAddr::new(local.ip().to_canonical(), local.port());
+        let resolved = |portal: &SocketAddr| match portal.ip().is_unspecified() {
+            true => SocketAddr::new(here.ip(), portal.port()),
+            false => *portal,
+        };
+        let all: Vec<SocketAddr> = match self.settings.portals.is_empty() {
+            true => vec![here],
+            false => self.settings.portals.iter().map(resolved).collect(),
+        };
+        all.into_iter().map(|portal| (portal, PORT_GROUP)).collect()
     }
 
-    fn permit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
+    pub(crate) fn permit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let mut clients = self.clients.lock();
         let of_client = clients.get(&client).copied().unwrap_or(0);
         if self.connection_count.load(Ordering::Relaxed) >= self.settings.connection_count_max
@@ -112,7 +130,7 @@ impl Shared {
 }
 
 /// The right to be one of the connections that the limits allow.
-struct Permit {
+pub(crate) struct Permit {
     shared: Arc<Shared>,
     client: IpAddr,
 }
@@ -130,25 +148,36 @@ impl Drop for Permit {
     }
 }
 
-struct Accepted {
-    stream: std::net::TcpStream,
-    peer: SocketAddr,
-    permit: Permit,
+pub(crate) struct Accepted {
+    pub stream: AcceptedStream,
+    pub peer: SocketAddr,
+    pub permit: Permit,
+    pub entry: Entry,
+}
+
+/// Of no runtime yet.
+pub(crate) enum AcceptedStream {
+    Tcp(std::net::TcpStream),
+    /// Leads to a stream of another node.
+    Passed(std::os::unix::net::UnixStream),
 }
 
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
     stop: watch::Sender<bool>,
+    passed: Passed,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
 }
 
 impl Running {
-    /// Starts the threads.
-    pub fn start(shared: Arc<Shared>, listener: TcpListener) -> std::io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let socket = socket2::SockRef::from(&listener);
-        socket.set_recv_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
-        socket.set_send_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
+    /// Starts the threads. Without a listener only what other nodes pass on is served.
+    pub fn start(shared: Arc<Shared>, listeners: Vec<TcpListener>) -> std::io::Result<Self> {
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+            let socket = socket2::SockRef::from(listener);
+            socket.set_recv_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
+            socket.set_send_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
+        }
         let (stop, stopped) = watch::channel(false);
         let mut lanes = Vec::new();
         let mut receivers = Vec::new();
@@ -157,7 +186,12 @@ impl Running {
             lanes.push(sender);
             receivers.push(receiver);
         }
-        let mut accepting = Some((listener, lanes));
+        let passed = Passed {
+            shared: Arc::clone(&shared),
+            lanes: lanes.clone(),
+            next: Arc::default(),
+        };
+        let mut accepting = Some((listeners, lanes));
         let mut threads = Vec::new();
         for (index, receiver) in receivers.into_iter().enumerate() {
             let (ended, wait) = oneshot::channel();
@@ -175,7 +209,16 @@ impl Running {
                 })?;
             threads.push((thread, wait));
         }
-        Ok(Self { stop, threads })
+        Ok(Self {
+            stop,
+            passed,
+            threads,
+        })
+    }
+
+    /// What serves the connections that other nodes pass on.
+    pub fn passed(&self) -> Passed {
+        self.passed.clone()
     }
 
     /// Takes no more connections and ends those that there are, when what was begun is done, for at most `grace` each.
@@ -196,23 +239,25 @@ impl Running {
 async fn run(
     shared: Arc<Shared>,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
-    accepting: Option<(TcpListener, Vec<mpsc::UnboundedSender<Accepted>>)>,
+    accepting: Option<(Vec<TcpListener>, Vec<mpsc::UnboundedSender<Accepted>>)>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut listening = JoinSet::new();
-    if let Some((listener, lanes)) = accepting {
-        listening.spawn(accept(Arc::clone(&shared), listener, lanes));
+    if let Some((listeners, lanes)) = accepting {
+        for listener in listeners {
+            listening.spawn(accept(Arc::clone(&shared), listener, lanes.clone()));
+        }
     }
     let mut connections = JoinSet::new();
     let stop = stopped.clone();
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stops| *stops) => break,
-            Some(Accepted { stream, peer, permit }) = accepted.recv() => {
+            Some(Accepted { stream, peer, permit, entry }) = accepted.recv() => {
                 let (shared, stop) = (Arc::clone(&shared), stop.clone());
                 connections.spawn(async move {
                     match prepared(stream) {
-                        Ok(stream) => connection::serve(shared, stream, peer, stop).await,
+                        Ok(link) => connection::serve(shared, link, peer, entry, stop).await,
                         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
                     }
                     drop(permit);
@@ -225,10 +270,18 @@ async fn run(
     while connections.join_next().await.is_some() {}
 }
 
-fn prepared(stream: std::net::TcpStream) -> std::io::Result<tokio::net::TcpStream> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    tokio::net::TcpStream::from_std(stream)
+fn prepared(stream: AcceptedStream) -> std::io::Result<Link> {
+    match stream {
+        AcceptedStream::Tcp(stream) => {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            tokio::net::TcpStream::from_std(stream).map(Link::Tcp)
+        }
+        AcceptedStream::Passed(stream) => {
+            stream.set_nonblocking(true)?;
+            tokio::net::UnixStream::from_std(stream).map(Link::Passed)
+        }
+    }
 }
 
 /// Deals connections to the threads in turn.
@@ -258,6 +311,9 @@ async fn accept(
             tracing::debug!(%peer, "iSCSI connection refused: too many connections");
             continue;
         };
+        let Ok(local) = stream.local_addr() else {
+            continue;
+        };
         let Ok(stream) = stream.into_std() else {
             continue;
         };
@@ -265,9 +321,10 @@ async fn accept(
         if let Some(lane) = lanes.get(next) {
             // An error means that the server stops.
             let _ = lane.send(Accepted {
-                stream,
+                stream: AcceptedStream::Tcp(stream),
                 peer,
                 permit,
+                entry: Entry::of_listener(local),
             });
         }
     }

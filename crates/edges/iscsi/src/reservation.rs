@@ -101,6 +101,11 @@ impl Reservations {
         self.generation
     }
 
+    /// Nobody is registered.
+    pub fn is_empty(&self) -> bool {
+        self.registrations.is_empty()
+    }
+
     pub fn persists(&self) -> bool {
         self.persists
     }
@@ -438,7 +443,7 @@ mod tests {
     use super::*;
 
     fn nexus(name: &str) -> Nexus {
-        Nexus::new(name, [0; 6])
+        Nexus::new(name, [0; 6], 1)
     }
 
     fn given(key: u64, action_key: u64) -> PersistentParameters {

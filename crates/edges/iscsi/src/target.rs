@@ -17,10 +17,11 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::execute::Place;
+use crate::pass::{Known, Nodes};
 use crate::unit::{Nexus, Unit};
 
-/// The one port of a target here.
-const PORT: u16 = 1;
+/// The one target port group of a server that is in no cluster, and the one port in it.
+pub const PORT_GROUP: u16 = 1;
 /// How often a volume that could not be read is tried again.
 const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -29,6 +30,7 @@ pub struct Target {
     pub volume: VolumeId,
     pub san: Arc<San>,
     gate: Arc<Gate>,
+    nodes: Option<Arc<dyn Nodes>>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
     version: AtomicU64,
@@ -41,6 +43,8 @@ pub struct Session {
     pub volume: Option<VolumeId>,
     pub isid: [u8; 6],
     pub tsih: u16,
+    /// The target port group through which it came.
+    pub group: u16,
     pub peer: SocketAddr,
     pub begun_seconds: i64,
     /// Set when it is to end.
@@ -59,6 +63,10 @@ struct Table {
 pub struct Targets {
     env: Env,
     shaper: Arc<Shaper>,
+    nodes: Option<Arc<dyn Nodes>>,
+    pub(crate) known: Known,
+    /// Where hosts find this server, once it serves.
+    portals: RwLock<Vec<SocketAddr>>,
     table: RwLock<Table>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     session_next: AtomicU64,
@@ -68,10 +76,14 @@ pub struct Targets {
 }
 
 impl Targets {
-    pub fn new(env: Env, shaper: Arc<Shaper>) -> Arc<Self> {
+    /// `nodes`: of the cluster, if this node is in one.
+    pub fn new(env: Env, shaper: Arc<Shaper>, nodes: Option<Arc<dyn Nodes>>) -> Arc<Self> {
         Arc::new(Self {
             env,
             shaper,
+            nodes,
+            known: Known::default(),
+            portals: RwLock::default(),
             table: RwLock::default(),
             sessions: Mutex::default(),
             session_next: AtomicU64::new(1),
@@ -82,6 +94,26 @@ impl Targets {
 
     pub fn env(&self) -> &Env {
         &self.env
+    }
+
+    pub fn nodes(&self) -> Option<&Arc<dyn Nodes>> {
+        self.nodes.as_ref()
+    }
+
+    /// Where hosts find targets: the addresses of all nodes in a cluster.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        match &self.nodes {
+            Some(nodes) => {
+                let all = nodes.portals().into_iter();
+                all.flat_map(|node| node.addresses).collect()
+            }
+            None => self.portals.read().clone(),
+        }
+    }
+
+    /// Says where this server is found from now on.
+    pub fn set_portals(&self, portals: Vec<SocketAddr>) {
+        *self.portals.write() = portals;
     }
 
     /// Which volumes are served here from now on. Sessions of others end.
@@ -138,7 +170,7 @@ impl Targets {
                 return;
             }
             let gate = self.shaper.gate(fs.volume());
-            match Target::open(fs.clone(), self.env.clone(), gate).await {
+            match Target::open(fs.clone(), self.env.clone(), gate, self.nodes.clone()).await {
                 Ok(target) => {
                     let has_luns = target.san.has_luns();
                     if let Some(place) = self.table.write().volumes.get_mut(&fs.volume())
@@ -220,8 +252,13 @@ impl Targets {
         let replaced: Vec<Arc<Session>> = {
             let sessions = self.sessions.lock();
             let is_same = |other: &&Arc<Session>| {
-                (&other.initiator, other.isid, &other.target)
-                    == (&session.initiator, session.isid, &session.target)
+                (&other.initiator, other.isid, &other.target, other.group)
+                    == (
+                        &session.initiator,
+                        session.isid,
+                        &session.target,
+                        session.group,
+                    )
             };
             sessions.values().filter(is_same).cloned().collect()
         };
@@ -253,12 +290,18 @@ impl Targets {
 }
 
 impl Target {
-    async fn open(fs: Fs, env: Env, gate: Arc<Gate>) -> Result<Self, SanError> {
+    async fn open(
+        fs: Fs,
+        env: Env,
+        gate: Arc<Gate>,
+        nodes: Option<Arc<dyn Nodes>>,
+    ) -> Result<Self, SanError> {
         let volume = fs.volume();
         let target = Self {
             volume,
             san: Arc::new(San::open(fs, env).await?),
             gate,
+            nodes,
             units: RwLock::default(),
             version: AtomicU64::new(1),
         };
@@ -282,7 +325,9 @@ impl Target {
             match known {
                 Some(unit) => unit.changed(lun.clone()),
                 None => {
-                    let unit = Unit::open(Arc::clone(&self.san), lun.clone()).await?;
+                    // Hosts do not notice that the volume has another owner: nothing of theirs may be gone.
+                    let keeps_all = self.nodes.is_some();
+                    let unit = Unit::open(Arc::clone(&self.san), lun.clone(), keeps_all).await?;
                     self.units.write().entry(lun.ino).or_insert(unit);
                 }
             }
@@ -294,13 +339,15 @@ impl Target {
         Ok(())
     }
 
-    /// What an initiator sees now.
-    pub fn place(&self, initiator: &str) -> Place {
+    /// What an initiator sees now that came through a target port group.
+    pub fn place(&self, initiator: &str, group: u16) -> Place {
         let units = self.units.read();
         let seen = self.san.seen_by(initiator).into_iter();
         Place {
             target_name: self.san.target().unwrap_or_default(),
-            port: PORT,
+            group,
+            nodes: self.nodes.clone(),
+            tells_of_physical_blocks: self.san.os_of(initiator).is_some(),
             gate: Arc::clone(&self.gate),
             revision: revision(),
             units: seen
@@ -323,21 +370,23 @@ pub fn revision() -> [u8; 4] {
 pub struct View {
     target: Arc<Target>,
     initiator: String,
+    group: u16,
     nexus: Nexus,
     version: u64,
     place: Arc<Place>,
 }
 
 impl View {
-    pub fn new(target: Arc<Target>, initiator: &str, nexus: Nexus) -> Self {
+    pub fn new(target: Arc<Target>, initiator: &str, group: u16, nexus: Nexus) -> Self {
         let version = target.version();
-        let place = Arc::new(target.place(initiator));
+        let place = Arc::new(target.place(initiator, group));
         for unit in place.units.values() {
             unit.nexus_begins(&nexus);
         }
         Self {
             target,
             initiator: initiator.to_owned(),
+            group,
             nexus,
             version,
             place,
@@ -354,7 +403,7 @@ impl View {
     }
 
     fn renew(&mut self) {
-        let now = Arc::new(self.target.place(&self.initiator));
+        let now = Arc::new(self.target.place(&self.initiator, self.group));
         let before = std::mem::replace(&mut self.place, Arc::clone(&now));
         let is_in = |place: &Place, unit: &Arc<Unit>| {
             place.units.values().any(|other| Arc::ptr_eq(unit, other))

@@ -13,11 +13,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::reservation::{Effects, Reservations};
+use crate::target::PORT_GROUP;
 
+/// Stands before our port in the name of a nexus, and in no initiator's.
+const TARGET_PORT: &str = ",t,0x";
 /// Attentions that wait for one nexus; it has seen none of so many, and misses nothing by fewer.
 const ATTENTION_COUNT_MAX: usize = 8;
 
-/// An initiator's port together with ours: the initiator's name and session.
+/// An initiator's port together with ours: the initiator's name and session, and the target port group, which has one port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Nexus(Arc<str>);
@@ -35,13 +38,26 @@ impl From<Nexus> for String {
 }
 
 impl Nexus {
-    pub fn new(initiator: &str, isid: [u8; 6]) -> Self {
+    pub fn new(initiator: &str, isid: [u8; 6], group: u16) -> Self {
         let digits: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("{initiator},i,0x{digits}").into())
+        Self(format!("{initiator},i,0x{digits}{TARGET_PORT}{group:04x}").into())
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of the initiator's port (RFC 7143, section 4.2.7.1).
+    pub fn initiator_port(&self) -> &str {
+        let parts = self.0.rsplit_once(TARGET_PORT);
+        parts.map_or(&self.0, |(initiator, _)| initiator)
+    }
+
+    /// The relative identifier of ours.
+    pub fn target_port(&self) -> u16 {
+        let parts = self.0.rsplit_once(TARGET_PORT);
+        let port = parts.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        port.unwrap_or(PORT_GROUP)
     }
 }
 
@@ -91,6 +107,8 @@ pub struct Unit {
     state: Mutex<State>,
     /// Writers share it; who reads, decides and writes has it alone.
     pub order: tokio::sync::RwLock<()>,
+    /// Reservations outlive this unit whether or not the initiator asked for that.
+    keeps_all: bool,
     /// Reservations are written down one change after the other.
     keeping: tokio::sync::Mutex<()>,
     pub counters: Counters,
@@ -139,7 +157,7 @@ impl Drop for TaskGuard {
 
 impl Unit {
     /// Takes up the reservations that were kept.
-    pub async fn open(san: Arc<San>, lun: Lun) -> Result<Arc<Self>, SanError> {
+    pub async fn open(san: Arc<San>, lun: Lun, keeps_all: bool) -> Result<Arc<Self>, SanError> {
         let kept = san.reservations(lun.ino).await?;
         let reservations = match kept {
             None => Reservations::default(),
@@ -159,6 +177,7 @@ impl Unit {
             lun: RwLock::new(Arc::new(lun)),
             state: Mutex::new(state),
             order: tokio::sync::RwLock::default(),
+            keeps_all,
             keeping: tokio::sync::Mutex::default(),
             counters: Counters::default(),
         }))
@@ -269,8 +288,11 @@ impl Unit {
         let before = self.state.lock().reservations.clone();
         let mut after = before.clone();
         let effects = change(&mut after)?;
-        if before.persists() || after.persists() {
-            let kept = match after.persists() {
+        let is_kept = |reservations: &Reservations| {
+            reservations.persists() || (self.keeps_all && !reservations.is_empty())
+        };
+        if is_kept(&before) || is_kept(&after) {
+            let kept = match is_kept(&after) {
                 true => serde_json::to_vec(&after).ok(),
                 false => None,
             };

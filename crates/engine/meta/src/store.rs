@@ -195,36 +195,69 @@ impl<L: CommitLog> MetaStore<L> {
     /// Ends the generation, and keeps what was submitted up to now: it can be seen when the ticket is applied. What is in
     /// the journal alone is not in it; callers see to that.
     pub fn take_snapshot(&self, new: NewSnapshot) -> Result<(Generation, Ticket), SnapshotError> {
-        check_name(&new.name)?;
-        let shared = &self.shared;
-        let mut pending = shared.pending.lock();
-        let snapshots = &pending.counters.snapshots;
-        if snapshots.named(&new.name).is_some() {
-            return Err(SnapshotError::Exists);
+        let taken = Self::take_snapshots(&[self], &new).map_err(|(_, error)| error)?;
+        taken.into_iter().next().ok_or(SnapshotError::Closed)
+    }
+
+    /// Does that to several stores at one instant: nothing is submitted to any of them between the first and the last. So
+    /// what was submitted to one of them after a change of another was durable is in no snapshot without that change.
+    ///
+    /// Fails with the index of the store that refuses; then no snapshot was begun, unless a store is closed meanwhile
+    /// ([`SnapshotError::Closed`]). A store that is named twice has the name the second time ([`SnapshotError::Exists`]).
+    pub fn take_snapshots(
+        stores: &[&Self],
+        new: &NewSnapshot,
+    ) -> Result<Vec<(Generation, Ticket)>, (usize, SnapshotError)> {
+        check_name(&new.name).map_err(|error| (0, error))?;
+        // In one order, whoever asks: two calls about the same stores wait for one another, and not for ever.
+        let place = |index: &usize| stores.get(*index).map(|store| Arc::as_ptr(&store.shared));
+        let mut order: Vec<usize> = (0..stores.len()).collect();
+        order.sort_by_key(place);
+        if let Some(pair) = order
+            .windows(2)
+            .find(|pair| place(&pair[0]) == place(&pair[1]))
+        {
+            return Err((pair[1], SnapshotError::Exists));
         }
-        if snapshots.len() >= SNAPSHOT_COUNT_MAX {
-            return Err(SnapshotError::TooMany);
+        let mut held: Vec<_> = order
+            .iter()
+            .filter_map(|index| Some((*index, &stores.get(*index)?.shared)))
+            .map(|(index, shared)| (index, shared, shared.pending.lock()))
+            .collect();
+        for (index, _, pending) in &held {
+            let snapshots = &pending.counters.snapshots;
+            if snapshots.named(&new.name).is_some() {
+                return Err((*index, SnapshotError::Exists));
+            }
+            if snapshots.len() >= SNAPSHOT_COUNT_MAX {
+                return Err((*index, SnapshotError::TooMany));
+            }
         }
-        let counters = &pending.counters.record;
-        let generation = counters.generation;
-        let record = SnapshotRecord {
-            name: new.name,
-            taken: new.taken,
-            is_locked: false,
-            is_deleted: false,
-            schedule: new.schedule,
-            inodes: counters.inodes,
-            file_bytes: counters.file_bytes,
-        };
-        let change = SnapshotChange::Take(record);
-        // Before it is there: it must not be seen as one that was always there.
-        let mut taken = shared.taken.lock();
-        let ticket = shared.submit_locked(&mut pending, Batch::of_snapshot(change));
-        if ticket == Ticket::REFUSED {
-            return Err(SnapshotError::Closed);
+        let mut all = Vec::with_capacity(held.len());
+        for (index, shared, pending) in &mut held {
+            let counters = &pending.counters.record;
+            let generation = counters.generation;
+            let record = SnapshotRecord {
+                name: new.name.clone(),
+                taken: new.taken,
+                is_locked: false,
+                is_deleted: false,
+                schedule: new.schedule.clone(),
+                inodes: counters.inodes,
+                file_bytes: counters.file_bytes,
+            };
+            let change = SnapshotChange::Take(record);
+            // Before it is there: it must not be seen as one that was always there.
+            let mut taken = shared.taken.lock();
+            let ticket = shared.submit_locked(pending, Batch::of_snapshot(change));
+            if ticket == Ticket::REFUSED {
+                return Err((*index, SnapshotError::Closed));
+            }
+            taken.insert(generation, ticket.0);
+            all.push((*index, (generation, ticket)));
         }
-        taken.insert(generation, ticket.0);
-        Ok((generation, ticket))
+        all.sort_by_key(|(index, _)| *index);
+        Ok(all.into_iter().map(|(_, taken)| taken).collect())
     }
 
     /// Changes what is noted about a snapshot that can be seen: its name, whether it is locked, whether it is deleted.

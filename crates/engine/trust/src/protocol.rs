@@ -12,10 +12,18 @@ pub enum Protocol {
     Join,
     /// HTTP between the admin APIs of nodes.
     Admin,
+    /// Connections of iSCSI initiators that another node passes on, and questions about targets.
+    Iscsi,
 }
 
 impl Protocol {
-    pub const ALL: [Self; 4] = [Self::Shards, Self::Rpc, Self::Join, Self::Admin];
+    pub const ALL: [Self; 5] = [
+        Self::Shards,
+        Self::Rpc,
+        Self::Join,
+        Self::Admin,
+        Self::Iscsi,
+    ];
 
     /// The name in the handshake. A change that older nodes do not understand gets another number.
     pub const fn alpn(self) -> &'static str {
@@ -24,6 +32,7 @@ impl Protocol {
             Self::Rpc => "cairn-rpc/1",
             Self::Join => "cairn-join/1",
             Self::Admin => "cairn-admin/1",
+            Self::Iscsi => "cairn-iscsi/1",
         }
     }
 

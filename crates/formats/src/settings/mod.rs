@@ -6,6 +6,7 @@
 
 mod class;
 mod export;
+mod host;
 mod volume;
 
 pub use class::{
@@ -16,6 +17,7 @@ pub use class::{
 pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
+pub use host::OsType;
 pub use volume::{
     AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
     VolumeSettings,

@@ -50,7 +50,7 @@ pub use place::{MovedShard, Placed};
 pub use punch::Allocation;
 pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
-pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds};
+pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds, take_snapshots};
 pub use types::*;
 pub use unnamed::{Expected, Placing, Unnamed};
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, FsView, Policy, ROOT};

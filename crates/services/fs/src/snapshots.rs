@@ -17,7 +17,8 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition, Timestamp, View};
 use cairn_meta::{
-    Batch, DeadVersion, KeyKind, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta, Ticket,
+    Batch, DeadVersion, KeyKind, MetaStore, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta,
+    Ticket,
 };
 use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -198,35 +199,13 @@ impl Fs {
         name: &[u8],
         schedule: &[u8],
     ) -> Result<Snapshot, SnapshotFailure> {
-        let shared = &self.shared;
-        let _turn = shared.snapshots.turn.lock().await;
-        shared.require_serving()?;
-        if self.snapshot(name).is_some() {
-            return Err(SnapshotError::Exists.into());
-        }
-        // Most of it while small writes still go to the journal.
-        shared.flush_journal().await?;
-        let closed = shared.snapshots.close_journal();
-        if !planted::is(Bug::SnapshotMissesJournal) {
-            shared.fold_all_of_journal().await?;
-        }
-        let new = NewSnapshot {
-            name: Bytes::copy_from_slice(name),
-            taken: shared.now(),
-            schedule: Bytes::copy_from_slice(schedule),
-        };
-        let (generation, ticket) = shared.meta.take_snapshot(new)?;
-        drop(closed);
-        shared.outcome(ticket).await?;
-        // Nobody sees it before; where the state has no space it is there all the same.
-        let applied = std::pin::pin!(shared.meta.applied(ticket));
-        let too_long = shared.env.clock.sleep(MOVES_WAIT_MAX);
-        select(applied, too_long).await;
-        shared.snapshots.note_change(shared.now());
-        let mut all = self.snapshots().into_iter();
-        let found = all.find(|snapshot| snapshot.generation == generation);
+        let taken = take_snapshots(&[self], name, schedule).await;
+        let taken = taken.map_err(|(_, error)| error)?;
         // It was deleted at once.
-        found.ok_or(SnapshotError::NotFound.into())
+        taken
+            .into_iter()
+            .next()
+            .ok_or(SnapshotError::NotFound.into())
     }
 
     /// Deletes a snapshot: nobody sees it any more when this returns, and what only it held is freed in the background.
@@ -312,6 +291,91 @@ impl Fs {
     }
 }
 
+/// Takes a snapshot of each of several volumes, all of the same name and of one instant: a change that a client made of one of
+/// them after another was answered is in no snapshot without that other one, in whichever volume that was.
+///
+/// In the order of `volumes`, which are distinct. Fails with the index of the volume that refuses; then none has one.
+pub async fn take_snapshots(
+    volumes: &[&Fs],
+    name: &[u8],
+    schedule: &[u8],
+) -> Result<Vec<Snapshot>, (usize, SnapshotFailure)> {
+    let mut order: Vec<(usize, &Fs)> = volumes.iter().copied().enumerate().collect();
+    // In one order, whoever asks.
+    order.sort_by_key(|(_, fs)| fs.volume());
+    let mut turns = Vec::with_capacity(order.len());
+    for (at, (index, fs)) in order.iter().enumerate() {
+        let index = *index;
+        let is_twice = at > 0
+            && order
+                .get(at - 1)
+                .is_some_and(|(_, before)| before.volume() == fs.volume());
+        if is_twice || fs.snapshot(name).is_some() {
+            return Err((index, SnapshotError::Exists.into()));
+        }
+        let refuse = |error: FsError| (index, error.into());
+        turns.push(fs.shared.snapshots.turn.lock().await);
+        fs.shared.require_serving().map_err(refuse)?;
+        // Most of it while small writes still go to the journal.
+        fs.shared.flush_journal().await.map_err(refuse)?;
+    }
+    let closed: Vec<ClosedJournal<'_>> = order
+        .iter()
+        .map(|(_, fs)| fs.shared.snapshots.close_journal())
+        .collect();
+    if !planted::is(Bug::SnapshotMissesJournal) {
+        for (index, fs) in &order {
+            let folded = fs.shared.fold_all_of_journal().await;
+            folded.map_err(|error| (*index, error.into()))?;
+        }
+    }
+    let Some(first) = volumes.first() else {
+        return Ok(Vec::new());
+    };
+    let new = NewSnapshot {
+        name: Bytes::copy_from_slice(name),
+        taken: first.shared.now(),
+        schedule: Bytes::copy_from_slice(schedule),
+    };
+    let stores: Vec<&MetaStore> = volumes.iter().map(|fs| &*fs.shared.meta).collect();
+    let begun = MetaStore::take_snapshots(&stores, &new);
+    drop(closed);
+    let begun = match begun {
+        Ok(begun) => begun,
+        Err((index, error)) => {
+            // Whatever else is wrong is seen before the first is begun.
+            if error == SnapshotError::Closed {
+                forget(volumes, name).await;
+            }
+            return Err((index, error.into()));
+        }
+    };
+    let mut taken = Vec::with_capacity(volumes.len());
+    for (index, (fs, (generation, ticket))) in volumes.iter().zip(begun).enumerate() {
+        match fs.shared.await_snapshot(generation, ticket).await {
+            Ok(snapshot) => taken.push(snapshot),
+            Err(error) => {
+                if volumes.len() > 1 {
+                    forget(volumes, name).await;
+                }
+                return Err((index, error));
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// What is there of a group that cannot be whole.
+async fn forget(volumes: &[&Fs], name: &[u8]) {
+    for fs in volumes {
+        if let Err(error) = fs.delete_snapshot(name).await
+            && error != SnapshotFailure::Refused(SnapshotError::NotFound)
+        {
+            tracing::warn!(volume = fs.name(), %error, "a snapshot of a group that failed is left behind; delete it");
+        }
+    }
+}
+
 /// The extent that a version is, if it is one.
 pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError> {
     let (Ok(KeyKind::Extent { .. }), Some(value)) = (version.key.kind(), &version.value) else {
@@ -322,6 +386,25 @@ pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError
 }
 
 impl Shared {
+    /// Waits until a snapshot that was begun is durable and can be seen.
+    async fn await_snapshot(
+        self: &Arc<Self>,
+        generation: Generation,
+        ticket: Ticket,
+    ) -> Result<Snapshot, SnapshotFailure> {
+        self.outcome(ticket).await?;
+        // Nobody sees it before; where the state has no space it is there all the same.
+        let applied = std::pin::pin!(self.meta.applied(ticket));
+        let too_long = self.env.clock.sleep(MOVES_WAIT_MAX);
+        select(applied, too_long).await;
+        self.snapshots.note_change(self.now());
+        let all = self.meta.snapshots();
+        let found = all.into_iter().find(|(at, _)| *at == generation);
+        let found = found.map(|(at, record)| Snapshot::new(at, record));
+        // It was deleted at once.
+        found.ok_or(SnapshotError::NotFound.into())
+    }
+
     /// Flushes the files that have bytes in the journal alone.
     async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
         self.durable(self.meta.last_ticket()).await?;

@@ -10,6 +10,7 @@
 mod records;
 mod volume;
 
+pub use cairn_formats::settings::OsType;
 pub use records::{Chap, Igroup, Initiator, Lun, SanError};
 pub use volume::{LunChange, LunSpec, San};
 

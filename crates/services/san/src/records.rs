@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::Ino;
+use cairn_formats::settings::OsType;
 use cairn_fs::FsError;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,8 @@ impl Lun {
 pub struct Igroup {
     pub version: u32,
     pub initiators: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<OsType>,
 }
 
 /// A user and its secret.

@@ -212,6 +212,13 @@ impl San {
         seen
     }
 
+    /// What runs on an initiator's host, if one of its groups says so.
+    pub fn os_of(&self, initiator: &str) -> Option<OsType> {
+        let state = self.state.read();
+        let mut of = state.igroups.values();
+        of.find_map(|igroup| igroup.os.filter(|_| igroup.initiators.contains(initiator)))
+    }
+
     async fn folder(&self) -> Result<Ino, SanError> {
         if let Some(folder) = self.state.read().folder {
             return Ok(folder);
@@ -352,6 +359,63 @@ impl San {
             name: name.to_owned(),
             size_bytes: source.size_bytes,
             record,
+        };
+        self.state.write().luns.insert(name.to_owned(), lun.clone());
+        Ok(lun)
+    }
+
+    /// Gives a LUN the blocks and the size that it had in a snapshot, at once and without copying them. It keeps its identity,
+    /// its maps and its reservations. Only one that is offline: what hosts have of it in memory would be written over what is
+    /// restored. Everything is as before if that fails.
+    pub async fn restore_lun(&self, name: &str, snapshot: &str) -> Result<Lun, SanError> {
+        let _turn = self.turn.lock().await;
+        let lun = self.lun(name)?;
+        if lun.online {
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is online: hosts would go on with what they have of it in memory"
+            )));
+        }
+        let folder = self.folder().await?;
+        let found = self.fs.snapshot(snapshot.as_bytes());
+        let found =
+            found.ok_or_else(|| SanError::Invalid(format!("there is no snapshot {snapshot}")))?;
+        let view = self.fs.in_view(found.view())?;
+        let source = match view.lookup(&WHO, folder, name.as_bytes()).await {
+            Ok((source, _)) => source,
+            Err(FsError::NotFound | FsError::Stale) => {
+                return Err(SanError::Conflict(format!(
+                    "snapshot {snapshot} has no LUN {name}"
+                )));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let then: LunRecord = decode(name, &view.xattr(&WHO, source.ino, OF_LUN).await?)?;
+        if then.naa != lun.naa {
+            return Err(SanError::Conflict(format!(
+                "what snapshot {snapshot} has as LUN {name} is another one that had the name before: clone that"
+            )));
+        }
+        let mut xattrs = vec![(OF_LUN, Bytes::from(encode(&lun.record)?))];
+        if let Some(kept) = self.reservations(lun.ino).await? {
+            xattrs.push((OF_RESERVATIONS, kept));
+        }
+        let mut file = self.fs.make_unnamed(&WHO)?;
+        file.share(&view, source.ino).await?;
+        let placing = Placing {
+            dir: folder,
+            name: name.as_bytes(),
+            expected: Expected::Anything,
+            set: SetAttr {
+                mode: Some(0o600),
+                ..SetAttr::default()
+            },
+            xattrs: &xattrs,
+        };
+        let attr = file.place(&WHO, &placing).await?;
+        let lun = Lun {
+            ino: attr.ino,
+            size_bytes: source.size_bytes,
+            ..lun
         };
         self.state.write().luns.insert(name.to_owned(), lun.clone());
         Ok(lun)
@@ -527,6 +591,7 @@ impl San {
         &self,
         name: &str,
         initiators: BTreeSet<String>,
+        os: Option<OsType>,
     ) -> Result<Igroup, SanError> {
         let _turn = self.turn.lock().await;
         check_name(name)?;
@@ -538,6 +603,7 @@ impl San {
         let igroup = Igroup {
             version: VERSION,
             initiators,
+            os,
         };
         {
             let state = self.state.read();

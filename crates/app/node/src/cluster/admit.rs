@@ -33,6 +33,7 @@ impl Admit for Admission {
                 name: request.node_name,
                 internal_address: request.internal_address,
                 external_address: request.external_address,
+                iscsi: None,
                 versions: VersionRange {
                     oldest: request.versions.oldest,
                     newest: request.versions.newest,

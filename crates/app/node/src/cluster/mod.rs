@@ -7,6 +7,7 @@
 mod admit;
 mod etcd;
 mod high_water;
+mod iscsi;
 pub mod offline;
 
 use std::io;
@@ -228,6 +229,7 @@ impl Begun {
             name: membership.node_name.clone(),
             internal_address: membership.internal_address.clone(),
             external_address: membership.external_address.clone(),
+            iscsi: None,
             versions: VersionRange {
                 oldest: PROTOCOL_OLDEST,
                 newest: PROTOCOL_NEWEST,

@@ -26,6 +26,8 @@ pub enum Named {
     Volume,
     /// The address of a node, internal or external.
     Address,
+    /// The number of a node's target port group.
+    IscsiGroup,
 }
 
 impl Keys {
@@ -128,6 +130,7 @@ impl Keys {
             Named::Node => "node",
             Named::Volume => "volume",
             Named::Address => "address",
+            Named::IscsiGroup => "iscsi-group",
         };
         self.key(format_args!("names/{folder}/{name}"))
     }

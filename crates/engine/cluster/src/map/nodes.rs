@@ -277,6 +277,9 @@ impl ClusterMap {
         }
         let mut claims = BTreeSet::from([keys.name(Named::Node, &record.name)]);
         claims.extend(addresses.map(|address| keys.name(Named::Address, address)));
+        if let Some(iscsi) = &record.iscsi {
+            claims.insert(keys.name(Named::IscsiGroup, &iscsi.group.to_string()));
+        }
         Ok(claims)
     }
 

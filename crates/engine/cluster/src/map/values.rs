@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -195,6 +196,15 @@ pub struct VersionRange {
     pub newest: u32,
 }
 
+/// A node as a portal of iSCSI targets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IscsiPortals {
+    /// Its target port group: no two nodes have the same.
+    pub group: u16,
+    /// What hosts are told.
+    pub addresses: Vec<SocketAddr>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     pub id: NodeId,
@@ -203,6 +213,9 @@ pub struct NodeRecord {
     pub internal_address: String,
     /// `HOST:PORT` or `HOST` for clients.
     pub external_address: String,
+    /// Where it serves iSCSI, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iscsi: Option<IscsiPortals>,
     pub versions: VersionRange,
     /// When it came into the map.
     pub joined: Timestamp,

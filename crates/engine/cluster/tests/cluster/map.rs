@@ -48,6 +48,7 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         name: name.to_owned(),
         internal_address: address.to_owned(),
         external_address: address.to_owned(),
+        iscsi: None,
         joined: Timestamp::new(1, 0),
         versions: VersionRange {
             oldest: 1,

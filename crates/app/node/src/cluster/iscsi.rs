@@ -1,0 +1,194 @@
+//! This node as a portal of the targets of all nodes.
+//!
+//! Owns: how targets reach other nodes, that the map says where this node serves iSCSI.
+//! Must not know: what is asked about targets (`cairn_iscsi`).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::{BoxFuture, Env};
+use cairn_base::{NodeId, VolumeId};
+use cairn_cluster::ClusterMap;
+use cairn_cluster::map::{IscsiPortals, MapError, NodeRecord};
+use cairn_iscsi::{NodePortals, Nodes, Passed, Stream};
+use cairn_owner::ClusterMember;
+use cairn_trust::{Handler, PeerIdentity, Protocol, TlsStream, Trust};
+
+use super::ClusterNode;
+
+/// Between attempts to write into the map where this node serves.
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
+
+struct IscsiNodes {
+    trust: Arc<Trust>,
+    member: Arc<ClusterMember>,
+}
+
+impl Nodes for IscsiNodes {
+    fn own(&self) -> NodeId {
+        self.member.node()
+    }
+
+    fn portals(&self) -> Vec<NodePortals> {
+        let view = self.member.view();
+        let nodes = view.nodes.values().filter_map(|node| {
+            let iscsi = node.value.iscsi.as_ref()?;
+            Some(NodePortals {
+                node: node.value.id,
+                group: iscsi.group,
+                addresses: iscsi.addresses.clone(),
+                is_alive: view.alive.contains_key(&node.value.id),
+            })
+        });
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_by_key(|node| node.group);
+        nodes
+    }
+
+    fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
+        let view = self.member.view();
+        let owner = |id| self.member.owner(id);
+        view.volumes.keys().map(|id| (*id, owner(*id))).collect()
+    }
+
+    fn lost(&self, volume: VolumeId, owner: NodeId) -> BoxFuture<()> {
+        let (mut views, member) = (self.member.views(), Arc::clone(&self.member));
+        Box::pin(async move {
+            while member.owner(volume) == Some(owner) {
+                if views.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
+        let view = self.member.view();
+        let trust = Arc::clone(&self.trust);
+        Box::pin(async move {
+            let record = view.nodes.get(&node).ok_or(io::ErrorKind::NotFound)?;
+            let address = &record.value.internal_address;
+            let stream = trust.connect(address, node, Protocol::Iscsi).await?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+}
+
+struct IscsiHandler(Passed);
+
+impl Handler for IscsiHandler {
+    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+        let passed = self.0.clone();
+        Box::pin(async move { passed.serve(stream).await })
+    }
+}
+
+impl ClusterNode {
+    /// The nodes, for the targets of this one.
+    pub fn iscsi_nodes(&self) -> Arc<dyn Nodes> {
+        Arc::new(IscsiNodes {
+            trust: Arc::clone(&self.trust),
+            member: Arc::clone(&self.member),
+        })
+    }
+
+    /// Serves what other nodes pass on.
+    pub fn serve_iscsi(&self, passed: Passed) {
+        self.listener
+            .handle(Protocol::Iscsi, Arc::new(IscsiHandler(passed)));
+    }
+
+    /// Writes into the map where this node serves iSCSI, sooner or later. An address for all of the machine's stands for the
+    /// one that clients know this node by.
+    pub fn announce_iscsi(&self, env: &Env, addresses: Vec<SocketAddr>) {
+        let external = self.membership.lock().external_address.clone();
+        let known = known_ip(&external);
+        let addresses = addresses.into_iter().filter_map(|address| {
+            match (address.ip().is_unspecified(), known) {
+                (false, _) => Some(address),
+                (true, Some(ip)) => Some(SocketAddr::new(ip, address.port())),
+                (true, None) => {
+                    tracing::error!(
+                        %address,
+                        external,
+                        "hosts are told of no portal of this node, since the address for clients is a name: give its addresses \
+                         with --iscsi-portal"
+                    );
+                    None
+                }
+            }
+        });
+        let addresses: Vec<SocketAddr> = addresses.collect();
+        let (map, own) = (self.map.clone(), self.member.node());
+        let (clock, is_stopping) = (Arc::clone(&env.clock), Arc::clone(&self.is_stopping));
+        let task = async move {
+            let mut said = false;
+            while !is_stopping.load(std::sync::atomic::Ordering::Acquire) {
+                let Err(error) = announce(&map, own, &addresses).await else {
+                    return;
+                };
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(%error, "the map does not say yet where this node serves iSCSI");
+                }
+                clock.sleep(ANNOUNCE_PAUSE).await;
+            }
+        };
+        env.spawner.spawn("iscsi portals", Box::pin(task));
+    }
+}
+
+/// The address in `HOST` or `HOST:PORT`, unless it is a name.
+fn known_ip(external: &str) -> Option<IpAddr> {
+    let whole = external.parse::<IpAddr>().ok();
+    whole.or_else(|| Some(external.parse::<SocketAddr>().ok()?.ip()))
+}
+
+/// A node keeps its number: initiators know its ports by it.
+async fn announce(map: &ClusterMap, own: NodeId, addresses: &[SocketAddr]) -> Result<(), MapError> {
+    let before = map.node(own).await?;
+    let group = match &before.value.iscsi {
+        Some(iscsi) if iscsi.addresses == addresses => return Ok(()),
+        Some(iscsi) => iscsi.group,
+        None => {
+            let (nodes, _) = map.nodes().await?;
+            let taken = |group: &u16| {
+                let mut all = nodes.iter().filter_map(|node| node.value.iscsi.as_ref());
+                all.any(|iscsi| iscsi.group == *group)
+            };
+            // As many nodes as there are numbers there cannot be. Two that choose the same are told apart by the map.
+            (1..=u16::MAX)
+                .find(|group| !taken(group))
+                .unwrap_or(u16::MAX)
+        }
+    };
+    let after = NodeRecord {
+        iscsi: Some(IscsiPortals {
+            group,
+            addresses: addresses.to_vec(),
+        }),
+        ..before.value.clone()
+    };
+    map.change_node(&before, &after).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_node_is_known_unless_it_is_a_name() {
+        for (external, want) in [
+            ("10.0.0.1", Some("10.0.0.1")),
+            ("10.0.0.1:2049", Some("10.0.0.1")),
+            ("fe80::1", Some("fe80::1")),
+            ("[fe80::1]:2049", Some("fe80::1")),
+            ("node1.example", None),
+            ("node1.example:2049", None),
+        ] {
+            let want = want.map(|ip| ip.parse::<IpAddr>().unwrap());
+            assert_eq!(known_ip(external), want, "{external}");
+        }
+    }
+}
