@@ -168,6 +168,21 @@ impl Bug {
         Bug::LostDiskNotedEmptyEarly,
         Bug::AwayDiskCountsAsThere,
     ];
+
+    /// Those that the simulation of a cluster finds.
+    pub const CLUSTER: &[Bug] = &[
+        Bug::EpochIgnoredInRemove,
+        Bug::EpochIgnoredInRepair,
+        Bug::PromiseNotSynced,
+        Bug::NodeCountedTwice,
+        Bug::LogChangeComparesEpochOnly,
+        Bug::OwnerGoesOnAfterLease,
+        Bug::LeaseCountedFromReply,
+        Bug::EpochKeptAtOwnTakeover,
+        Bug::EpochNotComparedInLogChange,
+        Bug::UnknownTakenAsDone,
+        Bug::UnknownTakenAsRefused,
+    ];
 }
 
 /// Whether this bug is planted here.

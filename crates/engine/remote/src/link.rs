@@ -1,6 +1,6 @@
 //! One connection to a node that serves disks, as who asks sees it: what is under way, and how much may be.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -63,7 +63,7 @@ struct Arrived {
 #[derive(Default)]
 struct UnderWay {
     id_last: u64,
-    waiting: HashMap<u64, Waiting>,
+    waiting: BTreeMap<u64, Waiting>,
     /// Nothing is added any more.
     ended: Option<String>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Link {
     clock: Arc<dyn Clock>,
     queue: UnboundedSender<Outgoing>,
     limits: Limits,
-    credits: Mutex<HashMap<DiskId, Arc<Credit>>>,
+    credits: Mutex<BTreeMap<DiskId, Arc<Credit>>>,
     under_way: Mutex<UnderWay>,
 }
 

@@ -1,6 +1,6 @@
 //! The other side: takes requests off a connection and does them on the disks of this node.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -621,8 +621,8 @@ struct UnderWay {
 struct Session {
     /// `None`: nothing is sent any more.
     queue: Mutex<Option<mpsc::UnboundedSender<Outgoing>>>,
-    under_way: Arc<Mutex<HashMap<DiskId, UnderWay>>>,
-    hidden: Mutex<HashMap<(DiskId, HiddenId), Epoch>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
+    hidden: Mutex<BTreeMap<(DiskId, HiddenId), Epoch>>,
     /// A state is on its way; another one would only wait behind it.
     is_saying: Arc<AtomicBool>,
     /// Why the peer is cut off, if one of its requests showed that it must be.
@@ -640,7 +640,7 @@ impl Drop for Saying {
 
 /// Counts a request until its reply is about to be written.
 struct Usage {
-    under_way: Arc<Mutex<HashMap<DiskId, UnderWay>>>,
+    under_way: Arc<Mutex<BTreeMap<DiskId, UnderWay>>>,
     idle: Arc<tokio::sync::Notify>,
     disk: DiskId,
     credits: u64,

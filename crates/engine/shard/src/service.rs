@@ -56,7 +56,7 @@ pub struct CheckedRead {
 }
 
 /// Names a shard that is being filled, and that nobody finds before it is published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HiddenId {
     pub name: ShardName,
     /// Tells those of one shard apart, on one disk since it was opened.

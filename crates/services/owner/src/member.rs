@@ -273,6 +273,8 @@ impl ClusterMember {
                 let is_current = || revision >= self.map.written();
                 pool.refresh(state, is_current).await;
                 tokio::select! {
+                    // In this order, so that a simulated cluster does the same each time.
+                    biased;
                     () = follower.changed() => {}
                     () = self.stopped() => {}
                 }

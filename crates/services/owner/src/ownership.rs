@@ -328,6 +328,8 @@ impl ClusterMember {
             }
             let wait = self.env.clock.sleep(LOOK);
             tokio::select! {
+                // In this order, so that a simulated cluster does the same each time.
+                biased;
                 _ = states.changed() => {}
                 _ = views.changed() => {}
                 () = self.stopped() => {}

@@ -27,6 +27,9 @@ pub struct Bitten {
 /// find nothing, and then the whole search decides.
 pub type Hints = BTreeMap<String, u64>;
 
+/// Runs a seed.
+pub type TrySeed = dyn Fn(u64) -> crate::Verdict + Sync;
+
 /// As [`bite`], for many bugs on all processors; `done` is called for each, in order.
 #[cfg(feature = "planted-bugs")]
 pub fn bite_all(
@@ -34,6 +37,7 @@ pub fn bite_all(
     from: u64,
     seeds_max: u64,
     hints: &Hints,
+    try_seed: &TrySeed,
     mut done: impl FnMut(Bitten),
 ) {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,10 +55,10 @@ pub fn bite_all(
                         return;
                     };
                     let hint = hints.get(&format!("{bug:?}"));
-                    let hinted = hint.map(|seed| bite(*bug, *seed, 1));
+                    let hinted = hint.map(|seed| bite(*bug, *seed, 1, try_seed));
                     let bitten = match hinted {
                         Some(hinted) if hinted.failure.is_some() => hinted,
-                        _ => bite(*bug, from, seeds_max),
+                        _ => bite(*bug, from, seeds_max, try_seed),
                     };
                     if sender.send((index, bitten)).is_err() {
                         return;
@@ -77,8 +81,7 @@ pub fn bite_all(
 
 /// How many of so many seeds find a bug, on all processors: what [`bite`] says of it is luck.
 #[cfg(feature = "planted-bugs")]
-pub fn rate(bug: Bug, from: u64, seeds: u64) -> u64 {
-    use crate::{Scenario, run};
+pub fn rate(bug: Bug, from: u64, seeds: u64, try_seed: &TrySeed) -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, found) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -91,7 +94,7 @@ pub fn rate(bug: Bug, from: u64, seeds: u64) -> u64 {
                     if nth >= seeds {
                         return;
                     }
-                    let verdict = run(&Scenario::from_seed(from + nth)).verdict;
+                    let verdict = try_seed(from + nth);
                     found.fetch_add(u64::from(verdict.is_failed()), Ordering::Relaxed);
                 }
             });
@@ -102,16 +105,13 @@ pub fn rate(bug: Bug, from: u64, seeds: u64) -> u64 {
 
 /// Runs seeds from `from` on with the bug planted until one fails.
 #[cfg(feature = "planted-bugs")]
-pub fn bite(bug: Bug, from: u64, seeds_max: u64) -> Bitten {
-    use crate::{Scenario, Verdict, run};
+pub fn bite(bug: Bug, from: u64, seeds_max: u64, try_seed: &TrySeed) -> Bitten {
+    use crate::Verdict;
     let begun = std::time::Instant::now();
     cairn_base::planted::plant(Some(bug));
-    let found = (0..seeds_max).find_map(|nth| {
-        let report = run(&Scenario::from_seed(from + nth));
-        match report.verdict {
-            Verdict::Failed(failure) => Some((nth + 1, failure)),
-            Verdict::Passed => None,
-        }
+    let found = (0..seeds_max).find_map(|nth| match try_seed(from + nth) {
+        Verdict::Failed(failure) => Some((nth + 1, failure)),
+        Verdict::Passed => None,
     });
     cairn_base::planted::plant(None);
     let (seeds, failure) = match found {

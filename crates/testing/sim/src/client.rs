@@ -48,6 +48,18 @@ pub struct Life {
     pub waiting: Mutex<Option<Waker>>,
     /// Who waits for clients to begin so many operations.
     pub op_waiting: Mutex<Option<Waker>>,
+    /// In a cluster: whose answers these are.
+    pub term: Option<Arc<dyn Term>>,
+}
+
+/// One owner of the volume, as its clients see it.
+pub trait Term: Send + Sync + 'static {
+    /// Whether clients are told what was only looked up, or is in memory; checked when the answer is ready.
+    fn may_answer(&self) -> bool;
+    /// A change, a stable write or a commit was answered as done, and the model has it.
+    fn answered(&self);
+    /// No operation begins any more.
+    fn is_over(&self) -> bool;
 }
 
 impl Life {
@@ -119,6 +131,20 @@ impl Life {
         }
     }
 
+    fn may_answer(&self) -> bool {
+        self.term.as_ref().is_none_or(|term| term.may_answer())
+    }
+
+    fn answered(&self) {
+        if let Some(term) = &self.term {
+            term.answered();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.term.as_ref().is_some_and(|term| term.is_over())
+    }
+
     pub(crate) fn client_is_done(&self) {
         self.clients_left.fetch_sub(1, Ordering::Relaxed);
         for waiting in [&self.waiting, &self.op_waiting] {
@@ -163,7 +189,8 @@ async fn observe<T>(
 impl Client {
     pub async fn run(mut self, op_count: u32, pause_ms_max: u64) {
         for _ in 0..op_count {
-            if self.life.has_failed() || (self.has_stopped() && !self.is_reopening()) {
+            let is_over = self.life.has_failed() || self.life.is_over();
+            if is_over || (self.has_stopped() && !self.is_reopening()) {
                 break;
             }
             if pause_ms_max > 0 {
@@ -269,7 +296,10 @@ impl Client {
         match (expected, result) {
             (Ok(is_change), Ok(value)) => {
                 match effect {
-                    Some(seq) => life.model.lock().change_is_durable(seq),
+                    Some(seq) => {
+                        life.model.lock().change_is_durable(seq);
+                        life.answered();
+                    }
                     None if is_change => life.fail(format!("{change:?} succeeded without effect")),
                     None => {}
                 }
@@ -576,6 +606,7 @@ impl Client {
                 }
                 if written.stable {
                     life.model.lock().write_is_durable(node, seq);
+                    life.answered();
                 }
             }
             (Ok(_), None) => life.fail("a write succeeded without effect"),
@@ -628,7 +659,10 @@ impl Client {
         let error = committed.as_ref().err();
         tracing::debug!(node = node.0, %ino, begun, ?error, "committed");
         match committed {
-            Ok(_) => self.life.model.lock().committed(node, begun),
+            Ok(_) => {
+                self.life.model.lock().committed(node, begun);
+                self.life.answered();
+            }
             Err(FsError::Stale) if self.is_gone(node) => {}
             Err(error) if self.is_excused(&error, false) => {
                 self.life.ops_refused.fetch_add(1, Ordering::Relaxed);
@@ -661,7 +695,11 @@ impl Client {
                 model.seq(),
             )
         };
-        match self.fs.read(&WHO, ino, offset, len as u32).await {
+        let read = self.fs.read(&WHO, ino, offset, len as u32).await;
+        if !self.life.may_answer() {
+            return;
+        }
+        match read {
             Ok(_) if self.has_stopped() => {}
             Ok(read) => {
                 let bytes = read.parts.concat();
@@ -693,7 +731,11 @@ impl Client {
                 .map(|entries| entries.keys().cloned().collect())
                 .unwrap_or_default()
         };
-        match self.fs.read_dir(&WHO, ino, 0, 1000, true).await {
+        let listed = self.fs.read_dir(&WHO, ino, 0, 1000, true).await;
+        if !self.life.may_answer() {
+            return;
+        }
+        match listed {
             Ok(page) => {
                 let mut names: Vec<Vec<u8>> = page
                     .entries
@@ -734,7 +776,11 @@ impl Client {
         let size = node
             .clone()
             .map(|node| self.life.model.lock().size_bytes(node));
-        match (self.fs.lookup(&WHO, ino, &name).await, node) {
+        let looked_up = self.fs.lookup(&WHO, ino, &name).await;
+        if !self.life.may_answer() {
+            return;
+        }
+        match (looked_up, node) {
             (Ok((attr, _)), Ok(node)) => {
                 let is_ino = want_ino.is_none_or(|want| want == attr.ino.0);
                 let is_node = want.is_some_and(|want| {

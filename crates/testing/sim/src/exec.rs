@@ -68,15 +68,77 @@ impl Trace {
     }
 }
 
+/// Tasks that stop, go on and end together, as those of one process do. Those of no process have group 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group(u32);
+
+struct Spawned {
+    id: u64,
+    group: Group,
+    name: &'static str,
+    future: BoxFuture<()>,
+}
+
 #[derive(Default)]
 struct Queue {
     ready: BTreeSet<u64>,
-    spawned: Vec<(u64, &'static str, BoxFuture<()>)>,
+    spawned: Vec<Spawned>,
     next: u64,
+    group_last: u32,
+    paused: BTreeSet<Group>,
+    /// For good. What they spawn is dropped.
+    ended: BTreeSet<Group>,
+    /// Those of them whose tasks are still there.
+    to_drop: Vec<Group>,
+}
+
+/// Makes groups, and decides whether theirs run. The tasks of a group that ends are dropped before the next step.
+#[derive(Clone)]
+pub struct Groups {
+    queue: Arc<Mutex<Queue>>,
+    has_threads: bool,
+}
+
+impl Groups {
+    /// A new group, and what its tasks get: a clock and randomness of their own.
+    pub fn add(&self, clock: Arc<dyn Clock>, seed: u64) -> (Group, Env) {
+        let group = {
+            let mut queue = self.queue.lock();
+            queue.group_last += 1;
+            Group(queue.group_last)
+        };
+        let env = Env {
+            clock,
+            entropy: Arc::new(SeededEntropy::new(seed)),
+            spawner: Arc::new(SimSpawner {
+                queue: self.queue.clone(),
+                group,
+                has_threads: self.has_threads,
+            }),
+        };
+        (group, env)
+    }
+
+    pub fn pause(&self, group: Group) {
+        self.queue.lock().paused.insert(group);
+    }
+
+    pub fn resume(&self, group: Group) {
+        self.queue.lock().paused.remove(&group);
+    }
+
+    pub fn end(&self, group: Group) {
+        let mut queue = self.queue.lock();
+        queue.paused.remove(&group);
+        if queue.ended.insert(group) {
+            queue.to_drop.push(group);
+        }
+    }
 }
 
 struct Task {
     name: &'static str,
+    group: Group,
     future: BoxFuture<()>,
     waker: Waker,
     priority: u64,
@@ -95,6 +157,7 @@ impl Wake for TaskWaker {
 
 struct SimSpawner {
     queue: Arc<Mutex<Queue>>,
+    group: Group,
     has_threads: bool,
 }
 
@@ -103,7 +166,12 @@ impl Spawner for SimSpawner {
         let mut queue = self.queue.lock();
         let id = queue.next;
         queue.next += 1;
-        queue.spawned.push((id, name, task));
+        queue.spawned.push(Spawned {
+            id,
+            group: self.group,
+            name,
+            future: task,
+        });
         queue.ready.insert(id);
     }
 
@@ -118,6 +186,7 @@ pub struct Executor {
     tasks: BTreeMap<u64, Task>,
     rng: Rng,
     picking: Picking,
+    has_threads: bool,
     pub clock: ManualClock,
     pub env: Env,
     pub trace: Trace,
@@ -136,10 +205,12 @@ impl Executor {
             entropy: Arc::new(SeededEntropy::new(rng.u64())),
             spawner: Arc::new(SimSpawner {
                 queue: queue.clone(),
+                group: Group::default(),
                 has_threads,
             }),
         };
         Self {
+            has_threads,
             queue,
             tasks: BTreeMap::new(),
             rng,
@@ -148,6 +219,13 @@ impl Executor {
             env,
             trace,
             steps: 0,
+        }
+    }
+
+    pub fn groups(&self) -> Groups {
+        Groups {
+            queue: self.queue.clone(),
+            has_threads: self.has_threads,
         }
     }
 
@@ -166,6 +244,7 @@ impl Executor {
             if self.steps >= steps_max {
                 return Stopped::StepLimit;
             }
+            self.drop_ended();
             self.admit_spawned();
             let Some(id) = self.pick() else {
                 let Some(deadline) = self.clock.next_deadline() else {
@@ -185,9 +264,37 @@ impl Executor {
         }
     }
 
+    fn drop_ended(&mut self) {
+        loop {
+            let ended = std::mem::take(&mut self.queue.lock().to_drop);
+            if ended.is_empty() {
+                return;
+            }
+            let of_ended = |task: &Task| ended.contains(&task.group);
+            let ids = self.tasks.iter().filter(|(_, task)| of_ended(task));
+            let ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
+            for id in ids {
+                self.tasks.remove(&id);
+            }
+        }
+    }
+
     fn admit_spawned(&mut self) {
-        let spawned = std::mem::take(&mut self.queue.lock().spawned);
-        for (id, name, future) in spawned {
+        let (spawned, refused): (Vec<_>, Vec<_>) = {
+            let mut queue = self.queue.lock();
+            let spawned = std::mem::take(&mut queue.spawned);
+            let is_alive = |task: &Spawned| !queue.ended.contains(&task.group);
+            spawned.into_iter().partition(is_alive)
+        };
+        // Outside of the lock: what is dropped may spawn.
+        drop(refused);
+        for spawned in spawned {
+            let Spawned {
+                id,
+                group,
+                name,
+                future,
+            } = spawned;
             let waker = Waker::from(Arc::new(TaskWaker {
                 id,
                 queue: self.queue.clone(),
@@ -197,6 +304,7 @@ impl Executor {
                 id,
                 Task {
                     name,
+                    group,
                     future,
                     waker,
                     priority,
@@ -209,12 +317,17 @@ impl Executor {
         let mut queue = self.queue.lock();
         // Wake-ups of tasks that have ended.
         queue.ready.retain(|id| self.tasks.contains_key(id));
-        let count = queue.ready.len() as u64;
+        let (tasks, paused) = (&self.tasks, &queue.paused);
+        let runs = |id: &&u64| paused.is_empty() || !paused.contains(&tasks[*id].group);
+        let count = match paused.is_empty() {
+            true => queue.ready.len() as u64,
+            false => queue.ready.iter().filter(runs).count() as u64,
+        };
         if count == 0 {
             return None;
         }
         let nth = self.rng.below(count) as usize;
-        let mut id = *queue.ready.iter().nth(nth)?;
+        let mut id = *queue.ready.iter().filter(runs).nth(nth)?;
         if self.picking == Picking::Priority {
             if self.rng.below(32) == 0
                 && let Some(task) = self.tasks.get_mut(&id)
@@ -223,8 +336,10 @@ impl Executor {
             }
             // Whoever yields again and again must not keep all others away.
             if self.rng.below(8) != 0 {
-                let tasks = &self.tasks;
-                id = *queue.ready.iter().max_by_key(|id| tasks[*id].priority)?;
+                let (tasks, paused) = (&self.tasks, &queue.paused);
+                let runs = |id: &&u64| paused.is_empty() || !paused.contains(&tasks[*id].group);
+                let ready = queue.ready.iter().filter(runs);
+                id = *ready.max_by_key(|id| tasks[*id].priority)?;
             }
         }
         queue.ready.remove(&id);

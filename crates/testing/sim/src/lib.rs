@@ -14,6 +14,7 @@
 pub mod bite;
 pub mod check;
 pub mod client;
+pub mod cluster;
 mod driver;
 pub mod exec;
 pub mod faults;

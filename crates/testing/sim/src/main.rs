@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod cluster_command;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +15,8 @@ use cairn_sim::shrink::shrink;
 use cairn_sim::{Report, Scenario, Verdict, run};
 use clap::{Args, Parser, Subcommand};
 use parking_lot::Mutex;
+
+use crate::cluster_command::ClusterWhat;
 
 /// In so many seeds, and more, each kind of fault strikes.
 const FAULTS_SEEDS_MIN: u64 = 1000;
@@ -31,6 +35,11 @@ enum What {
     Run(Run),
     /// Print the scenario of a seed, as `--scenario` takes it.
     Show { seed: u64 },
+    /// The same with a whole cluster.
+    Cluster {
+        #[command(subcommand)]
+        what: ClusterWhat,
+    },
     /// Show that planted bugs are found, and after how many seeds.
     #[cfg(feature = "planted-bugs")]
     Bite(Bite),
@@ -100,8 +109,11 @@ fn main() -> anyhow::Result<()> {
             );
             Ok(())
         }
+        What::Cluster { what } => cluster_command::cluster(&what),
         #[cfg(feature = "planted-bugs")]
-        What::Bite(args) => bite(&args),
+        What::Bite(args) => bite(&args, cairn_base::planted::Bug::ALL, &|seed| {
+            run(&Scenario::from_seed(seed)).verdict
+        }),
     }
 }
 
@@ -111,8 +123,9 @@ fn fresh_seed() -> u64 {
     since.map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff_ffff)
 }
 
-fn run_seeds(args: &Run) -> anyhow::Result<()> {
-    if args.log {
+/// What the engine logs is printed, or nothing but what fails.
+fn log_or_be_quiet(is_logged: bool) {
+    if is_logged {
         tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
             .with_writer(std::io::stderr)
@@ -122,6 +135,10 @@ fn run_seeds(args: &Run) -> anyhow::Result<()> {
         // What panics is reported with its seed.
         std::panic::set_hook(Box::new(|_| {}));
     }
+}
+
+fn run_seeds(args: &Run) -> anyhow::Result<()> {
+    log_or_be_quiet(args.log);
     if let Some(path) = &args.scenario {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("reading the scenario {}", path.display()))?;
@@ -250,15 +267,19 @@ fn many(args: &Run) -> anyhow::Result<()> {
 }
 
 #[cfg(feature = "planted-bugs")]
-fn bite(args: &Bite) -> anyhow::Result<()> {
+fn bite(
+    args: &Bite,
+    bugs: &[cairn_base::planted::Bug],
+    try_seed: &cairn_sim::bite::TrySeed,
+) -> anyhow::Result<()> {
     use cairn_base::planted::Bug;
     std::panic::set_hook(Box::new(|_| {}));
     let is_wanted = |bug: &Bug| format!("{bug:?}").contains(&args.bug);
-    let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(is_wanted).collect();
+    let bugs: Vec<Bug> = bugs.iter().copied().filter(is_wanted).collect();
     let begun = Instant::now();
     if args.rate {
         for bug in bugs {
-            let found = cairn_sim::bite::rate(bug, args.from, args.seeds);
+            let found = cairn_sim::bite::rate(bug, args.from, args.seeds, try_seed);
             let mean = args.seeds as f64 / found.max(1) as f64;
             println!("{bug:?}: {found} of {} seeds, one in {mean:.0}", args.seeds);
         }
@@ -270,7 +291,7 @@ fn bite(args: &Bite) -> anyhow::Result<()> {
         _ => Default::default(),
     };
     let mut found = hints.clone();
-    cairn_sim::bite::bite_all(&bugs, args.from, args.seeds, &hints, |bitten| {
+    cairn_sim::bite::bite_all(&bugs, args.from, args.seeds, &hints, try_seed, |bitten| {
         let name = format!("{:?}", bitten.bug);
         if bitten.failure.is_some() {
             found.insert(name.clone(), bitten.seed);

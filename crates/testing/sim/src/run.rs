@@ -270,6 +270,7 @@ impl Pool {
             snapshots: self.snapshots.clone(),
             waiting: Mutex::default(),
             op_waiting: Mutex::default(),
+            term: None,
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);

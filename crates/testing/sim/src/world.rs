@@ -53,7 +53,7 @@ pub struct World {
 }
 
 /// `copies` of log and state are kept.
-fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
+pub(crate) fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
     let mut settings = MetaSettings::new(copies, MetaCache::new(1 << 20));
     settings.log_file_bytes = shape.log_file_kib << 10;
     settings.log_bytes_max = shape.log_kib_max << 10;
@@ -97,7 +97,7 @@ fn gc_settings(shape: &Shape) -> GcSettings {
     }
 }
 
-fn volume_settings(shape: &Shape) -> VolumeSettings {
+pub(crate) fn volume_settings(shape: &Shape) -> VolumeSettings {
     VolumeSettings {
         protection: match shape.protection {
             Protection::Default => cairn_formats::settings::Protection::Default,
@@ -127,7 +127,7 @@ pub async fn open_alone(
     opened.await.ok()
 }
 
-fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
+pub(crate) fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
     FsSettings {
         policy: policy(shape),
         dirty: DirtyBudget::new(shape.dirty_kib << 10),
@@ -191,7 +191,7 @@ fn open_settings(shape: &Shape) -> OpenSettings {
 }
 
 /// Opens the pool that is on these disks, as a server does.
-async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let (found, disks) = look_at(disks).await;
     let (state, present, missing) = match plan(&found).map_err(|error| text(&error))? {
@@ -219,7 +219,7 @@ async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, St
 }
 
 /// Makes a pool of all disks.
-async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+pub(crate) async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
     let disks = disks.there.iter().map(|disk| disk.clone() as Arc<dyn Disk>);
     let disks: Vec<Arc<dyn Disk>> = disks.collect();
     let state = new_state(env, &disks);

@@ -1,0 +1,16 @@
+//! A whole cluster in one thread: the real engine of several nodes on simulated disks, clocks and streams, with etcd in memory.
+//!
+//! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
+//! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
+
+mod clock;
+mod net;
+mod node;
+mod run;
+mod scenario;
+mod shrink;
+mod terms;
+
+pub use run::{Counts, Report, run};
+pub use scenario::{ClusterScenario, Ending, Event, What, Who};
+pub use shrink::shrink;

@@ -1,0 +1,390 @@
+//! The network between nodes: streams as TCP has them, in simulated time.
+//!
+//! Owns: when bytes arrive, which ways are cut or slow, what becomes of connections when a node dies.
+//! Must not know: what is sent. The engine's own connections (`cairn-remote`) run on it, frames, deadlines and all.
+//!
+//! A stream keeps the order of its bytes, since TCP does. So messages are late, held back, or lost with their connection,
+//! and arrive after their sender has given up on them; those of one connection do not overtake one another on their way,
+//! but the disks that serve them take them side by side. None arrives twice: nothing below a stream repeats bytes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use cairn_base::NodeId;
+use cairn_base::env::{BoxFuture, Clock};
+use cairn_cluster::map::NodeRecord;
+use cairn_owner::Dials;
+use cairn_remote::{Connection, Dial};
+use cairn_testkit::{ManualClock, Rng};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::exec::Trace;
+
+/// Whoever dials a node that does not answer looks again so often whether it does.
+const DIAL_LOOK: Duration = Duration::from_millis(50);
+
+/// Takes the connections to a node.
+pub type Listener = Arc<dyn Fn(Connection) + Send + Sync>;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Net {
+    clock: ManualClock,
+    trace: Trace,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    rng: Rng,
+    /// Nodes whose machine is on, with what takes connections, if that runs.
+    machines: BTreeMap<NodeId, Option<Listener>>,
+    /// What goes from the first to the second does not arrive before the way is open again.
+    cut: BTreeSet<(NodeId, NodeId)>,
+    /// All that comes from or to a node takes so much longer.
+    slow: BTreeMap<NodeId, Duration>,
+    pipes: Vec<Weak<Pipe>>,
+    sent_bytes: u64,
+}
+
+/// One direction of a connection.
+struct Pipe {
+    from: NodeId,
+    to: NodeId,
+    net: Net,
+    state: Mutex<PipeState>,
+}
+
+#[derive(Default)]
+struct PipeState {
+    /// With the time when they arrive.
+    chunks: VecDeque<(Duration, Bytes)>,
+    last_at: Duration,
+    /// Behind the last chunk.
+    has_ended: bool,
+    is_reader_gone: bool,
+    /// One end lost its power: the other hears nothing of that.
+    is_mute: bool,
+    is_broken: bool,
+    waiting: Option<Waker>,
+}
+
+impl PipeState {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Net {
+    pub fn new(clock: ManualClock, trace: Trace, seed: u64) -> Self {
+        Self {
+            clock,
+            trace,
+            state: Arc::new(Mutex::new(State {
+                rng: Rng::new(seed),
+                machines: BTreeMap::new(),
+                cut: BTreeSet::new(),
+                slow: BTreeMap::new(),
+                pipes: Vec::new(),
+                sent_bytes: 0,
+            })),
+        }
+    }
+
+    /// How nodes reach one another, as one of them does it.
+    pub fn dials(&self, from: NodeId) -> Arc<dyn Dials> {
+        Arc::new(NodeDials {
+            net: self.clone(),
+            from,
+        })
+    }
+
+    pub fn sent_bytes(&self) -> u64 {
+        self.state.lock().sent_bytes
+    }
+
+    /// A machine is on: what others still send on connections of before is answered with a reset.
+    pub fn power_on(&self, node: NodeId) {
+        self.state.lock().machines.insert(node, None);
+        for pipe in self.pipes() {
+            let mut state = pipe.state.lock();
+            if pipe.is_of(node) && state.is_mute {
+                state.is_broken = true;
+                state.wake();
+            }
+        }
+    }
+
+    pub fn listen(&self, node: NodeId, listener: Listener) {
+        self.state.lock().machines.insert(node, Some(listener));
+    }
+
+    /// The process is gone. `with_power`: the machine, too, and nobody hears that connections ended.
+    pub fn down(&self, node: NodeId, with_power: bool) {
+        {
+            let mut state = self.state.lock();
+            match with_power {
+                true => state.machines.remove(&node),
+                false => state.machines.insert(node, None),
+            };
+        }
+        if with_power {
+            let of_node = |pipe: &Arc<Pipe>| pipe.is_of(node);
+            for pipe in self.pipes().into_iter().filter(of_node) {
+                pipe.state.lock().is_mute = true;
+            }
+        }
+    }
+
+    pub fn cut(&self, from: NodeId, to: NodeId) {
+        self.state.lock().cut.insert((from, to));
+    }
+
+    pub fn mend(&self, from: NodeId, to: NodeId) {
+        if self.state.lock().cut.remove(&(from, to)) {
+            self.wake_all();
+        }
+    }
+
+    pub fn slow(&self, node: NodeId, by: Option<Duration>) {
+        let mut state = self.state.lock();
+        match by {
+            Some(by) => state.slow.insert(node, by),
+            None => state.slow.remove(&node),
+        };
+    }
+
+    /// Resets all connections between two nodes; what is on its way is lost.
+    pub fn break_all(&self, one: NodeId, other: NodeId) {
+        for pipe in self.pipes() {
+            if pipe.is_of(one) && pipe.is_of(other) {
+                let mut state = pipe.state.lock();
+                state.is_broken = true;
+                state.wake();
+            }
+        }
+    }
+
+    pub fn mend_all(&self) {
+        {
+            let mut state = self.state.lock();
+            state.cut.clear();
+            state.slow.clear();
+        }
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        for pipe in self.pipes() {
+            pipe.state.lock().wake();
+        }
+    }
+
+    fn pipes(&self) -> Vec<Arc<Pipe>> {
+        let mut state = self.state.lock();
+        state.pipes.retain(|pipe| pipe.strong_count() > 0);
+        state.pipes.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        self.state.lock().cut.contains(&(from, to))
+    }
+
+    /// How long something takes that is sent now.
+    fn delay(&self, from: NodeId, to: NodeId) -> Duration {
+        let mut state = self.state.lock();
+        let own = match state.rng.below(64) {
+            0 => 1000 + state.rng.below(30_000),
+            1..8 => 200 + state.rng.below(2000),
+            _ => 20 + state.rng.below(180),
+        };
+        let slow = [from, to]
+            .iter()
+            .filter_map(|node| state.slow.get(node))
+            .max();
+        let slow = slow.copied().unwrap_or_default();
+        // Not all the same, or all of it would be as one.
+        let jitter = slow.mul_f64(state.rng.below(1000) as f64 / 1000.0);
+        Duration::from_micros(own) + slow + jitter
+    }
+
+    fn pipe(&self, from: NodeId, to: NodeId) -> Arc<Pipe> {
+        let pipe = Arc::new(Pipe {
+            from,
+            to,
+            net: self.clone(),
+            state: Mutex::default(),
+        });
+        self.state.lock().pipes.push(Arc::downgrade(&pipe));
+        pipe
+    }
+
+    async fn dial(self, from: NodeId, to: NodeId) -> io::Result<Connection> {
+        self.clock.sleep(self.delay(from, to)).await;
+        loop {
+            let machine = self.state.lock().machines.get(&to).cloned();
+            let is_open = !self.is_cut(from, to) && !self.is_cut(to, from);
+            match machine {
+                // Whoever asks gives up by itself.
+                None => {}
+                Some(_) if !is_open => {}
+                Some(None) => return Err(io::ErrorKind::ConnectionRefused.into()),
+                Some(Some(listener)) => {
+                    let (there, back) = (self.pipe(from, to), self.pipe(to, from));
+                    let stream = |reads: &Arc<Pipe>, writes: &Arc<Pipe>| {
+                        Connection::new(Stream {
+                            reads: reads.clone(),
+                            writes: writes.clone(),
+                            timer: None,
+                        })
+                    };
+                    listener(stream(&there, &back));
+                    return Ok(stream(&back, &there));
+                }
+            }
+            self.clock.sleep(DIAL_LOOK).await;
+        }
+    }
+}
+
+struct NodeDials {
+    net: Net,
+    from: NodeId,
+}
+
+impl Dials for NodeDials {
+    fn to(&self, node: &NodeRecord) -> Arc<dyn Dial> {
+        Arc::new(NodeDial {
+            net: self.net.clone(),
+            from: self.from,
+            to: node.id,
+        })
+    }
+}
+
+struct NodeDial {
+    net: Net,
+    from: NodeId,
+    to: NodeId,
+}
+
+impl Dial for NodeDial {
+    fn dial(&self) -> BoxFuture<io::Result<Connection>> {
+        Box::pin(self.net.clone().dial(self.from, self.to))
+    }
+}
+
+impl Pipe {
+    fn is_of(&self, node: NodeId) -> bool {
+        self.from == node || self.to == node
+    }
+}
+
+/// One end of a connection.
+struct Stream {
+    reads: Arc<Pipe>,
+    writes: Arc<Pipe>,
+    timer: Option<BoxFuture<()>>,
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let pipe = &this.reads;
+        let net = &pipe.net;
+        let mut state = pipe.state.lock();
+        if state.is_broken {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        state.waiting = Some(context.waker().clone());
+        if net.is_cut(pipe.from, pipe.to) {
+            return Poll::Pending;
+        }
+        let now = net.clock.monotonic();
+        let due = match state.chunks.front() {
+            Some((at, _)) => Some(*at),
+            None if state.has_ended && !state.is_mute => Some(state.last_at),
+            None => None,
+        };
+        let Some(due) = due else {
+            return Poll::Pending;
+        };
+        if due > now {
+            let mut timer = net.clock.sleep(due - now);
+            // Not over before the clock moves.
+            let _ = timer.as_mut().poll(context);
+            this.timer = Some(timer);
+            return Poll::Pending;
+        }
+        // Nothing is left: the end.
+        let Some((_, chunk)) = state.chunks.front_mut() else {
+            return Poll::Ready(Ok(()));
+        };
+        let len = chunk.len().min(buf.remaining());
+        buf.put_slice(&chunk[..len]);
+        chunk.advance(len);
+        if chunk.is_empty() {
+            state.chunks.pop_front();
+        }
+        net.trace
+            .note(&[pipe.from.0 as u64, pipe.to.0 as u64, len as u64]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let pipe = &self.writes;
+        let delay = pipe.net.delay(pipe.from, pipe.to);
+        let mut state = pipe.state.lock();
+        let is_refused = state.is_broken || state.is_reader_gone && !state.is_mute;
+        if is_refused && !pipe.net.is_cut(pipe.from, pipe.to) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let at = (pipe.net.clock.monotonic() + delay).max(state.last_at);
+        state.last_at = at;
+        state.chunks.push_back((at, Bytes::copy_from_slice(buf)));
+        state.wake();
+        pipe.net.state.lock().sent_bytes += buf.len() as u64;
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.writes.state.lock();
+        state.has_ended = true;
+        state.wake();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        {
+            let mut state = self.writes.state.lock();
+            state.has_ended = true;
+            state.wake();
+        }
+        let mut state = self.reads.state.lock();
+        state.is_reader_gone = true;
+        state.chunks.clear();
+    }
+}

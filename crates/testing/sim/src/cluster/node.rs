@@ -1,0 +1,309 @@
+//! One node of the simulated cluster: a machine with disks and a clock, and the process that runs on it.
+//!
+//! Owns: how a process starts, which is how `cairn-node` does it, without sockets, certificates and a configuration.
+//! Must not know: when it dies, who its clients are.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_base::{DiskId, NodeId, PoolId, VolumeId};
+use cairn_cluster::map::{
+    ClusterId, DiskRecord, DiskRole, HighWater, HighWaterStore, MapErrorKind, NodeRecord,
+    VersionRange,
+};
+use cairn_cluster::{ClusterMap, Coordinator, MapError};
+use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolVolume};
+use cairn_fs::{Fs, FsSettings};
+use cairn_meta::MetaSettings;
+use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
+use cairn_pool::assemble::Missing;
+use cairn_pool::open::Opened;
+use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeService};
+use cairn_remote::{Identity, ServeSettings, Served, Server};
+use cairn_segment::SegmentSettings;
+use cairn_shard::ShardService;
+use cairn_testkit::MemDisk;
+use parking_lot::Mutex;
+
+use super::net::Net;
+use super::terms::Terms;
+use crate::pool::Disks;
+use crate::scenario::Shape;
+use crate::world::{VOLUME, form_pool, fs_settings, meta_settings, open_pool};
+
+pub const CLUSTER: PoolId = PoolId(0xc1a5_7e12);
+pub const NAME: &str = "sim";
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+pub fn node_id(index: usize) -> NodeId {
+    NodeId(index as u128 + 1)
+}
+
+/// What a node saw of the map, kept over crashes.
+#[derive(Default)]
+pub struct Remembered(Mutex<Option<HighWater>>);
+
+impl HighWaterStore for Remembered {
+    fn load(&self) -> Result<Option<HighWater>, String> {
+        Ok(*self.0.lock())
+    }
+
+    fn store(&self, seen: HighWater) -> Result<(), String> {
+        *self.0.lock() = Some(seen);
+        Ok(())
+    }
+}
+
+/// What a process is started with.
+pub struct Start {
+    pub index: usize,
+    pub env: Env,
+    pub shape: Shape,
+    pub disks: Vec<Arc<MemDisk>>,
+    /// It was never started before.
+    pub is_new: bool,
+    pub coordinator: Arc<dyn Coordinator>,
+    pub high_water: Arc<Remembered>,
+    pub net: Net,
+    pub terms: Arc<Terms>,
+}
+
+/// A process that has its place in the cluster.
+pub struct Process {
+    pub pool: Arc<Pool>,
+    pub member: Arc<ClusterMember>,
+}
+
+/// Does something with the map again and again, until it works or makes no sense.
+async fn insist<T, F>(env: &Env, mut call: impl FnMut() -> F) -> Result<T, String>
+where
+    F: Future<Output = Result<T, MapError>>,
+{
+    loop {
+        let error = match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        match error.kind() {
+            MapErrorKind::Retry | MapErrorKind::Changed | MapErrorKind::Unknown => {}
+            _ => return Err(error.to_string()),
+        }
+        env.clock.sleep(RETRY_PAUSE).await;
+    }
+}
+
+impl Start {
+    pub async fn run(self) -> Result<Process, String> {
+        let (env, own) = (self.env.clone(), node_id(self.index));
+        let disks = Disks {
+            there: self.disks.clone(),
+        };
+        let mut opened = match self.is_new {
+            true => form_pool(&env, &self.shape, &disks).await?,
+            false => open_pool(&env, &self.shape, &disks).await?,
+        };
+        let map = self.map().await?;
+        opened.state.cluster = Some(ClusterMark {
+            cluster: CLUSTER,
+            node: own,
+        });
+        opened.state.handle_key = HandleKey(CLUSTER.0);
+        for disk in &mut opened.state.disks {
+            disk.node = own;
+        }
+        if self.is_new {
+            self.add_to(&map, &opened.state).await?;
+        }
+        let identity = Identity {
+            cluster: CLUSTER,
+            node: own,
+        };
+        let member = ClusterMember::new(
+            env.clone(),
+            map.clone(),
+            self.coordinator.clone(),
+            identity,
+            MemberSettings::default(),
+            self.net.dials(own),
+        );
+        let state = insist(&env, || member.first_state(&opened.state)).await?;
+        keep_members(&mut opened, state, own);
+        let host = Arc::new(ClusterHost {
+            start: self,
+            member: member.clone(),
+            pool: OnceLock::new(),
+            opening: Mutex::default(),
+        });
+        let settings = PoolSettings {
+            segments: segment_settings(&host.start.shape),
+            rebuild_delay: Duration::from_millis(host.start.shape.rebuild_delay_ms),
+            rebuild_bytes_per_second: 0,
+            scrub_bytes_per_second: 0,
+        };
+        let truth = Arc::new(MapTruth::new(map, own));
+        let pool = Pool::new(env.clone(), settings, host.clone(), truth, opened);
+        // Only here.
+        let _ = host.pool.set(Arc::downgrade(&pool));
+        pool.publish();
+        let server = Server::new(
+            env.clone(),
+            identity,
+            ServeSettings::default(),
+            Arc::new(OwnDisks(Arc::downgrade(&pool))),
+            member.peers.clone(),
+        );
+        let spawner = env.spawner.clone();
+        let listener = Arc::new(move |connection| {
+            let server = server.clone();
+            let serving = async move {
+                let ended = server.serve(connection).await;
+                tracing::debug!(?ended, "a connection ended");
+            };
+            spawner.spawn("serving", Box::pin(serving));
+        });
+        host.start.net.listen(own, listener);
+        member.start(&pool);
+        pool.remove_deleted_volumes_later();
+        // Twice: the second one says that the first is there.
+        pool.renew().await;
+        pool.renew().await;
+        cairn_pool::executor::tend(&pool);
+        Ok(Process { pool, member })
+    }
+
+    async fn map(&self) -> Result<ClusterMap, String> {
+        let (env, seen) = (&self.env, &self.high_water);
+        let coordinator = || self.coordinator.clone();
+        if self.is_new && self.index == 0 {
+            let id = ClusterId(CLUSTER.0);
+            return insist(env, || {
+                ClusterMap::create_cluster(coordinator(), env.clone(), id, NAME, seen.clone())
+            })
+            .await;
+        }
+        insist(env, || {
+            ClusterMap::open(coordinator(), env.clone(), NAME, seen.clone())
+        })
+        .await
+    }
+
+    async fn add_to(&self, map: &ClusterMap, state: &PoolState) -> Result<(), String> {
+        let own = node_id(self.index);
+        let record = NodeRecord {
+            id: own,
+            name: format!("n{}", self.index),
+            internal_address: format!("node{}:7400", self.index),
+            external_address: format!("node{}", self.index),
+            versions: VersionRange {
+                oldest: 1,
+                newest: 1,
+            },
+            joined: self.env.clock.now(),
+        };
+        insist(&self.env, || map.add_node(&record)).await?;
+        for disk in &state.disks {
+            let record = DiskRecord {
+                id: disk.id,
+                node: own,
+                label: disk.label.clone(),
+                role: DiskRole::Both,
+                draining: false,
+                replaced: false,
+                added: disk.added,
+            };
+            insist(&self.env, || map.add_disk(&record)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// As `cairn-node` does it: the cluster's state is the pool's; members that this node did not find are missing.
+fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
+    let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
+    opened.disks.retain(|disk| is_member(disk.id()));
+    opened.missing.retain(|missing| is_member(missing.disk.id));
+    let is_known = |id: DiskId| {
+        opened.disks.iter().any(|disk| disk.id() == id)
+            || opened.missing.iter().any(|missing| missing.disk.id == id)
+    };
+    let lost = state.disks.iter();
+    let lost = lost.filter(|disk| disk.node == own && !is_known(disk.id));
+    let lost: Vec<Missing> = lost
+        .map(|disk| Missing {
+            disk: disk.clone(),
+            why: "it was not found".to_owned(),
+        })
+        .collect();
+    opened.missing.extend(lost);
+    opened.state = state;
+    opened.is_whole = true;
+}
+
+fn segment_settings(shape: &Shape) -> SegmentSettings {
+    SegmentSettings {
+        shard_len_bytes: shape.space.shard_kib << 10,
+        shard_len_bytes_min: shape.space.shard_kib << 10,
+        cache_bytes: shape.cache_kib << 10,
+        ..SegmentSettings::default()
+    }
+}
+
+struct OwnDisks(Weak<Pool>);
+
+impl Served for OwnDisks {
+    fn disks(&self) -> Vec<Arc<dyn ShardService>> {
+        let pool = self.0.upgrade();
+        let disks = pool.map_or_else(Vec::new, |pool| pool.disks());
+        disks.into_iter().map(|disk| disk as _).collect()
+    }
+}
+
+/// What the pool asks of the program, which tells of each opening of the volume.
+struct ClusterHost {
+    start: Start,
+    member: Arc<ClusterMember>,
+    pool: OnceLock<Weak<Pool>>,
+    /// That was told of last.
+    opening: Mutex<Option<[u8; 8]>>,
+}
+
+impl Host for ClusterHost {
+    fn meta_settings(&self, _volume: &PoolVolume, copies: usize, _count: usize) -> MetaSettings {
+        meta_settings(&self.start.shape, copies)
+    }
+
+    fn fs_settings(&self, _volume: &PoolVolume, _count: usize) -> FsSettings {
+        fs_settings(&self.start.env, &self.start.shape)
+    }
+
+    fn publish(&self, _state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
+        let Some(VolumeService::Serving(fs)) = volumes.get(&VOLUME) else {
+            return;
+        };
+        let opening = Some(fs.write_verifier());
+        if std::mem::replace(&mut *self.opening.lock(), opening) == opening {
+            return;
+        }
+        let (member, pool) = (self.member.clone(), self.pool.get().cloned());
+        let serves = fs.clone();
+        // As the edges ask, when an answer is ready.
+        let may_answer = move || member.lease_is_valid() && is_served(pool.as_ref(), &serves);
+        let start = &self.start;
+        start
+            .terms
+            .opened(start.index, &start.env, fs.clone(), Box::new(may_answer));
+    }
+
+    fn seats(&self) -> Option<Arc<dyn Seats>> {
+        Some(self.member.clone())
+    }
+}
+
+/// Whether this opening of the volume is the one that the pool serves.
+fn is_served(pool: Option<&Weak<Pool>>, fs: &Fs) -> bool {
+    let pool = pool.and_then(Weak::upgrade);
+    let served = pool.and_then(|pool| pool.service(VOLUME));
+    matches!(served, Some(VolumeService::Serving(now)) if now.write_verifier() == fs.write_verifier())
+}

@@ -1,0 +1,409 @@
+//! Scenarios of a cluster: everything that a run depends on, as plain data that follows from a seed.
+//!
+//! Owns: what is drawn, with which chances, and that it stays within what a cluster promises to survive.
+//! Must not know: how it is played.
+
+use cairn_testkit::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::terms::Load;
+use crate::exec::Picking;
+use crate::scenario::{Keep, Protection, Shape, Space, Trouble};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterScenario {
+    pub seed: u64,
+    pub node_count: usize,
+    pub disks_per_node: usize,
+    pub shape: Shape,
+    pub load: Load,
+    /// The clock of each node: seconds in a million of the world's.
+    pub rates: Vec<u32>,
+    /// From when the volume is served first.
+    pub events: Vec<Event>,
+    pub end: Ending,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    pub at_ms: u64,
+    pub what: What,
+}
+
+/// Whom something happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    /// Whoever owns the volume then.
+    Owner,
+    /// So many nodes behind the owner, which goes round.
+    Behind(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The power goes, and nobody hears that connections end; or the process is killed.
+    Crash {
+        who: Who,
+        keep: Keep,
+        with_power: bool,
+        down_ms: u64,
+    },
+    /// The process is suspended, and its clock goes on; or the machine is.
+    Pause {
+        who: Who,
+        machine: bool,
+        ms: u64,
+    },
+    /// Nothing gets from a node to another, or both ways.
+    Cut {
+        who: Who,
+        from: usize,
+        both: bool,
+        ms: u64,
+    },
+    /// Nothing gets to any node, or from any.
+    CutOff {
+        who: Who,
+        hears: bool,
+        is_heard: bool,
+        ms: u64,
+    },
+    /// All connections of two nodes break.
+    Break {
+        who: Who,
+        other: usize,
+    },
+    /// All that a node sends and is sent is late.
+    Slow {
+        who: Who,
+        by_ms: u64,
+        ms: u64,
+    },
+    /// A node is refused by etcd.
+    EtcdAway {
+        who: Who,
+        ms: u64,
+    },
+    /// What a node asks of etcd is late, and so are the answers; some are lost.
+    EtcdLate {
+        who: Who,
+        by_ms: u64,
+        ms: u64,
+    },
+    /// Nobody gets an answer from etcd.
+    EtcdStops {
+        ms: u64,
+    },
+    /// The next things that a node asks of etcd are done, or not, and nobody tells.
+    EtcdUnknown {
+        who: Who,
+        done: bool,
+        count: u32,
+    },
+    /// etcd ends a node's lease.
+    LoseLease {
+        who: Who,
+    },
+    ClockJump {
+        who: Who,
+        seconds: i64,
+    },
+    /// A disk gives only errors for a while.
+    DiskDead {
+        who: Who,
+        pick: u64,
+        ms: u64,
+    },
+    /// Some operations of a disk fail.
+    DiskErrors {
+        who: Who,
+        pick: u64,
+        times: u64,
+    },
+    /// A disk takes long for some operations.
+    DiskSlow {
+        who: Who,
+        pick: u64,
+        by_ms: u64,
+        times: u64,
+    },
+    /// An operator moves the volume.
+    Give,
+}
+
+impl What {
+    pub fn name(&self) -> &'static str {
+        match self {
+            What::Crash {
+                with_power: true, ..
+            } => "crash_power",
+            What::Crash { .. } => "crash_process",
+            What::Pause { machine: true, .. } => "suspend",
+            What::Pause { .. } => "pause",
+            What::Cut { both: true, .. } => "cut_both",
+            What::Cut { .. } => "cut_one_way",
+            What::CutOff {
+                hears: false,
+                is_heard: false,
+                ..
+            } => "cut_off",
+            What::CutOff { .. } => "cut_off_one_way",
+            What::Break { .. } => "break",
+            What::Slow { .. } => "slow",
+            What::EtcdAway { .. } => "etcd_away",
+            What::EtcdLate { .. } => "etcd_late",
+            What::EtcdStops { .. } => "etcd_stops",
+            What::EtcdUnknown { .. } => "etcd_unknown",
+            What::LoseLease { .. } => "lose_lease",
+            What::ClockJump { .. } => "clock_jump",
+            What::DiskDead { .. } => "disk_dead",
+            What::DiskErrors { .. } => "disk_errors",
+            What::DiskSlow { .. } => "disk_slow",
+            What::Give => "give",
+        }
+    }
+
+    pub const NAMES: [&str; 20] = [
+        "crash_power",
+        "crash_process",
+        "suspend",
+        "pause",
+        "cut_both",
+        "cut_one_way",
+        "cut_off",
+        "cut_off_one_way",
+        "break",
+        "slow",
+        "etcd_away",
+        "etcd_late",
+        "etcd_stops",
+        "etcd_unknown",
+        "lose_lease",
+        "clock_jump",
+        "disk_dead",
+        "disk_errors",
+        "disk_slow",
+        "give",
+    ];
+}
+
+/// What happens when all is well again, before the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The owner closes the volume, and another takes it.
+    Give,
+    /// The owner loses its power.
+    CrashOwner,
+    /// All nodes lose their power at once, and come back.
+    CrashAll,
+    /// Nodes are lost for good, with all that they have; the owner is one of them, or not.
+    Lose { count: usize, owner: bool },
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.below(choices.len() as u64) as usize]
+}
+
+impl ClusterScenario {
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x0c10_57e2_0a11_2026);
+        let node_count = one_of(&mut rng, &[3, 3, 4, 4, 5, 6]);
+        let disks_per_node = one_of(&mut rng, &[1, 1, 2]);
+        let shape = draw_shape(&mut rng, node_count * disks_per_node);
+        let load = Load {
+            client_count: 1 + rng.below(4) as u32,
+            op_count: 400,
+            pause_ms_max: one_of(&mut rng, &[50, 200, 600]),
+        };
+        let is_steady = rng.coin();
+        let rates = (0..node_count)
+            .map(|_| match is_steady {
+                true => 1_000_000,
+                // Two of them differ by less than what a lease allows for.
+                false => 980_000 + rng.below(40_000) as u32,
+            })
+            .collect();
+        let events = draw_events(&mut rng, node_count);
+        let lose = if node_count == 3 { 1 } else { 2 };
+        let end = match rng.below(8) {
+            0 => Ending::Give,
+            1 => Ending::CrashOwner,
+            2 => Ending::CrashAll,
+            _ => Ending::Lose {
+                count: lose,
+                owner: rng.below(4) != 0,
+            },
+        };
+        Self {
+            seed,
+            node_count,
+            disks_per_node,
+            shape,
+            load,
+            rates,
+            events,
+            end,
+        }
+    }
+}
+
+fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
+    let log_file_kib = one_of(rng, &[64, 128, 512]);
+    Shape {
+        trouble: Trouble::Errors,
+        disk_count,
+        disk_mib: 1024,
+        protection: Protection::Default,
+        small_records: rng.coin(),
+        compress: rng.coin(),
+        dirty_kib: one_of(rng, &[256, 2048]),
+        log_file_kib,
+        log_kib_max: log_file_kib * one_of(rng, &[2, 4, 16]),
+        cache_kib: one_of(rng, &[0, 1024]),
+        client_count: 0,
+        picking: one_of(rng, &[Picking::Uniform, Picking::Priority]),
+        has_threads: rng.coin(),
+        is_data_heavy: rng.below(4) == 0,
+        is_paced: true,
+        bad_disks: Vec::new(),
+        is_uneven: rng.below(3) == 0,
+        has_owners: true,
+        forgets_starts: rng.below(4) == 0,
+        rebuild_delay_ms: one_of(rng, &[5_000, 30_000, 600_000]),
+        takes_snapshots: false,
+        space: Space {
+            shard_kib: one_of(rng, &[256, 1024]),
+            recycled_files_max: one_of(rng, &[0, 4]),
+            gc_interval_ms: one_of(rng, &[500, 3000]),
+            gc_garbage_percent: 25,
+            gc_is_lazy: false,
+            gc_seal_idle_ms: one_of(rng, &[500, 10_000]),
+            is_overwriting: rng.coin(),
+        },
+    }
+}
+
+fn draw_events(rng: &mut Rng, node_count: usize) -> Vec<Event> {
+    let count = 2 + rng.below(9);
+    // A run leans to some kinds, so that they meet.
+    let lean: Vec<u64> = (0..3).map(|_| rng.below(20)).collect();
+    let mut at_ms = 0;
+    let mut events: Vec<Event> = (0..count)
+        .map(|_| {
+            at_ms += match rng.below(4) {
+                0 => rng.below(400),
+                1 => rng.below(3000),
+                _ => rng.below(9000),
+            };
+            let kind = match rng.coin() {
+                true => one_of(rng, &lean),
+                false => rng.below(20),
+            };
+            Event {
+                at_ms,
+                what: draw_what(rng, kind, node_count),
+            }
+        })
+        .collect();
+    events.sort_by_key(|event| event.at_ms);
+    events
+}
+
+fn draw_what(rng: &mut Rng, kind: u64, node_count: usize) -> What {
+    let others = node_count as u64 - 1;
+    let who = match rng.below(2) {
+        0 => Who::Owner,
+        _ => Who::Behind(1 + rng.below(others) as usize),
+    };
+    let from = 1 + rng.below(others) as usize;
+    let short_ms = 100 + rng.below(3000);
+    let long_ms = 1000 + rng.below(12_000);
+    let ms = if rng.coin() { short_ms } else { long_ms };
+    let keep = one_of(rng, &[Keep::Nothing, Keep::Everything, Keep::Random]);
+    let pick = rng.u64();
+    match kind {
+        0..3 => What::Crash {
+            who,
+            keep,
+            with_power: true,
+            down_ms: long_ms,
+        },
+        3 => What::Crash {
+            who,
+            keep: Keep::Everything,
+            with_power: false,
+            down_ms: short_ms,
+        },
+        4 => What::Pause {
+            who,
+            machine: true,
+            ms,
+        },
+        5 | 6 => What::Pause {
+            who,
+            machine: false,
+            ms,
+        },
+        7 => What::Cut {
+            who,
+            from,
+            both: rng.coin(),
+            ms,
+        },
+        8 | 9 => {
+            let (hears, is_heard) = one_of(rng, &[(false, false), (true, false), (false, true)]);
+            What::CutOff {
+                who,
+                hears,
+                is_heard,
+                ms,
+            }
+        }
+        10 => What::Break { who, other: from },
+        11 => What::Slow {
+            who,
+            by_ms: one_of(rng, &[20, 300, 700, 1500]),
+            ms,
+        },
+        12 => What::EtcdAway { who, ms },
+        13 => What::EtcdLate {
+            who,
+            by_ms: one_of(rng, &[100, 1000, 3000]),
+            ms,
+        },
+        14 => match rng.coin() {
+            true => What::EtcdStops { ms },
+            false => What::EtcdUnknown {
+                who,
+                done: rng.coin(),
+                count: 1 + rng.below(3) as u32,
+            },
+        },
+        15 => What::LoseLease { who },
+        16 => match rng.below(3) {
+            0 => What::ClockJump {
+                who,
+                seconds: rng.below(7200) as i64 - 3600,
+            },
+            _ => What::Give,
+        },
+        17 => What::DiskDead { who, pick, ms },
+        18 => What::DiskErrors {
+            who,
+            pick,
+            times: 1 + rng.below(6),
+        },
+        _ => What::DiskSlow {
+            who,
+            pick,
+            by_ms: one_of(rng, &[200, 700, 3000]),
+            times: 1 + rng.below(8),
+        },
+    }
+}

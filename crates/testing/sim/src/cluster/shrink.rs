@@ -1,0 +1,50 @@
+//! Makes a failing scenario smaller.
+//!
+//! Owns: what is tried to leave out. Must not know: what is wrong.
+
+use super::{ClusterScenario, run};
+use crate::run::Verdict;
+
+/// Leaves out what is not needed for a failure, with so many runs at most.
+pub fn shrink(scenario: &ClusterScenario, runs_max: usize) -> (ClusterScenario, Verdict) {
+    let mut best = scenario.clone();
+    let mut verdict = run(&best).verdict;
+    let mut runs = 1;
+    let mut is_smaller = true;
+    while is_smaller && runs < runs_max {
+        is_smaller = false;
+        for candidate in smaller(&best) {
+            if runs >= runs_max {
+                break;
+            }
+            runs += 1;
+            let found = run(&candidate).verdict;
+            if found.is_failed() {
+                (best, verdict, is_smaller) = (candidate, found, true);
+                break;
+            }
+        }
+    }
+    (best, verdict)
+}
+
+fn smaller(scenario: &ClusterScenario) -> Vec<ClusterScenario> {
+    let mut all = Vec::new();
+    let mut push = |change: &dyn Fn(&mut ClusterScenario)| {
+        let mut changed = scenario.clone();
+        change(&mut changed);
+        if changed != *scenario {
+            all.push(changed);
+        }
+    };
+    let count = scenario.events.len();
+    push(&|it| it.events.truncate(count / 2));
+    for index in (0..count).rev() {
+        push(&|it| drop(it.events.remove(index)));
+    }
+    push(&|it| it.load.client_count = 1);
+    push(&|it| it.disks_per_node = 1);
+    push(&|it| it.rates.fill(1_000_000));
+    push(&|it| it.load.op_count /= 2);
+    all
+}

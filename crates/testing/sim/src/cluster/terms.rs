@@ -1,0 +1,410 @@
+//! The owners of the volume, one after the other, and whether what each has and answers is right.
+//!
+//! Owns: which opening of the volume is the newest, what the model knows when it begins, the judgement of what it has, its
+//! clients, and whether answers of earlier owners were right.
+//! Must not know: why the volume changed its owner, what happens to nodes.
+//!
+//! A new owner has what a crash of the one before may leave: all that was answered, in order, each change whole. The
+//! earlier one and its clients go on with a model of their own. Whatever it still answers as done must be in what the new
+//! one found, and from the moment on when another serves it may tell nobody what it only looked up.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use cairn_base::Epoch;
+use cairn_base::env::Env;
+use cairn_fs::Fs;
+use cairn_meta::Key;
+use cairn_testkit::Rng;
+use parking_lot::Mutex;
+
+use crate::check;
+use crate::client::{self, Client};
+use crate::model::Model;
+use crate::scenario::Shape;
+use crate::serving::Serving;
+use crate::tree::Found;
+use crate::world::{ROOT_INO, read_everything};
+
+/// What cannot be read yet, for too many nodes are away, is read again after so long.
+const READ_PAUSE: Duration = Duration::from_millis(700);
+
+/// How busy clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    pub client_count: u32,
+    /// Operations of each client, of each owner.
+    pub op_count: u32,
+    pub pause_ms_max: u64,
+}
+
+#[derive(Default)]
+pub struct TermCounts {
+    pub openings: AtomicU64,
+    /// Of those, that were served when a later one was already.
+    pub late_openings: AtomicU64,
+    pub judged: AtomicU64,
+    pub verified_bytes: AtomicU64,
+    pub lost_changes: AtomicU64,
+    pub lost_writes: AtomicU64,
+    pub ops: AtomicU64,
+    pub ops_refused: AtomicU64,
+    /// Operations that earlier owners answered as done while a later one served, and that it has.
+    pub late_answers: AtomicU64,
+}
+
+pub struct Terms {
+    shape: Shape,
+    load: Load,
+    state: Mutex<State>,
+    is_over: AtomicBool,
+    pub counts: TermCounts,
+}
+
+struct State {
+    terms: Vec<Arc<OneTerm>>,
+    epoch_last: Epoch,
+    verifiers: Vec<[u8; 8]>,
+    failure: Option<String>,
+    /// Why the newest cannot be read.
+    problem: String,
+    rng: Rng,
+}
+
+/// One opening of the volume.
+pub struct OneTerm {
+    pub number: usize,
+    pub node: usize,
+    pub fs: Fs,
+    pub epoch: Epoch,
+    may_answer: Box<dyn Fn() -> bool + Send + Sync>,
+    terms: Weak<Terms>,
+    life: OnceLock<Arc<client::Life>>,
+    /// Another one serves.
+    has_successor: AtomicBool,
+    /// What that one had.
+    found_after: Mutex<Option<Arc<Found>>>,
+    is_judged: AtomicBool,
+}
+
+impl Terms {
+    pub fn new(shape: Shape, load: Load, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            shape,
+            load,
+            state: Mutex::new(State {
+                terms: Vec::new(),
+                epoch_last: Epoch(0),
+                verifiers: Vec::new(),
+                failure: None,
+                problem: String::new(),
+                rng: Rng::new(seed),
+            }),
+            is_over: AtomicBool::new(false),
+            counts: TermCounts::default(),
+        })
+    }
+
+    pub fn fail(&self, what: impl Into<String>) {
+        self.state.lock().failure.get_or_insert(what.into());
+    }
+
+    pub fn failure(&self) -> Option<String> {
+        let (failure, terms) = {
+            let state = self.state.lock();
+            (state.failure.clone(), state.terms.clone())
+        };
+        let of_clients = terms.iter().find_map(|term| {
+            let failure = term.life.get()?.failure.lock().clone()?;
+            Some(format!("{}: {failure}", term.name()))
+        });
+        failure.or(of_clients)
+    }
+
+    /// Clients begin nothing any more.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// The newest, once what it has was judged.
+    pub fn current(&self) -> Option<Arc<OneTerm>> {
+        let state = self.state.lock();
+        let newest = state.terms.last()?;
+        newest
+            .is_judged
+            .load(Ordering::Relaxed)
+            .then(|| newest.clone())
+    }
+
+    pub fn note_ops(&self) {
+        for term in &self.state.lock().terms {
+            let Some(life) = term.life.get() else {
+                continue;
+            };
+            let begun = u64::from(life.ops_begun.load(Ordering::Relaxed));
+            let refused = life.ops_refused.load(Ordering::Relaxed);
+            self.counts.ops.fetch_add(begun, Ordering::Relaxed);
+            self.counts
+                .ops_refused
+                .fetch_add(refused, Ordering::Relaxed);
+        }
+    }
+
+    /// A node serves the volume from now on.
+    pub fn opened(
+        self: &Arc<Self>,
+        node: usize,
+        env: &Env,
+        fs: Fs,
+        may_answer: Box<dyn Fn() -> bool + Send + Sync>,
+    ) {
+        let epoch = fs.meta().epoch();
+        self.counts.openings.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        tracing::info!(node, %epoch, "OPENED");
+        if state.verifiers.contains(&fs.write_verifier()) {
+            state.failure.get_or_insert(format!(
+                "node {node} serves with the write verifier of an earlier opening"
+            ));
+        }
+        state.verifiers.push(fs.write_verifier());
+        if epoch == state.epoch_last {
+            state
+                .failure
+                .get_or_insert(format!("node {node} serves in {epoch}, as another did"));
+            return;
+        }
+        if epoch < state.epoch_last {
+            self.counts.late_openings.fetch_add(1, Ordering::Relaxed);
+            drop(state);
+            if may_answer() {
+                self.fail(format!(
+                    "node {node} answers in {epoch}, after a later owner"
+                ));
+            }
+            return;
+        }
+        state.epoch_last = epoch;
+        let model = match state.terms.last().and_then(|term| term.life.get()) {
+            Some(life) => life.model.lock().clone(),
+            None => Model::new(),
+        };
+        for term in &state.terms {
+            term.has_successor.store(true, Ordering::Relaxed);
+        }
+        let term = Arc::new(OneTerm {
+            number: state.terms.len(),
+            node,
+            fs,
+            epoch,
+            may_answer,
+            terms: Arc::downgrade(self),
+            life: OnceLock::new(),
+            has_successor: AtomicBool::new(false),
+            found_after: Mutex::default(),
+            is_judged: AtomicBool::new(false),
+        });
+        let life = Arc::new(client::Life {
+            model: Arc::new(Mutex::new(model)),
+            serving: Serving::default(),
+            shape: self.shape.clone(),
+            failure: Mutex::default(),
+            ops_begun: AtomicU32::new(0),
+            ops_refused: AtomicU64::new(0),
+            changes_refused: AtomicU64::new(0),
+            clients_left: AtomicU32::new(self.load.client_count),
+            snapshots: Arc::default(),
+            waiting: Mutex::default(),
+            op_waiting: Mutex::default(),
+            term: Some(Arc::new(TermOf(Arc::downgrade(&term)))),
+        });
+        // Only here.
+        let _ = term.life.set(life);
+        state.terms.push(term.clone());
+        let seed = state.rng.u64();
+        drop(state);
+        let work = Arc::clone(self).run(term, env.clone(), seed);
+        env.spawner.spawn("term", Box::pin(work));
+    }
+
+    async fn run(self: Arc<Self>, term: Arc<OneTerm>, env: Env, seed: u64) {
+        match self.judge(&term, &env).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.fail(format!("{}: {error}", term.name())),
+        }
+        let Some(life) = term.life.get() else { return };
+        life.serving.put(term.fs.clone());
+        let mut rng = Rng::new(seed);
+        for _ in 0..self.load.client_count {
+            let seed = rng.u64();
+            let client = Client {
+                life: life.clone(),
+                fs: term.fs.clone(),
+                env: env.clone(),
+                rng: Rng::new(seed),
+                more: Rng::new(seed ^ 0x3c9b_11f7),
+            };
+            let work = client.run(self.load.op_count, self.load.pause_ms_max);
+            env.spawner.spawn("client", Box::pin(work));
+        }
+    }
+
+    /// Looks at all that a new owner has; false if it owns the volume no more.
+    async fn judge(&self, term: &Arc<OneTerm>, env: &Env) -> Result<bool, String> {
+        let Some(life) = term.life.get() else {
+            return Ok(false);
+        };
+        let found = loop {
+            if !term.is_newest() || term.has_stopped() {
+                return Ok(false);
+            }
+            match read_everything(&term.fs, false).await {
+                Ok(found) => break found,
+                // More nodes may be away than a volume bears; at the end of a run none is.
+                Err(error) => self.state.lock().problem = error,
+            }
+            env.clock.sleep(READ_PAUSE).await;
+        };
+        let counted = check::recount(env, term.fs.meta()).await;
+        if !term.is_newest() || term.has_stopped() {
+            return Ok(false);
+        }
+        counted?;
+        {
+            let mut model = life.model.lock();
+            let judged = model.judge(&found)?;
+            let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+            add(&self.counts.judged, 1);
+            add(&self.counts.verified_bytes, found.file_bytes());
+            add(&self.counts.lost_changes, judged.lost_changes as u64);
+            add(&self.counts.lost_writes, judged.lost_writes as u64);
+            model.rebase(judged);
+        }
+        let found = Arc::new(found);
+        let earlier: Vec<Arc<OneTerm>> = self.state.lock().terms[..term.number].to_vec();
+        for earlier in earlier {
+            earlier.followed_by(&found)?;
+        }
+        term.is_judged.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Resolves when the clients of the newest owner are done.
+    pub async fn idle(&self, term: &OneTerm) {
+        let Some(life) = term.life.get() else { return };
+        life.clients_done().await;
+    }
+
+    /// The node of the newest.
+    pub fn newest_node(&self) -> Option<usize> {
+        self.state.lock().terms.last().map(|term| term.node)
+    }
+
+    /// Why what the newest has is not judged.
+    pub fn problem(&self) -> String {
+        self.state.lock().problem.clone()
+    }
+
+    /// Lets go of all openings.
+    pub fn forget(&self) {
+        let terms = std::mem::take(&mut self.state.lock().terms);
+        drop(terms);
+    }
+}
+
+impl OneTerm {
+    fn name(&self) -> String {
+        format!("owner {} (node {}, {})", self.number, self.node, self.epoch)
+    }
+
+    pub fn is_newest(&self) -> bool {
+        !self.has_successor.load(Ordering::Relaxed)
+    }
+
+    pub fn answers(&self) -> bool {
+        self.is_newest() && (self.may_answer)() && !self.has_stopped()
+    }
+
+    fn has_stopped(&self) -> bool {
+        let key = Key::inode(ROOT_INO);
+        self.fs.meta().live().get(&key).is_err()
+    }
+
+    /// A later owner had this when it began. Only the first one counts: what later ones have rests on it.
+    fn followed_by(&self, found: &Arc<Found>) -> Result<(), String> {
+        {
+            let mut found_after = self.found_after.lock();
+            if found_after.is_some() {
+                return Ok(());
+            }
+            *found_after = Some(found.clone());
+        }
+        self.check_answers()
+    }
+
+    /// All that this owner answered is in what the next one had.
+    fn check_answers(&self) -> Result<(), String> {
+        let Some(found) = self.found_after.lock().clone() else {
+            return Ok(());
+        };
+        let Some(life) = self.life.get() else {
+            return Ok(());
+        };
+        let judged = life.model.lock().judge(&found);
+        judged.map(drop).map_err(|error| {
+            format!(
+                "{} answered what the next owner does not have: {error}",
+                self.name()
+            )
+        })
+    }
+}
+
+/// As its clients have it, which do not keep it.
+struct TermOf(Weak<OneTerm>);
+
+impl client::Term for TermOf {
+    fn may_answer(&self) -> bool {
+        self.0.upgrade().is_some_and(|term| term.may_tell())
+    }
+
+    fn answered(&self) {
+        if let Some(term) = self.0.upgrade() {
+            term.answered();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let terms = self.0.upgrade().and_then(|term| term.terms.upgrade());
+        terms.is_none_or(|terms| terms.is_over.load(Ordering::Relaxed))
+    }
+}
+
+impl OneTerm {
+    fn may_tell(&self) -> bool {
+        let may = (self.may_answer)();
+        if may
+            && !self.is_newest()
+            && let Some(terms) = self.terms.upgrade()
+        {
+            terms.fail(format!("{} answers after a later one", self.name()));
+        }
+        may
+    }
+
+    fn answered(&self) {
+        if self.is_newest() {
+            return;
+        }
+        let Some(terms) = self.terms.upgrade() else {
+            return;
+        };
+        terms.counts.late_answers.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.check_answers() {
+            terms.fail(error);
+        }
+    }
+}

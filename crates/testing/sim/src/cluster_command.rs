@@ -1,0 +1,202 @@
+//! The commands that simulate clusters.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use cairn_sim::Verdict;
+use cairn_sim::cluster::{ClusterScenario, Counts, Report, What, run, shrink};
+use clap::{Args, Subcommand};
+use parking_lot::Mutex;
+
+/// In so many seeds, and more, each kind of thing happens.
+const KINDS_SEEDS_MIN: u64 = 500;
+
+#[derive(Subcommand)]
+pub enum ClusterWhat {
+    /// Run seeds; the exit status is 1 if one fails, and its scenario is printed.
+    Run(ClusterRun),
+    /// Print the scenario of a seed, as `--scenario` takes it.
+    Show { seed: u64 },
+    /// Show that bugs that are planted in what clusters need are found, and after how many seeds.
+    #[cfg(feature = "planted-bugs")]
+    Bite(crate::Bite),
+}
+
+#[derive(Args)]
+pub struct ClusterRun {
+    /// Run this seed only, twice: the trace must be the same.
+    #[arg(long, conflicts_with_all = ["seeds", "scenario"])]
+    seed: Option<u64>,
+    /// Run so many seeds.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// Begin no seed after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The first seed; by default one that nobody chose.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Run the scenario in this file (JSON).
+    #[arg(long)]
+    scenario: Option<PathBuf>,
+    /// Make a failing scenario smaller before it is printed.
+    #[arg(long)]
+    shrink: bool,
+    /// Threads; each runs seeds of its own.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Go on after a failure.
+    #[arg(long)]
+    keep_going: bool,
+    /// Print a line for each seed.
+    #[arg(long)]
+    verbose: bool,
+    /// Print what the engine logs.
+    #[arg(long)]
+    log: bool,
+}
+
+pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
+    match what {
+        ClusterWhat::Run(args) => run_seeds(args),
+        ClusterWhat::Show { seed } => {
+            let scenario = ClusterScenario::from_seed(*seed);
+            println!("{}", serde_json::to_string_pretty(&scenario)?);
+            Ok(())
+        }
+        #[cfg(feature = "planted-bugs")]
+        ClusterWhat::Bite(args) => {
+            let bugs = cairn_base::planted::Bug::CLUSTER;
+            crate::bite(args, bugs, &|seed| {
+                run(&ClusterScenario::from_seed(seed)).verdict
+            })
+        }
+    }
+}
+
+fn run_seeds(args: &ClusterRun) -> anyhow::Result<()> {
+    crate::log_or_be_quiet(args.log);
+    if let Some(path) = &args.scenario {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the scenario {}", path.display()))?;
+        let scenario: ClusterScenario = serde_json::from_str(&text)
+            .with_context(|| format!("the scenario {} makes no sense", path.display()))?;
+        return one(&scenario, args);
+    }
+    match args.seed {
+        Some(seed) => one(&ClusterScenario::from_seed(seed), args),
+        None => many(args),
+    }
+}
+
+fn one(scenario: &ClusterScenario, args: &ClusterRun) -> anyhow::Result<()> {
+    let report = run(scenario);
+    println!("{}", line(scenario.seed, &report));
+    println!("{:#?}", report.counts);
+    if report.verdict.is_failed() {
+        explain(scenario, &report, args)?;
+        bail!("the scenario of seed {} failed", scenario.seed);
+    }
+    let again = run(scenario).trace;
+    if again != report.trace {
+        bail!(
+            "the same seed gave another trace: {again:016x}, not {:016x}",
+            report.trace
+        );
+    }
+    Ok(())
+}
+
+/// Prints all that is needed to see a failure again.
+fn explain(scenario: &ClusterScenario, report: &Report, args: &ClusterRun) -> anyhow::Result<()> {
+    let (mut scenario, mut verdict) = (scenario.clone(), report.verdict.clone());
+    if args.shrink {
+        (scenario, verdict) = shrink(&scenario, 60);
+        println!("made smaller: {verdict:?}");
+    }
+    println!("{}", serde_json::to_string(&scenario)?);
+    if let Verdict::Failed(text) = &verdict {
+        println!("FAILED seed {}: {text}", scenario.seed);
+    }
+    println!(
+        "again: cairn-sim cluster run --seed {} --shrink",
+        scenario.seed
+    );
+    Ok(())
+}
+
+fn line(seed: u64, report: &Report) -> String {
+    let verdict = match &report.verdict {
+        Verdict::Passed => "passed".to_owned(),
+        Verdict::Failed(text) => format!("FAILED: {text}"),
+    };
+    let counts = &report.counts;
+    format!(
+        "seed {seed} trace {:016x} steps {} owners {} ops {}: {verdict}",
+        report.trace, counts.steps, counts.judged, counts.ops
+    )
+}
+
+fn many(args: &ClusterRun) -> anyhow::Result<()> {
+    let from = args.from.unwrap_or_else(crate::fresh_seed);
+    let threads = args.threads.unwrap_or_else(|| {
+        std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+    });
+    let begun = Instant::now();
+    let until = args
+        .seconds
+        .map(|seconds| begun + Duration::from_secs(seconds));
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let total = Mutex::new((Counts::default(), 0u64, Vec::new()));
+    println!("seeds from {from} on, {threads} threads");
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            if nth >= args.seeds || until.is_some_and(|until| Instant::now() >= until) {
+                return;
+            }
+            let scenario = ClusterScenario::from_seed(from + nth);
+            let report = run(&scenario);
+            let mut total = total.lock();
+            total.0.add(&report.counts);
+            total.1 += 1;
+            if args.verbose || report.verdict.is_failed() {
+                println!("{}", line(from + nth, &report));
+            }
+            if report.verdict.is_failed() {
+                total.2.push(scenario);
+                if !args.keep_going {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (counts, seeds, failed) = total.into_inner();
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{counts:#?}");
+    println!(
+        "{seeds} clusters from {from} in {seconds:.1} s ({:.1}/s), {} failed",
+        seeds as f64 / seconds,
+        failed.len()
+    );
+    if let Some(scenario) = failed.first() {
+        explain(scenario, &run(scenario), args)?;
+        bail!("{} seeds failed", failed.len());
+    }
+    let missed: Vec<&str> = What::NAMES
+        .into_iter()
+        .filter(|name| !counts.events.contains_key(name))
+        .collect();
+    if !missed.is_empty() && seeds >= KINDS_SEEDS_MIN {
+        bail!("{seeds} seeds, and none of these ever happened: {missed:?}");
+    }
+    Ok(())
+}
