@@ -17,6 +17,7 @@ mod dev_cluster_args;
 mod disk;
 mod exit;
 mod export;
+mod freeze;
 mod host_plan;
 mod plan;
 mod plan_args;

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
+use crate::freeze::FreezeArgs;
 use crate::print::{self, Align, Column};
 use crate::status::duration;
 
@@ -20,6 +21,9 @@ pub enum SnapshotCommand {
     ///
     /// It has everything that clients were told is stable. Users find it in .snapshot/NAME of each directory.
     /// Volumes whose data belongs together are taken at one instant: `cairn snapshot create --group data,log before-upgrade`
+    ///
+    /// An application can stand still meanwhile: --before "fsfreeze -f /mnt/db" --after "fsfreeze -u /mnt/db". It goes on
+    /// in any case, also if this command is killed.
     Create(SnapshotCreateArgs),
     /// List the snapshots of a volume, oldest first
     List(SnapshotListArgs),
@@ -70,6 +74,8 @@ pub struct SnapshotCreateArgs {
     /// Several volumes of one node instead: each gets a snapshot of that name, all of one instant
     #[arg(long, value_name = "VOLUME,...", value_delimiter = ',')]
     pub group: Vec<VolumeName>,
+    #[command(flatten)]
+    pub freeze: FreezeArgs,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -124,12 +130,22 @@ pub struct SnapshotRenameArgs {
     pub view: ViewArgs,
 }
 
-fn create_group(group: &[VolumeName], name: &str, view: &ViewArgs) -> Result<(), Failure> {
+fn create_group(args: &SnapshotCreateArgs) -> Result<(), Failure> {
+    let (name, view) = (&args.first, &args.view);
     let create = GroupSnapshotCreate {
-        volumes: group.to_vec(),
-        name: name.to_owned(),
+        volumes: args.group.clone(),
+        name: name.clone(),
     };
-    let taken = access::client(&view.server)?.snapshot_create_group(&create)?;
+    let client = access::client(&view.server)?;
+    let taken = args.freeze.around(
+        || Ok(client.snapshot_create_group(&create)?),
+        || {
+            for volume in &args.group {
+                client.snapshot_delete(volume, name)?;
+            }
+            Ok(())
+        },
+    )?;
     if view.json {
         return print::json(&taken);
     }
@@ -143,13 +159,16 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
     match command {
         SnapshotCommand::Create(args) => {
             let Some(name) = &args.second else {
-                return create_group(&args.group, &args.first, &args.view);
+                return create_group(args);
             };
             let volume = args.first.parse::<VolumeName>();
             let volume = volume.map_err(|error| Failure::usage(error.to_string()))?;
             let create = SnapshotCreate { name: name.clone() };
             let client = access::client(&args.view.server)?;
-            let taken = client.snapshot_create(&volume, &create)?;
+            let taken = args.freeze.around(
+                || Ok(client.snapshot_create(&volume, &create)?),
+                || Ok(client.snapshot_delete(&volume, name)?),
+            )?;
             if args.view.json {
                 return print::json(&taken);
             }
