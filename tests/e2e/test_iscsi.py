@@ -128,6 +128,9 @@ class Iscsi(WorldTest):
             metrics = self.lun_world.metrics()
             self.assertEqual(metrics['cairn_lun_bytes_total{kind="write",lun="disk",volume="main"}'], 8 << 20)
             self.assertEqual(metrics["cairn_iscsi_sessions"], 1)
+            counted = metrics['cairn_lun_command_duration_seconds_count{kind="write",lun="disk",volume="main"}']
+            self.assertEqual(counted, metrics['cairn_lun_commands_total{kind="write",lun="disk",volume="main"}'])
+            self.assertGreaterEqual(counted, (8 << 20) // len(data))
             harness.wait_until(lambda: self.used_bytes() <= used - (8 << 20), 30, "the space of the hole")
 
     def test_a_full_pool_stops_writes_only_and_they_go_on_when_there_is_space(self):
