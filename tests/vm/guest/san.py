@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 REQUESTS = pathlib.Path(os.environ["REQUESTS"])
 GIVEN = json.loads(os.environ["GIVEN"])
@@ -22,7 +24,7 @@ CLONES_SECONDS_MAX = 400
 POLL_SECONDS = 0.2
 MOUNT = pathlib.Path("/mnt/lun")
 POSTGRES = next(iter(pathlib.Path("/usr/lib/postgresql").glob("*/bin")), None)
-TESTS = {}
+TESTS: dict[str, Callable[[], None]] = {}
 
 
 class Failed(Exception):
@@ -336,7 +338,7 @@ def postgres():
     begin()
     pg("pgbench", "--initialize", "--init-steps=dtGp", "--quiet", "--host=/tmp", "postgres")
     argv = [POSTGRES / "pgbench", "--no-vacuum", "--host=/tmp", "--client=3", "--transactions=120", "postgres"]
-    who = {"user": "postgres", "group": "postgres", "extra_groups": [], "cwd": "/tmp"}
+    who: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": [], "cwd": "/tmp"}
     bench = subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **who)
     for _ in range(2):
         time.sleep(2)
@@ -414,7 +416,7 @@ def stripe(kind, check):
     os.sync()
     before = digests(DEMO)
     lun_stop = pathlib.Path("/tmp/stop")
-    writer = subprocess.Popen([sys.executable, __file__, "write-journal", str(DEMO / "journal"), str(lun_stop)], stdout=subprocess.PIPE, text=True)
+    writer: Any = subprocess.Popen([sys.executable, __file__, "write-journal", str(DEMO / "journal"), str(lun_stop)], stdout=subprocess.PIPE, text=True)
     writer.stdout.readline()
     first = int(writer.stdout.readline())
     ask("snapshot")
