@@ -456,6 +456,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/luns/{volume}/{lun}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Gives a LUN that is offline the blocks and the size that it had in a snapshot of its volume, at once and without copying them. */
+        post: operations["lun_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nfs/mounts": {
         parameters: {
             query?: never;
@@ -625,6 +642,23 @@ export interface paths {
         post: operations["session_create"];
         /** Logs a browser out. */
         delete: operations["session_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes snapshots of several volumes at one instant: all of them or none. They are there, and durable, when this answers. */
+        post: operations["snapshot_create_group"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1086,6 +1120,23 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description Snapshots of several volumes to take at one instant. */
+        GroupSnapshotCreate: {
+            /** @description Of each snapshot. */
+            name: string;
+            /**
+             * @description All of them on the node that is asked; each once.
+             * @example [
+             *       "data",
+             *       "log"
+             *     ]
+             */
+            volumes: string[];
+        };
+        GroupSnapshotView: {
+            /** @description In the order in which their volumes were given. */
+            snapshots: components["schemas"]["SnapshotView"][];
+        };
         /**
          * @description How the pool is.
          * @enum {string}
@@ -1149,10 +1200,21 @@ export interface components {
         /** @description The initiators that a group is to have. */
         IgroupSet: {
             initiators: string[];
+            /**
+             * @description What runs on its hosts: linux, windows or vmware. LUNs of 512-byte blocks tell them of physical blocks of 4 KiB then, so
+             *     that what they make on a LUN is aligned.
+             * @example linux
+             */
+            os?: string | null;
         };
         IgroupView: {
             initiators: string[];
             name: string;
+            /**
+             * @description What runs on its hosts, if that was said.
+             * @example linux
+             */
+            os?: string | null;
             /** @example main */
             volume: string;
         };
@@ -1281,6 +1343,11 @@ export interface components {
             /** Format: int32 */
             number: number;
         };
+        /** @description What a LUN is to have again. */
+        LunRestore: {
+            /** @description The snapshot of the volume. */
+            snapshot: string;
+        };
         /** @description What to change about a LUN. */
         LunSet: {
             online?: boolean | null;
@@ -1301,6 +1368,8 @@ export interface components {
             naa: string;
             name: string;
             online: boolean;
+            /** @description Where hosts find the target, `ADDRESS:PORT` each, of all nodes; empty where iSCSI is not served yet. */
+            portals?: string[];
             read_only: boolean;
             /** Format: int64 */
             size_bytes: number;
@@ -1670,6 +1739,11 @@ export interface components {
             /** Format: int64 */
             begun_seconds: number;
             initiator: string;
+            /**
+             * Format: int32
+             * @description The number of the target port group through which it came: in a cluster each node has its own.
+             */
+            portal_group: number;
             /** @description None in a session that only asks which targets there are. */
             target?: string | null;
         };
@@ -4669,6 +4743,105 @@ export interface operations {
             };
         };
     };
+    lun_restore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+                lun: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LunRestore"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LunView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     mount_list: {
         parameters: {
             query?: never;
@@ -5422,6 +5595,102 @@ export interface operations {
             };
             /** @description no token, or not this server's */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    snapshot_create_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GroupSnapshotCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GroupSnapshotView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

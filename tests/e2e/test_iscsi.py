@@ -128,6 +128,9 @@ class Iscsi(WorldTest):
             metrics = self.lun_world.metrics()
             self.assertEqual(metrics['cairn_lun_bytes_total{kind="write",lun="disk",volume="main"}'], 8 << 20)
             self.assertEqual(metrics["cairn_iscsi_sessions"], 1)
+            counted = metrics['cairn_lun_command_duration_seconds_count{kind="write",lun="disk",volume="main"}']
+            self.assertEqual(counted, metrics['cairn_lun_commands_total{kind="write",lun="disk",volume="main"}'])
+            self.assertGreaterEqual(counted, (8 << 20) // len(data))
             harness.wait_until(lambda: self.used_bytes() <= used - (8 << 20), 30, "the space of the hole")
 
     def test_a_full_pool_stops_writes_only_and_they_go_on_when_there_is_space(self):
@@ -232,6 +235,153 @@ class Iscsi(WorldTest):
             self.assertEqual(session.read(8 << 20, 4096, lun=numbers["then"]), bytes(4096))
             self.assertEqual(session.read(0, len(new), lun=numbers["now"]), new)
             self.assertEqual(session.read(8 << 20, len(old), lun=numbers["now"]), old)
+
+    def test_a_lun_is_restored_from_a_snapshot(self):
+        self.lun_server()
+        old, new = content(1, 1 << 16), content(2, 1 << 16)
+        with self.session() as session:
+            session.write(0, old)
+            session.register(0x77)
+        before = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)
+        self.assertIn("has LUN main/disk", self.cairn("lun", "snapshot", "main/disk", "before").stdout)
+        refused = self.cairn("lun", "snapshot", "main/none", "x", check=False)
+        self.assertIn("no LUN none", refused.stderr)
+        self.cairn("lun", "resize", "main/disk", "--size", str(2 * LUN_BYTES))
+        with self.session() as session:
+            session.write(0, new)
+            session.write(LUN_BYTES, new)
+        restore = lambda *words: self.cairn("lun", "restore", "main/disk", "--snapshot", *words, check=False)
+        refused = restore("before")
+        self.assertEqual((refused.returncode, "is online" in refused.stderr), (4, True), refused.stderr)
+        self.cairn("lun", "offline", "main/disk")
+        self.assertIn("no snapshot never", restore("never").stderr)
+        self.cairn("lun", "create", "main/late", "--size", "1MiB")
+        self.cairn("lun", "offline", "main/late")
+        refused = self.cairn("lun", "restore", "main/late", "--snapshot", "before", check=False)
+        self.assertIn("has no LUN late", refused.stderr)
+        self.assertEqual(restore("before").returncode, 0)
+        self.cairn("lun", "online", "main/disk")
+        after = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)
+        for key in ("naa", "size_bytes", "maps", "target", "created_seconds"):
+            self.assertEqual(after[key], before[key], key)
+        self.cairn("snapshot", "delete", "main", "before")
+        for _ in range(2):
+            with self.session() as session:
+                self.assertEqual(session.size_bytes(), LUN_BYTES)
+                self.assertEqual(session.read(0, len(old)), old)
+            self.lun_world.kill()
+            self.lun_world.start()
+        # One that was made anew under the name is another one.
+        self.cairn("lun", "snapshot", "main/disk", "again")
+        self.cairn("lun", "delete", "main/disk", "--force", "--yes")
+        self.cairn("lun", "create", "main/disk", "--size", "1MiB")
+        self.cairn("lun", "offline", "main/disk")
+        self.assertIn("is another one", restore("again").stderr)
+
+    def test_a_snapshot_of_a_group_is_of_one_instant(self):
+        """A host writes each number to one LUN and, when that is answered, to the other: no snapshot has it in the second alone."""
+        self.lun_server()
+        self.cairn("volume", "create", "log")
+        self.cairn("lun", "create", "log/disk", "--size", str(LUN_BYTES))
+        self.cairn("igroup", "create", "log/hosts", "--initiator", INITIATOR)
+        self.cairn("lun", "map", "log/disk", "--igroup", "hosts")
+        targets = [self.target, json.loads(self.cairn("lun", "show", "log/disk", "--json").stdout)["target"]]
+        ended, failures = threading.Event(), []
+
+        def write(place):
+            try:
+                sessions = [iscsi.Session(("127.0.0.1", self.port), INITIATOR, target) for target in targets]
+                for session in sessions:
+                    session.clear_attentions()
+                number = 0
+                while not ended.is_set():
+                    number += 1
+                    for session in sessions:
+                        session.write(place * 4096, number.to_bytes(8, "big") * 512)
+            except (OSError, iscsi.CommandFailed) as error:
+                failures.append(error)
+
+        writers = [threading.Thread(target=write, args=(place,)) for place in range(HOSTS_COUNT)]
+        for writer in writers:
+            writer.start()
+        try:
+            together = [f"together{index}" for index in range(5)]
+            for name in together:
+                self.cairn("snapshot", "create", "--group", "main,log", name)
+            # One after the other they do not fit together: the test would notice.
+            self.cairn("snapshot", "create", "main", "apart")
+            self.cairn("snapshot", "create", "log", "apart")
+        finally:
+            ended.set()
+            for writer in writers:
+                writer.join()
+        self.assertEqual(failures, [])
+        refused = self.cairn("snapshot", "create", "--group", "main,log", "apart", check=False)
+        self.assertEqual((refused.returncode, "of that name already" in refused.stderr), (4, True), refused.stderr)
+        self.assertIn("named twice", self.cairn("snapshot", "create", "--group", "main,main", "x", check=False).stderr)
+        self.assertIn("no volume", self.cairn("snapshot", "create", "--group", "main,none", "x", check=False).stderr)
+        named = {snapshot["name"] for snapshot in json.loads(self.cairn("snapshot", "list", "main", "--json").stdout)["snapshots"]}
+        self.assertEqual(named, {*together, "apart"})
+        for name in (*together, "apart"):
+            numbers = [self.numbers_in(volume, name) for volume in ("main", "log")]
+            fits = [first in (second, second + 1) for first, second in zip(*numbers)]
+            self.assertEqual(all(fits), name != "apart", f"{name}: {numbers}")
+
+    def numbers_in(self, volume, snapshot):
+        """What each writer's block has in a snapshot of a volume."""
+        clone = f"of-{snapshot}"
+        self.cairn("lun", "clone", f"{volume}/disk", clone, "--snapshot", snapshot)
+        lun = json.loads(self.cairn("lun", "map", f"{volume}/{clone}", "--igroup", "hosts", "--json").stdout)
+        number = lun["maps"][0]["number"]
+        with iscsi.Session(("127.0.0.1", self.port), INITIATOR, lun["target"]) as session:
+            session.clear_attentions(number)
+            blocks = [session.read(place * 4096, 4096, lun=number) for place in range(HOSTS_COUNT)]
+        self.assertTrue(all(block == block[:8] * 512 for block in blocks), "a write is there in part")
+        return [int.from_bytes(block[:8], "big") for block in blocks]
+
+    def test_several_portals(self):
+        other = harness.next_port()
+        self.lun_server(flags=["--listen-iscsi", f"127.0.0.1:{other}"])
+        wanted = {f"TargetAddress=127.0.0.1:{port},1" for port in (self.port, other)}
+        for port in (self.port, other):
+            with iscsi.Session(("127.0.0.1", port), INITIATOR) as discovery:
+                told = discovery.targets().split("\0")
+            self.assertEqual({text for text in told if text.startswith("TargetAddress=")}, wanted)
+        shown = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)
+        self.assertEqual(set(shown["portals"]), {f"127.0.0.1:{port}" for port in (self.port, other)})
+        # Two sessions of one host, over two portals, on one LUN; the host's type makes blocks of 4 KiB known.
+        with self.session() as one:
+            with iscsi.Session(("127.0.0.1", other), INITIATOR, self.target) as two:
+                two.clear_attentions()
+                one.write(0, b"x" * 4096)
+                self.assertEqual(two.read(0, 4096), b"x" * 4096)
+            self.assertEqual(one.port_groups(), {1: 0})
+            self.assertEqual(one.physical_exponent(), 0)
+        self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR, "--os", "linux")
+        with self.session() as session:
+            self.assertEqual(session.physical_exponent(), 3)
+        self.lun_world.stop()
+        self.lun_world.flags += ["--iscsi-portal", "192.0.2.1:3260"]
+        self.lun_world.start()
+        with iscsi.Session(("127.0.0.1", other), INITIATOR) as discovery:
+            self.assertIn("TargetAddress=192.0.2.1:3260,1", discovery.targets())
+
+    def test_the_plan_of_a_host(self):
+        self.lun_server()
+        plan = lambda *words, check=True: self.cairn("san", "plan-host", *words, check=check)
+        text = plan("main/disk", "--initiator", INITIATOR, "--mount", "/srv/data", "--fs", "ext4").stdout
+        done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for wanted in (self.target, f"127.0.0.1:{self.port}", "--stripes 1 --stripesize 256k", "_netdev"):
+            self.assertIn(wanted, text)
+        for words, complaint in (
+            (["main/none", "--initiator", INITIATOR], "no LUN none"),
+            (["main/disk", "--initiator", "iqn.2025-11.test:stranger"], "does not see"),
+            (["main/disk", "main/disk", "--initiator", INITIATOR], "named twice"),
+            (["main/disk", "--initiator", INITIATOR, "--stripe-size", "3KiB"], "power of two"),
+            (["main/disk", "--initiator", INITIATOR, "--mount", "data"], "a path from /"),
+        ):
+            self.assertIn(complaint, plan(*words, check=False).stderr)
 
     def clone(self, name):
         """By REST, without the start of a program for each."""

@@ -234,6 +234,10 @@ class Session:
         got = self.command(struct.pack(">BB5xH", 0x5E, 1, 1024) + b"\0", expects=1024)
         return (int.from_bytes(got[8:16], "big"), got[21] & 0x0F) if len(got) > 8 else None
 
+    def physical_exponent(self):
+        """So many logical blocks, as a power of two, are a physical one."""
+        return self.command(struct.pack(">BB8xI2x", 0x9E, 0x10, 32), expects=32)[13] & 0x0F
+
     def size_bytes(self):
         got = self.command(struct.pack(">BB8xI2x", 0x9E, 0x10, 32), expects=32)
         last, block_len = struct.unpack(">QI", got[:12])

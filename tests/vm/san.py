@@ -17,7 +17,8 @@ from lib import harness, vm
 SECONDS_MAX = 1500
 INITIATOR = "iqn.2025-11.test:host"
 OTHER_INITIATOR = "iqn.2025-11.test:other"
-LUN_BYTES = 96 << 20
+# XFS wants 300 MB.
+LUN_BYTES = 320 << 20
 # What the guest finds on one server, in this order: later ones use what earlier ones left logged in.
 ON_ONE_SERVER = ("discovery", "chap", "multipath", "ext4", "xfs", "fstrim", "grow", "reservations", "postgres")
 NEEDS_LOGIN = set(ON_ONE_SERVER[3:])
@@ -27,6 +28,7 @@ DEMO_LUNS = 10
 DEMO_LUN_BYTES = 64 << 20
 CLUSTER_NODES = 3
 PORTALS_SECONDS_MAX = 30
+COPIES_SECONDS_MAX = 90
 POLL_SECONDS = 0.1
 PACKAGES = ("lvm2", "postgresql")
 
@@ -147,6 +149,10 @@ def test_on_a_cluster(names):
         lun = make_lun(run, "main/disk", LUN_BYTES)
         shown = lambda: json.loads(run("lun", "show", "main/disk", "--json").stdout)["portals"]
         harness.wait_until(lambda: len(shown()) == CLUSTER_NODES, PORTALS_SECONDS_MAX, "the portals of all nodes")
+        # Until then the loss of the first node is the loss of the log.
+        copies = lambda kind: min(volume[kind] or 0 for volume in cluster.status()["volumes"])
+        has_copies = lambda: copies("log_copies") >= 2 and copies("state_copies") >= 1
+        harness.wait_until(has_copies, COPIES_SECONDS_MAX, "copies of log and state on other nodes")
         given = {"portals": shown(), "groups": list(range(1, CLUSTER_NODES + 1)), "target": lun["target"], "size_bytes": LUN_BYTES}
         functions = {"kill-owner": lambda *_: cluster.kill(owner)}
         passed = in_guest(None, ["discovery", *names], given, functions)

@@ -77,6 +77,10 @@ pub enum Bug {
     VerifierKept,
     FailedFlushDropped,
     RenameInTwoSteps,
+    // fs, what LUNs do to their files
+    HoleForgetsDirty,
+    HoleForgetsJournal,
+    HoleNotAwaited,
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,
@@ -148,6 +152,9 @@ impl Bug {
         Bug::VerifierKept,
         Bug::FailedFlushDropped,
         Bug::RenameInTwoSteps,
+        Bug::HoleForgetsDirty,
+        Bug::HoleForgetsJournal,
+        Bug::HoleNotAwaited,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
         Bug::MovedShardDeletedEarly,

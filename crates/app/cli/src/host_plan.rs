@@ -79,9 +79,10 @@ fn alias(lun: &PlanLun) -> String {
     format!("{name}-{end}")
 }
 
-/// How multipath names a device whose first designator is NAA.
-fn wwid(lun: &PlanLun) -> String {
-    format!("3{}", lun.naa)
+/// How multipath names a LUN: by its NAA designator or, where the rules of sg3-utils are (Debian has them), by vendor and serial
+/// number, which they prefer to an NAA that is locally assigned.
+fn wwids(lun: &PlanLun) -> [String; 2] {
+    [format!("3{}", lun.naa), format!("1CAIRN_{}", lun.naa)]
 }
 
 /// In single quotes, for bash.
@@ -277,12 +278,13 @@ impl HostPlan {
             self.group
         )?;
         for lun in &self.luns {
-            writeln!(
-                to,
-                "    multipath {{\n        wwid {}\n        alias {}\n    }}",
-                wwid(lun),
-                alias(lun)
-            )?;
+            for wwid in wwids(lun) {
+                writeln!(
+                    to,
+                    "    multipath {{\n        wwid {wwid}\n        alias {}\n    }}",
+                    alias(lun)
+                )?;
+            }
         }
         writeln!(
             to,
@@ -295,7 +297,11 @@ impl HostPlan {
              \x20   for _ in $(seq 120); do [ -b \"$device\" ] && break; sleep 0.5; done\n\
              \x20   [ -b \"$device\" ] || {{ echo \"$device does not come: see multipath -ll and iscsiadm -m session\" >&2; exit 1; }}\n\
              done",
-            self.luns.iter().map(wwid).collect::<Vec<_>>().join(" "),
+            self.luns
+                .iter()
+                .flat_map(wwids)
+                .collect::<Vec<_>>()
+                .join(" "),
             self.luns
                 .iter()
                 .map(|lun| format!("/dev/mapper/{}", alias(lun)))
@@ -311,7 +317,7 @@ impl HostPlan {
              cat >/etc/udev/rules.d/60-cairn.rules <<'END'\n\
              ACTION==\"add|change\", SUBSYSTEM==\"block\", KERNEL==\"sd*[!0-9]\", ATTRS{{vendor}}==\"CAIRN   \", ATTRS{{model}}==\"LUN             \", \
              ATTR{{queue/scheduler}}=\"none\", ATTR{{queue/max_sectors_kb}}=\"{OPTIMAL_KIB}\", ATTR{{device/timeout}}=\"60\"\n\
-             ACTION==\"add|change\", SUBSYSTEM==\"block\", ENV{{DM_UUID}}==\"mpath-33*\", ATTR{{queue/max_sectors_kb}}=\"{OPTIMAL_KIB}\"\n\
+             ACTION==\"add|change\", SUBSYSTEM==\"block\", ENV{{DM_UUID}}==\"mpath-33*|mpath-1CAIRN_*\", ATTR{{queue/max_sectors_kb}}=\"{OPTIMAL_KIB}\"\n\
              END\n\
              udevadm control --reload && udevadm trigger --subsystem-match=block || true"
         )
@@ -436,6 +442,7 @@ mod tests {
             "node.session.nr_sessions=2",
             "paths 'iqn.2025-11.storage.cairn:v3' '10.0.0.1:3260' '10.0.0.2:3260'",
             "wwid 33000000000000009",
+            "wwid 1CAIRN_3000000000000009",
             "'/dev/cairn/data /srv/data xfs _netdev,noatime 0 0'",
         ] {
             assert!(text.contains(want), "{want}\n{text}");

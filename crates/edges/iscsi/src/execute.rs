@@ -340,6 +340,13 @@ pub async fn execute(
         _ => &counters.other,
     };
     counter.fetch_add(1, Ordering::Relaxed);
+    let durations = match checked.command {
+        Command::Read { .. } => Some(&counters.read_durations),
+        command if command.is_change() => Some(&counters.write_durations),
+        _ => None,
+    };
+    let clock = &unit.san.env().clock;
+    let begun = clock.monotonic();
     let work = Work {
         unit,
         lun: unit.lun(),
@@ -351,6 +358,9 @@ pub async fn execute(
         Ok(outcome) => outcome,
         Err(refused) => refused.into(),
     };
+    if let Some(durations) = durations {
+        durations.note(clock.monotonic().saturating_sub(begun));
+    }
     if outcome
         .sense
         .is_some_and(|sense| matches!(sense.key, Key::MediumError | Key::HardwareError))

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
 
 use crate::portal::Shared;
+use crate::unit::Durations;
 
 /// All numbers of the iSCSI server, as they are when asked for.
 pub struct IscsiCollector {
@@ -84,6 +87,11 @@ const OF_LUN: &[(&str, &str, MetricType)] = &[
         "Commands of a LUN under way",
         MetricType::GAUGE,
     ),
+    (
+        "cairn_lun_command_duration_seconds",
+        "How long commands of a LUN took from when their data was there to their answer",
+        MetricType::HISTOGRAM,
+    ),
 ];
 
 impl IscsiCollector {
@@ -99,7 +107,9 @@ impl IscsiCollector {
         }
         for (name, help, _) in OF_LUN {
             let labels = match *name {
-                "cairn_lun_commands_total" | "cairn_lun_bytes_total" => {
+                "cairn_lun_commands_total"
+                | "cairn_lun_bytes_total"
+                | "cairn_lun_command_duration_seconds" => {
                     vec!["volume", "lun", "kind"]
                 }
                 _ => vec!["volume", "lun"],
@@ -119,7 +129,7 @@ impl IscsiCollector {
     }
 }
 
-fn metric(kind: MetricType, value: u64, labels: &[(&str, &str)]) -> Metric {
+fn labelled(labels: &[(&str, &str)]) -> Metric {
     let mut metric = Metric::default();
     let pair = |(name, value): &(&str, &str)| {
         let mut pair = LabelPair::default();
@@ -128,6 +138,11 @@ fn metric(kind: MetricType, value: u64, labels: &[(&str, &str)]) -> Metric {
         pair
     };
     metric.set_label(labels.iter().map(pair).collect());
+    metric
+}
+
+fn metric(kind: MetricType, value: u64, labels: &[(&str, &str)]) -> Metric {
+    let mut metric = labelled(labels);
     match kind {
         MetricType::COUNTER => {
             let mut counter = Counter::default();
@@ -141,6 +156,23 @@ fn metric(kind: MetricType, value: u64, labels: &[(&str, &str)]) -> Metric {
         }
     }
     metric
+}
+
+fn histogram(durations: &Durations, labels: &[(&str, &str)]) -> Metric {
+    let (bounds, total, seconds) = durations.cumulative();
+    let bucket = |(bound, count): (f64, u64)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    };
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(bounds.into_iter().map(bucket).collect());
+    histogram.set_sample_count(total);
+    histogram.set_sample_sum(seconds);
+    let mut of = labelled(labels);
+    of.set_histogram(histogram);
+    of
 }
 
 fn family((name, help, kind): &(&str, &str, MetricType), metrics: Vec<Metric>) -> MetricFamily {
@@ -175,13 +207,13 @@ impl Collector for IscsiCollector {
         let mut families: Vec<MetricFamily> = simple
             .map(|(of, value)| family(of, vec![metric(of.2, value, &[])]))
             .collect();
-        let mut of_luns: [Vec<Metric>; 4] = Default::default();
+        let mut of_luns: [Vec<Metric>; 5] = Default::default();
         for target in shared.targets.all() {
             let volume = target.san.fs().name().to_owned();
             for unit in target.units() {
                 let (lun, counters) = (unit.lun(), &unit.counters);
                 let labels = [("lun", lun.name.as_str()), ("volume", volume.as_str())];
-                let [commands, bytes, errors, tasks] = &mut of_luns;
+                let [commands, bytes, errors, tasks, durations] = &mut of_luns;
                 let with = |kind| [("kind", kind), labels[0], labels[1]];
                 let count =
                     |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -197,6 +229,12 @@ impl Collector for IscsiCollector {
                     ("write", &counters.written_bytes),
                 ] {
                     bytes.push(metric(MetricType::COUNTER, count(counter), &with(kind)));
+                }
+                for (kind, took) in [
+                    ("read", &counters.read_durations),
+                    ("write", &counters.write_durations),
+                ] {
+                    durations.push(histogram(took, &with(kind)));
                 }
                 errors.push(metric(
                     MetricType::COUNTER,

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cairn_codec_scsi::{Code, ModeState, code};
 use cairn_san::{Lun, San, SanError};
@@ -90,6 +91,48 @@ struct State {
     task_next: u64,
 }
 
+/// Upper bounds of durations, in powers of two of the first: 8 us to 8 s. What took longer is in none.
+pub const DURATION_BOUNDS: usize = 21;
+pub const DURATION_MIN_MICROS: u64 = 8;
+
+/// How long commands took from when their data was there to their answer.
+#[derive(Default)]
+pub struct Durations {
+    counts: [AtomicU64; DURATION_BOUNDS],
+    over: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Durations {
+    pub fn note(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let steps = micros
+            .div_ceil(DURATION_MIN_MICROS)
+            .max(1)
+            .next_power_of_two();
+        let count = self
+            .counts
+            .get(steps.ilog2() as usize)
+            .unwrap_or(&self.over);
+        count.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// How many took at most as long as each bound, in seconds; how many there are, and the seconds of all.
+    pub fn cumulative(&self) -> (Vec<(f64, u64)>, u64, f64) {
+        let mut sum = 0;
+        let mut bound = DURATION_MIN_MICROS as f64 / 1e6;
+        let mut all = Vec::with_capacity(DURATION_BOUNDS);
+        for count in &self.counts {
+            sum += count.load(Ordering::Relaxed);
+            all.push((bound, sum));
+            bound *= 2.0;
+        }
+        let total = sum + self.over.load(Ordering::Relaxed);
+        (all, total, self.micros.load(Ordering::Relaxed) as f64 / 1e6)
+    }
+}
+
 /// What a logical unit did, for metrics.
 #[derive(Default)]
 pub struct Counters {
@@ -99,6 +142,8 @@ pub struct Counters {
     pub read_bytes: AtomicU64,
     pub written_bytes: AtomicU64,
     pub errors: AtomicU64,
+    pub read_durations: Durations,
+    pub write_durations: Durations,
 }
 
 pub struct Unit {
@@ -381,5 +426,37 @@ fn push(of: &mut OfNexus, attention: Code) {
             of.attentions.pop_front();
         }
         of.attentions.push_back(attention);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_in_the_first_bound_that_it_does_not_exceed() {
+        let durations = Durations::default();
+        for micros in [0, 8, 9, 16, 17, 8 << 20, (8 << 20) + 1] {
+            durations.note(Duration::from_micros(micros));
+        }
+        let (bounds, total, seconds) = durations.cumulative();
+        let counts: Vec<u64> = bounds.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts[..4], [2, 4, 5, 5]);
+        assert_eq!(
+            (counts.len(), counts[DURATION_BOUNDS - 1], total),
+            (DURATION_BOUNDS, 6, 7)
+        );
+        assert!((bounds[20].0 - 8.388608).abs() < 1e-9 && seconds > 16.7);
+    }
+
+    #[test]
+    fn a_nexus_has_both_ports() {
+        let nexus = Nexus::new("iqn.a", [0x80, 1, 2, 3, 4, 5], 0x1f);
+        assert_eq!(nexus.as_str(), "iqn.a,i,0x800102030405,t,0x001f");
+        assert_eq!(
+            (nexus.initiator_port(), nexus.target_port()),
+            ("iqn.a,i,0x800102030405", 0x1f)
+        );
+        assert_ne!(nexus, Nexus::new("iqn.a", [0x80, 1, 2, 3, 4, 5], 1));
     }
 }

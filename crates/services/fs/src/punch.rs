@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, View};
 use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
 use tokio::sync::watch;
@@ -72,6 +73,9 @@ impl Fs {
                     }
                 }
             }
+        }
+        if planted::is(Bug::HoleNotAwaited) {
+            return Ok(());
         }
         shared.settle(Ok(((), last))).await
     }
@@ -161,8 +165,10 @@ impl Shared {
             self.segments.cache_forget(self.volume, record);
         }
         state.extents.forget(&range);
-        self.dirty.add(state.dirty.clear(range.clone()));
-        if state.journal_last.0 > 0 {
+        if !planted::is(Bug::HoleForgetsDirty) {
+            self.dirty.add(state.dirty.clear(range.clone()));
+        }
+        if state.journal_last.0 > 0 && !planted::is(Bug::HoleForgetsJournal) {
             batch.fold(Fold {
                 ino,
                 start: range.start,

@@ -161,6 +161,10 @@ impl San {
         &self.fs
     }
 
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// The name of the target that the LUNs are behind, once there was a LUN.
     pub fn target(&self) -> Option<String> {
         self.state.read().target.clone()

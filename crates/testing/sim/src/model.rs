@@ -309,6 +309,13 @@ impl Model {
         seq
     }
 
+    /// A hole is made now, of what the file has of these words: as if zeros were written there. Nothing where it has none.
+    pub fn punch(&mut self, node: NodeId, first: u64, count: u64) -> Option<Seq> {
+        let words = self.size_bytes(node) / WORD_BYTES;
+        let count = words.checked_sub(first)?.min(count);
+        (count > 0).then(|| self.write(node, first, count, 0))
+    }
+
     /// The change was answered.
     pub fn change_is_durable(&mut self, seq: Seq) {
         self.floor = self.floor.max(seq + 1);
@@ -639,7 +646,8 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
             return Err(format!("write {tag} was answered and is not there"));
         }
         // What a later write cut apart may be flushed in parts.
-        let is_whole = own.len() as u64 == count;
+        // Of a hole nobody can tell whether it was one before.
+        let is_whole = own.len() as u64 == count && tag != 0;
         if is_whole && there != 0 && there != own.len() {
             return Err(format!(
                 "write {tag} (words {first}..{}) is there in part: {there} of {} words",

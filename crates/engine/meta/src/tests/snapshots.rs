@@ -77,6 +77,90 @@ fn a_snapshot_cuts_a_group() {
     });
 }
 
+fn number_at(view: Option<Bytes>) -> u64 {
+    let bytes = view.expect("is there");
+    u64::from_be_bytes(bytes[..].try_into().expect("eight bytes"))
+}
+
+/// Somebody puts each number into one store and then into the other: never is it in the second's snapshot alone.
+#[test]
+fn snapshots_of_two_stores_are_of_one_instant() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const ROUNDS: usize = 50;
+    const NAMES: [&str; 2] = ["first", "second"];
+    block_on(async {
+        let world = TestWorld::new(4);
+        let (one, other) = (Pool::new(1), Pool::new(1));
+        let stores = [
+            create(&world, 1, one.present()).await,
+            create(&world, 1, other.present()).await,
+        ];
+        let put = |store: &MetaStore, number: u64| {
+            let mut batch = Batch::new();
+            batch.put(Key::inode(Ino(5)), number.to_be_bytes().to_vec());
+            store.submit(batch)
+        };
+        for store in &stores {
+            store.durable(put(store, 0)).await.expect("durable");
+        }
+        for round in 0..ROUNDS {
+            // In either order, as two callers may name them.
+            let named = [&*stores[round % 2], &*stores[1 - round % 2]];
+            let ended = AtomicBool::new(false);
+            let begun = AtomicBool::new(false);
+            let last = number_at(stores[0].live().get(&Key::inode(Ino(5))).expect("reads"));
+            let taken = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in last + 1..last + 5000 {
+                        put(&stores[0], number);
+                        put(&stores[1], number);
+                        begun.store(true, Ordering::Release);
+                        if ended.load(Ordering::Acquire) {
+                            return;
+                        }
+                    }
+                });
+                while !begun.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                let taken = MetaStore::take_snapshots(&named, &new(NAMES[round % 2]));
+                ended.store(true, Ordering::Release);
+                taken
+            });
+            let taken = taken.expect("are taken");
+            let mut numbers = Vec::new();
+            for (store, (generation, ticket)) in named.iter().zip(taken) {
+                store.applied(ticket).await.expect("applied");
+                numbers.push(number_at(seen(store, generation)));
+                let gone = store.change_snapshot(generation, |record| record.is_deleted = true);
+                store
+                    .applied(gone.expect("is deleted"))
+                    .await
+                    .expect("applied");
+            }
+            let (first, second) = match round % 2 {
+                0 => (numbers[0], numbers[1]),
+                _ => (numbers[1], numbers[0]),
+            };
+            assert!(
+                first == second || first == second + 1,
+                "{first} and {second}"
+            );
+        }
+        // All or none: a name that one of them has is refused, and the other has none after that.
+        take(&stores[1], "mine").await;
+        let both = [&*stores[0], &*stores[1]];
+        let refused = MetaStore::take_snapshots(&both, &new("mine"));
+        assert_eq!(refused.map(drop), Err((1, SnapshotError::Exists)));
+        assert_eq!(stores[0].snapshot_count(), 0);
+        let twice = MetaStore::take_snapshots(&[both[0], both[0]], &new("twice"));
+        assert!(matches!(twice, Err((_, SnapshotError::Exists))));
+        for store in stores {
+            store.close().await.expect("closes");
+        }
+    });
+}
+
 #[test]
 fn a_start_finds_snapshots_with_their_names_and_locks() {
     block_on(async {
