@@ -12,6 +12,8 @@ DRAIN_SECONDS_MAX = 240
 # What `cairn` ends with when it refuses.
 REFUSED = 4
 VOLUMES_COUNT = 3
+FILL_PIECE_LEN_BYTES = 50_000_000
+FILL_PIECES_COUNT = 16
 
 
 class Nodes(ClusterTest):
@@ -160,8 +162,26 @@ class Nodes(ClusterTest):
         self.await_drained(cluster, "node3")
         cluster.cairn("node1", "node", "remove", "node3")
         self.check_ended(cluster, "node3")
+        # Two members of etcd would survive less than one does.
+        alone = lambda: len(cluster.status()["etcd"]["members"]) == 1
+        harness.wait_until(alone, DRAIN_SECONDS_MAX, "that etcd has one member")
         last = cluster.cairn("node1", "node", "drain", "node2", check=False)
         self.assertEqual(last.returncode, REFUSED, last.stderr)
+
+    def test_a_drain_for_which_there_is_no_room_is_refused_with_the_numbers(self):
+        # Of four nodes each segment has a shard on each; with three it has to be written anew, with more parity.
+        cluster = self.cluster(4, serve_flags=["--disk-size-limit", "1GiB"])
+        owner = cluster.owner()
+        leaving = cluster.others(owner)[0]
+        piece = content("much", FILL_PIECE_LEN_BYTES)
+        with libnfs.Mount(cluster.url(owner)) as mount:
+            for index in range(FILL_PIECES_COUNT):
+                mount.write_file(f"/much{index}", piece)
+        refused = cluster.cairn(owner, "node", "drain", leaving, check=False)
+        self.assertEqual(refused.returncode, REFUSED, refused.stderr)
+        self.assertRegex(refused.stderr, r"there is no room for [0-9.]+ [MG]iB")
+        self.assertRegex(refused.stderr, r"[0-9.]+ [MG]iB (are free|of data)")
+        self.assertNotIn("drain", self.node(cluster, leaving))
 
     def test_a_lost_node_is_replaced_without_waiting_for_it(self):
         cluster = self.cluster(6)

@@ -5,8 +5,9 @@
 //!
 //! One node runs one, three nodes three, five and more five, so that any two may go. Which nodes these are follows from
 //! the order in which they joined; each adds its own member, one after the other, since etcd refuses another one while
-//! one of those that it has is not well. A node that drains removes its own once the nodes that stay have enough. One
-//! that drains and is lost cannot, and keeps others from being added: one of those that stay removes it.
+//! one of those that it has is not well. A node that drains removes its own once the nodes that stay have enough. One that
+//! drains and is lost cannot, and keeps others from being added: one of those that stay removes it. Where nodes have left
+//! and there are more members than are wanted, the last of the nodes that have one removes its own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -171,8 +172,16 @@ impl EtcdSide {
                 return self.missed().await;
             };
             self.missed.store(0, Ordering::Release);
-            if own.draining && on_staying >= wanted {
-                tracing::info!("this node drains: its member of etcd is removed");
+            // With one more than is wanted etcd survives no more, and with two it survives less.
+            let all_are_well = records().all(|node| is_alive(&node)) && members.len() == on_staying;
+            let mut with_member: Vec<&NodeRecord> =
+                staying().filter(|node| of_node(node).is_some()).collect();
+            with_member.sort_by_key(|node| (node.joined, node.id));
+            let is_spare = all_are_well
+                && on_staying > wanted
+                && with_member.last().is_some_and(|last| last.id == own.id);
+            if own.draining && on_staying >= wanted || is_spare {
+                tracing::info!(own.draining, "this node's member of etcd is removed");
                 let removed = self.etcd.remove_member(known.id).await;
                 removed.map_err(|error| error.to_string())?;
                 return self.end_member().await;
