@@ -1,6 +1,7 @@
 """The address of a volume follows its owner: clients that mount it go on wherever the volume goes."""
 
 import re
+import socket
 import stat
 import subprocess
 import time
@@ -14,6 +15,8 @@ MOVE_SECONDS_MAX = 60
 # They come after 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s.
 LOST_PAUSE_SECONDS_MAX = 14
 REFUSED = 4
+# Announcements are a second apart.
+REACHED_SECONDS_MAX = 4
 
 
 @needs_namespaces
@@ -126,6 +129,30 @@ class Addresses(ClusterTest):
         with libnfs.Mount(self.url(address)) as mount:
             self.assertEqual(mount.read_file("/meanwhile"), b"by the next")
         self.finish(cluster, load, address)
+
+    def test_an_address_of_ipv6_is_announced_to_neighbours(self):
+        cluster = self.cluster(3)
+        host = self.free_address(cluster, 254)
+        shown = subprocess.run(["ip", "-o", "addr", "show"], capture_output=True, text=True, check=True).stdout
+        switch = re.findall(rf"^\d+: (\S+) +inet {re.escape(host)}/", shown, re.M)[0]
+        subprocess.run(["ip", "addr", "add", "fd00:77::fe/64", "dev", switch, "nodad"], check=True)
+        address = "fd00:77::100"
+        cluster.cairn("node1", "volume", "address", "set", "main", f"{address}/64", "--interface", "eth0")
+        first = cluster.owner()
+        for node in (first, *cluster.others(first)):
+            cluster.cairn("node1", "volume", "move", "main", "--to", node)
+            harness.wait_until(lambda: cluster.owner() == node, MOVE_SECONDS_MAX, f"that {node} owns the volume")
+            self.await_at(cluster, address, node)
+
+            def reached():
+                # Without the announcement this machine would ask the last owner for some time.
+                try:
+                    with socket.create_connection((address, 2049), timeout=1):
+                        return True
+                except OSError:
+                    return False
+
+            harness.wait_until(reached, REACHED_SECONDS_MAX, f"a connection to {address} on {node}")
 
     def test_what_cannot_be_an_address_is_refused(self):
         cluster = self.cluster(2)
