@@ -103,12 +103,32 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Takes a node out of the cluster. Its disks have to be removed before, and it has to be stopped. */
+        /** Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends. */
         delete: operations["node_remove"];
         options?: never;
         head?: never;
-        /** Moves what a node's disks hold to other nodes, or stops that. `node` is its name. */
+        /** Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node. */
         patch: operations["node_set"];
+        trace?: never;
+    };
+    "/api/v1/cluster/nodes/{node}/replace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
+         *     removed from the cluster.
+         */
+        post: operations["node_replace"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/cluster/tickets": {
@@ -718,6 +738,24 @@ export interface paths {
         patch: operations["volume_set"];
         trace?: never;
     };
+    "/api/v1/volumes/{name}/address": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Has an address follow a volume: the node that owns the volume has it. */
+        put: operations["volume_address_set"];
+        post?: never;
+        /** Takes the address that follows a volume away. */
+        delete: operations["volume_address_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/move": {
         parameters: {
             query?: never;
@@ -977,6 +1015,7 @@ export interface components {
             /** @description Whether the node that answers reaches it. */
             connected: boolean;
             disks: components["schemas"]["ClusterDiskView"][];
+            drain?: components["schemas"]["NodeDrainView"] | null;
             /** @description Where clients reach it. */
             external: string;
             id: string;
@@ -1008,6 +1047,7 @@ export interface components {
             warnings: string[];
         };
         ClusterVolumeView: {
+            address?: components["schemas"]["VolumeAddressView"] | null;
             /** Format: int64 */
             epoch: number;
             /** Format: int32 */
@@ -1426,8 +1466,42 @@ export interface components {
             rpcbind: boolean;
         };
         NodeChange: {
-            /** @description Whether what its disks hold moves to other nodes. */
+            /** @description Whether all that it has moves to other nodes. */
             draining: boolean;
+        };
+        /** @description What keeps a node that is to leave. */
+        NodeDrainView: {
+            /**
+             * Format: int64
+             * @description Of these, what is on its disks.
+             */
+            bytes_left: number;
+            /** @description Nothing is on it any more: it can be removed. */
+            done: boolean;
+            /** @description Whether it runs a member of etcd still. */
+            etcd_member: boolean;
+            /** @description Why it does not go on, if it does not. */
+            problems: string[];
+            /** @description The name of the node that takes its place. It is removed by itself then. */
+            replaced_by?: string | null;
+            /**
+             * Format: int64
+             * @description Left out as long as nobody can tell.
+             */
+            seconds_left?: number | null;
+            /**
+             * Format: int64
+             * @description Segments with data on its disks, as owners of volumes told last.
+             */
+            segments_left: number;
+            /** @description Volumes that have something on its disks still, be it only a part of their log. */
+            volumes_left: string[];
+            /** @description Volumes that it owns still. */
+            volumes_owned: string[];
+        };
+        NodeReplace: {
+            /** @description The name of the node that takes its place: one that has joined. */
+            by: string;
         };
         /** @description What an access key may use. */
         PermissionView: {
@@ -1837,6 +1911,20 @@ export interface components {
         TicketView: {
             /** @description Lets one node join. A secret. */
             ticket: string;
+        };
+        VolumeAddressSet: {
+            /** @description With the length of its prefix: 10.0.0.9/24. */
+            address: string;
+            /** @description The interface that it is put on, of this name on each node; left out: that in its network. */
+            interface?: string | null;
+        };
+        VolumeAddressView: {
+            /** @description With the length of its prefix: 10.0.0.9/24. */
+            address: string;
+            /** @description The interface that it is put on; left out: that in its network. */
+            interface?: string | null;
+            /** @description Why the owner does not have it; only the owner knows. */
+            problem?: string | null;
         };
         /** @description Settings of a volume to change; what is left out stays. */
         VolumeChange: {
@@ -2592,6 +2680,13 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
                 headers: {
@@ -2662,6 +2757,100 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    node_replace: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodeReplace"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description the body is too long */
             413: {
@@ -6104,6 +6293,133 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_address_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VolumeAddressSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_address_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
                 headers: {
                     [name: string]: unknown;
                 };

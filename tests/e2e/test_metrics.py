@@ -23,11 +23,15 @@ RARE = {
     "cairn_class_read_bytes_total",
     "cairn_class_waiting",
     "cairn_class_written_bytes_total",
-    "cairn_nfs_errors_total",
     "cairn_lun_bytes_total",
     "cairn_lun_commands_total",
     "cairn_lun_errors_total",
     "cairn_lun_tasks",
+    "cairn_nfs_errors_total",
+    "cairn_nfs_forwarded_duration_seconds",
+    "cairn_nfs_forwarded_unanswered_total",
+    "cairn_nfs_held_calls",
+    "cairn_nfs_held_duration_seconds",
     "cairn_s3_requests_total",
 }
 

@@ -18,8 +18,8 @@ use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, SegmentRecord, SnapshotRecord,
-    state_file, versions,
+    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, RequestRecord, SegmentRecord,
+    SnapshotRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, decode_pool, encode_pool};
@@ -181,6 +181,7 @@ fn keys_are_golden() {
             KeyKind::Quota { kind: 1, id: 1000 },
         ),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
+        ("request", Key::request(258), KeyKind::Request(258)),
         (
             "history",
             Key::history(&inode, Generation(9)),
@@ -285,6 +286,11 @@ fn values_are_golden() {
         inodes: 2,
         file_bytes: 3,
     };
+    let request = RequestRecord {
+        id: std::array::from_fn(|at| at as u8),
+        sequence: 1 << 33,
+        ino: Ino(9),
+    };
     let version = versions::join(Generation(300), b"value");
     let mut lines = Lines::default();
     lines.add("inode", inode().encode());
@@ -297,6 +303,7 @@ fn values_are_golden() {
     lines.add("counters", counters.encode());
     lines.add("snapshot", snapshot.encode());
     lines.add("version of generation 300", &version[..]);
+    lines.add("request", request.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -308,6 +315,7 @@ fn values_are_golden() {
     assert_eq!(CountersRecord::decode(&golden[7]), Ok(counters));
     assert_eq!(SnapshotRecord::decode(&golden[8]), Ok(snapshot));
     assert_eq!(versions::split(&golden[9]), Ok((Generation(300), 2)));
+    assert_eq!(RequestRecord::decode(&golden[10]), Ok(request));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, Put, SegmentRecord, SnapshotRecord,
+    InodeKind, InodeRecord, JournalEntry, Key, Put, RequestRecord, SegmentRecord, SnapshotRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
@@ -294,6 +294,11 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ino: Ino(1),
         kind: InodeKind::Regular,
         name: Bytes::from_static(b"name"),
+    };
+    let request = RequestRecord {
+        id: [7; 32],
+        sequence: 8,
+        ino: Ino(9),
     };
     let extent = |data: &[u8], compression| ExtentRecord {
         start: 5,

@@ -12,7 +12,7 @@ use cairn_formats::metadata::log::{
 };
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Group, InodeRecord,
-    Key, KeyKind, Put, SegmentRecord, SnapshotRecord, decode_extent, versions,
+    Key, KeyKind, Put, RequestRecord, SegmentRecord, SnapshotRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -70,6 +70,7 @@ fn made_of(kind: KeyKind<'_>) -> Option<Key> {
         KeyKind::Snapshot(generation) => Key::snapshot(generation),
         KeyKind::Quota { kind, id } => Key::quota(kind, id),
         KeyKind::Dedupe(hash) => Key::dedupe(hash),
+        KeyKind::Request(slot) => Key::request(slot),
         KeyKind::History { key, death } => Key::history(&Key::parse(key).ok()?, death),
         KeyKind::Dead { death, birth, key } => Key::dead(&Key::parse(key).ok()?, death, birth),
     })
@@ -88,6 +89,7 @@ fn range_of(kind: KeyKind<'_>) -> Option<(Key, Key)> {
         KeyKind::Orphan(_) => Some(Key::orphans()),
         KeyKind::Segment(_) => Some(Key::all_segments()),
         KeyKind::Snapshot(_) => Some(Key::all_snapshots()),
+        KeyKind::Request(_) => Some(Key::requests()),
         KeyKind::History { .. } => Some(Key::all_history()),
         KeyKind::Dead { death, .. } => Some(Key::dead_between(death, death)),
         _ => Some(Key::everything()),
@@ -107,6 +109,7 @@ fn record(bytes: &[u8]) {
         InodeRecord,
         DirentRecord,
         CookieRecord,
+        RequestRecord,
         ExtentRecord,
         SegmentRecord,
         AppliedRecord,

@@ -172,16 +172,39 @@ pub enum ClusterCommand {
 pub enum NodeCommand {
     /// List the nodes
     List(ViewArgs),
-    /// Move everything off a node's disks, and its volumes to other nodes, while clients work
+    /// Move everything that a node has to others, while clients work: data, logs, volumes, its member of etcd
+    ///
+    /// Refused if too little redundancy or space would be left. `cairn node list` shows how far it is.
+    ///
+    /// Example: cairn node drain three && cairn node list
     Drain(NodeDrainArgs),
-    /// Take a node out of the cluster: it is drained, its disks are removed, and it is stopped
+    /// Take a drained node out of the cluster: the others refuse it from then on, and its server ends
+    ///
+    /// Example: cairn node remove three
     Remove(NodeArgs),
+    /// Have a node that joined take the place of another, which is lost or still there
+    ///
+    /// What the old node has, or had, gets to others at once; a lost node is not waited for any longer. The old
+    /// node is removed by itself then. `cairn node drain OLD --cancel` stops it.
+    ///
+    /// Example: cairn node replace three seven
+    Replace(NodeReplaceArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct NodeArgs {
     /// The node's name
     pub node: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeReplaceArgs {
+    /// The name of the node that goes
+    pub old: String,
+    /// The name of the node that takes its place: it has joined, and has disks
+    pub new: String,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -360,6 +383,44 @@ pub enum VolumeCommand {
     Delete(VolumeDeleteArgs),
     /// Have another node of the cluster own a volume; clients wait for a moment
     Move(VolumeMoveArgs),
+    /// The address that follows a volume's owner, for clients to mount
+    #[command(subcommand)]
+    Address(VolumeAddressCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeAddressCommand {
+    /// Have an address follow a volume: the node that owns the volume has it
+    ///
+    /// It is put on an interface and announced to neighbours (ARP, neighbour discovery), for which `cairn serve` needs
+    /// CAP_NET_ADMIN and CAP_NET_RAW; or a program moves it (`--address-hook`). It is an address that nobody has.
+    ///
+    /// Example: cairn volume address set main 10.0.0.9/24
+    Set(VolumeAddressSetArgs),
+    /// Take the address away
+    Remove(VolumeAddressRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeAddressSetArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    /// The address, with the length of its prefix: 10.0.0.9/24
+    #[arg(value_name = "ADDR/PREFIX")]
+    pub address: String,
+    /// The network interface, of the same name on each node [default: that with an address in the same network]
+    #[arg(long, value_name = "IF")]
+    pub interface: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeAddressRemoveArgs {
+    /// The name of the volume
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]

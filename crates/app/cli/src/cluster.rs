@@ -3,16 +3,21 @@
 use std::io::Read;
 use std::time::Duration;
 
-use cairn_admin::api::{ClusterView, NodeChange, TicketCreate, VolumeMove};
+use cairn_admin::api::{
+    ClusterNodeView, ClusterView, NodeChange, NodeDrainView, NodeReplace, TicketCreate,
+    VolumeAddressSet, VolumeMove,
+};
+use cairn_base::units::format_size;
 use cairn_node::cluster::offline::{self, Place};
 
 use crate::access;
 use crate::args::{
-    ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, NodeArgs, NodeDrainArgs, PlaceArgs,
-    ViewArgs, VolumeMoveArgs,
+    ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, NodeArgs, NodeDrainArgs, NodeReplaceArgs,
+    PlaceArgs, ViewArgs, VolumeAddressRemoveArgs, VolumeAddressSetArgs, VolumeMoveArgs,
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
+use crate::status::duration;
 
 /// Longest ticket that is read from standard input.
 const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
@@ -140,6 +145,17 @@ pub fn node_drain(args: &NodeDrainArgs) -> Result<(), Failure> {
     print::text(&node_table(&view))
 }
 
+pub fn node_replace(args: &NodeReplaceArgs) -> Result<(), Failure> {
+    let replace = NodeReplace {
+        by: args.new.clone(),
+    };
+    let view = access::client(&args.view.server)?.node_replace(&args.old, &replace)?;
+    if args.view.json {
+        return print::json(&view.nodes);
+    }
+    print::text(&node_table(&view))
+}
+
 pub fn node_remove(args: &NodeArgs) -> Result<(), Failure> {
     access::client(&args.view.server)?.node_remove(&args.node)?;
     print::text(&format!("node {} is no longer in the cluster", args.node))
@@ -160,6 +176,26 @@ pub fn volume_move(args: &VolumeMoveArgs) -> Result<(), Failure> {
         ),
         None => format!("volume {} may be on any node", args.name),
     })
+}
+
+pub fn volume_address_set(args: &VolumeAddressSetArgs) -> Result<(), Failure> {
+    let set = VolumeAddressSet {
+        address: args.address.clone(),
+        interface: args.interface.clone(),
+    };
+    let view = access::client(&args.view.server)?.volume_address_set(&args.name, &set)?;
+    if args.view.json {
+        return print::json(&view);
+    }
+    print::text(&format!(
+        "{} follows volume {}; see `cairn cluster status`",
+        args.address, args.name
+    ))
+}
+
+pub fn volume_address_remove(args: &VolumeAddressRemoveArgs) -> Result<(), Failure> {
+    access::client(&args.view.server)?.volume_address_remove(&args.name)?;
+    print::text(&format!("no address follows volume {}", args.name))
 }
 
 fn text(view: &ClusterView) -> String {
@@ -200,12 +236,13 @@ fn text(view: &ClusterView) -> String {
     ];
     lines.push(node_table(view));
     lines.push(String::new());
-    let columns: [Column; 5] = [
+    let columns: [Column; 6] = [
         ("VOLUME", Align::Left),
         ("OWNER", Align::Left),
         ("EPOCH", Align::Right),
         ("LOG COPIES", Align::Right),
         ("STATE COPIES", Align::Right),
+        ("ADDRESS", Align::Left),
     ];
     let rows = view.volumes.iter().map(|volume| {
         vec![
@@ -214,6 +251,10 @@ fn text(view: &ClusterView) -> String {
             volume.epoch.to_string(),
             volume.log_copies.to_string(),
             volume.state_copies.to_string(),
+            volume
+                .address
+                .as_ref()
+                .map_or(String::new(), |it| it.address.clone()),
         ]
     });
     lines.push(print::table(&columns, rows.collect()));
@@ -238,6 +279,10 @@ fn node_table(view: &ClusterView) -> String {
             (false, true) => "reached, no lease",
             (false, false) => "away",
         };
+        let leaves = node.drain.as_ref().map_or("", |drain| match drain.done {
+            true => ", drained",
+            false => ", draining",
+        });
         let disks: Vec<String> = node
             .disks
             .iter()
@@ -245,13 +290,59 @@ fn node_table(view: &ClusterView) -> String {
             .collect();
         vec![
             node.name.clone(),
-            state.to_owned(),
+            format!("{state}{leaves}"),
             node.internal.clone(),
             node.external.clone(),
             disks.join(", "),
         ]
     });
-    print::table(&columns, rows.collect())
+    let table = print::table(&columns, rows.collect());
+    let leaving = view.nodes.iter().filter_map(|node| {
+        let drain = node.drain.as_ref()?;
+        Some(drain_lines(node, drain))
+    });
+    let lines: Vec<String> = std::iter::once(table).chain(leaving.flatten()).collect();
+    lines.join("\n")
+}
+
+/// How far a node that is to leave is, and what keeps it.
+fn drain_lines(node: &ClusterNodeView, drain: &NodeDrainView) -> Vec<String> {
+    let name = &node.name;
+    let way = match &drain.replaced_by {
+        Some(by) => format!("{name} is replaced by {by}"),
+        None => format!("{name} drains"),
+    };
+    if drain.done {
+        return vec![match &drain.replaced_by {
+            Some(_) => format!("{way}: nothing is on it any more, and it is removed in a moment"),
+            None => format!("{way}: nothing is on it any more; `cairn node remove {name}`"),
+        }];
+    }
+    let mut left = Vec::new();
+    if drain.segments_left > 0 {
+        let estimate = drain.seconds_left.map_or(String::new(), |seconds| {
+            format!(", about {} left", duration(seconds))
+        });
+        left.push(format!(
+            "{} in {} segments to move{estimate}",
+            format_size(drain.bytes_left),
+            drain.segments_left
+        ));
+    } else if !drain.volumes_left.is_empty() {
+        left.push(format!(
+            "logs or metadata of {} to move",
+            drain.volumes_left.join(", ")
+        ));
+    }
+    if !drain.volumes_owned.is_empty() {
+        left.push(format!("it owns {}", drain.volumes_owned.join(", ")));
+    }
+    if drain.etcd_member {
+        left.push("it runs a member of etcd".to_owned());
+    }
+    let mut lines = vec![format!("{way}: {}", left.join("; "))];
+    lines.extend(drain.problems.iter().map(|why| format!("  {why}")));
+    lines
 }
 
 fn nodes(count: usize) -> String {

@@ -39,7 +39,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{
     Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, NodeCommand,
-    ScrubCommand, VolumeCommand,
+    ScrubCommand, VolumeAddressCommand, VolumeCommand,
 };
 use crate::exit::Failure;
 
@@ -109,7 +109,14 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
         Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
         Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
+        Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),
+        Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Set(args))) => {
+            cluster::volume_address_set(&args)
+        }
+        Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Remove(args))) => {
+            cluster::volume_address_remove(&args)
+        }
         Command::Volume(VolumeCommand::Move(args)) => cluster::volume_move(&args),
         Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
         Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),

@@ -40,7 +40,13 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     notify(&[NotifyState::Ready]);
 
     node.block_on(async {
-        wait(&mut terminate, &mut interrupt).await;
+        tokio::select! {
+            () = wait(&mut terminate, &mut interrupt) => {}
+            () = node.removed() => {
+                // Whoever does not hear that must not keep it from ending.
+                let _ = print::text("this node was removed from the cluster, and serves no longer");
+            }
+        }
         tokio::spawn(async move {
             wait(&mut terminate, &mut interrupt).await;
             // Nothing is lost that was promised: the next start recovers as after a crash.

@@ -21,6 +21,10 @@ type Setter = fn(&mut Settings, &DeValue<'_>, &Path) -> Result<(), String>;
 /// Every key there is. A relative path counts from the folder of the config file, so that it
 /// means the same wherever the server is started.
 const KEYS: &[(&str, Setter)] = &[
+    ("address_hook", |settings, value, folder| {
+        settings.address_hook = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("cluster_dir", |settings, value, folder| {
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
@@ -269,6 +273,7 @@ mod tests {
             listen_admin = "localhost:0"
             rpcbind = true
             cluster_dir = "cluster"
+            address_hook = "address-hook"
             ready_file = "ready.json"
             token_file = "/etc/token"
             memory_limit = "4GiB"
@@ -300,6 +305,7 @@ mod tests {
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),
+            address_hook: Some("/etc/cairn/address-hook".into()),
             ready_file: Some("/etc/cairn/ready.json".into()),
             token_file: Some("/etc/token".into()),
             memory_limit: Some(Size(4 << 30)),
@@ -332,7 +338,7 @@ mod tests {
                 &[
                     "line 2: unknown key \"memory\"; did you mean \"memory_limit\"?",
                     "line 4: rpcbind: is true or false, not an integer",
-                    "line 5: unknown key \"zzz\"; there are: cluster_dir, data,",
+                    "line 5: unknown key \"zzz\"; there are: address_hook, cluster_dir,",
                 ],
             ),
             ("[nfs]\nlisten = 1", &["line 1: unknown key \"nfs\""]),

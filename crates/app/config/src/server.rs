@@ -96,6 +96,10 @@ pub struct Settings {
     /// it [default: /var/lib/cairn/cluster, if it is there]
     #[arg(long, value_name = "DIR")]
     pub cluster_dir: Option<PathBuf>,
+    /// A program that moves addresses of volumes where the network hears no announcements, as in a cloud: called with take or
+    /// drop, the volume and its address; it has 15 s [default: addresses are put on an interface and announced]
+    #[arg(long, value_name = "PATH")]
+    pub address_hook: Option<PathBuf>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_nfs: Option<SocketAddr>,
@@ -272,6 +276,7 @@ impl Settings {
             listen_admin: self.listen_admin.or(below.listen_admin),
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
+            address_hook: self.address_hook.or(below.address_hook),
             ready_file: self.ready_file.or(below.ready_file),
             token_file: self.token_file.or(below.token_file),
             memory_limit: self.memory_limit.or(below.memory_limit),
@@ -308,6 +313,7 @@ impl Settings {
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
+            address_hook: self.address_hook,
             ready_file: self.ready_file,
             token_file: self.token_file,
             memory_limit_bytes: self
@@ -428,6 +434,8 @@ pub struct Config {
     pub rpcbind: Option<bool>,
     /// `None`: the usual one, if it is there.
     pub cluster_dir: Option<PathBuf>,
+    /// The program that moves addresses of volumes; `None`: they are put on interfaces and announced.
+    pub address_hook: Option<PathBuf>,
     pub ready_file: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
     pub memory_limit_bytes: u64,

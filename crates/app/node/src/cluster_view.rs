@@ -3,13 +3,14 @@
 //! Owns: how the map, and what this node reaches, become a view. Must not know: how either is kept.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use cairn_admin::api::{
     ClusterDiskView, ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives,
-    ClusterView, ClusterVolumeView,
+    ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
 use cairn_base::NodeId;
-use cairn_cluster::map::{MapView, VolumeState};
+use cairn_cluster::map::{MapView, NodeRecord, OnNodeRecord, VolumeState};
 use cairn_pool::Condition;
 use cairn_trust::EtcdSource;
 
@@ -39,6 +40,7 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
                 .state
                 .as_ref()
                 .map_or(0, |copy| copy.disks.len()),
+            address: address(inner, state),
         })
         .collect();
     let survives = survives(inner, &view, &etcd);
@@ -47,7 +49,7 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
         id: membership.cluster.to_string(),
         node: membership.node_name,
         has_lease: cluster.member.lease_is_valid(),
-        nodes: nodes(inner, cluster, &view),
+        nodes: nodes(inner, cluster, &view, &etcd),
         warnings: warnings(inner, &view, &volumes),
         volumes,
         survives,
@@ -55,11 +57,116 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
     }
 }
 
+fn address(inner: &Inner, state: &VolumeState) -> Option<VolumeAddressView> {
+    let record = &state.address.as_ref()?.value;
+    let addresses = inner.addresses.get();
+    Some(VolumeAddressView {
+        address: format!("{}/{}", record.address, record.prefix_len),
+        interface: record.interface.clone(),
+        problem: addresses.and_then(|addresses| addresses.problem(state.record.value.id)),
+    })
+}
+
+/// The node that has an address for good.
+pub fn node_at(view: &MapView, address: IpAddr) -> Option<String> {
+    let is_it = |text: &str| {
+        let host = text.parse::<SocketAddr>().map(|at| at.ip());
+        host.or_else(|_| text.parse::<IpAddr>()) == Ok(address)
+    };
+    let mut nodes = view.nodes.values().map(|node| &node.value);
+    let found = nodes.find(|node| is_it(&node.internal_address) || is_it(&node.external_address));
+    found.map(|node| node.name.clone())
+}
+
 fn log_copies(state: &VolumeState) -> usize {
     state.log.log.open().map_or(0, |open| open.disks.len())
 }
 
-fn nodes(inner: &Inner, cluster: &ClusterNode, view: &MapView) -> Vec<ClusterNodeView> {
+/// What all volumes have on a node, as their owners told last.
+pub fn bytes_on(view: &MapView, node: NodeId) -> u64 {
+    on_node(view, node).map(|(_, on_it)| on_it.bytes).sum()
+}
+
+fn on_node(
+    view: &MapView,
+    node: NodeId,
+) -> impl Iterator<Item = (&VolumeState, OnNodeRecord)> + '_ {
+    view.volumes.values().filter_map(move |state| {
+        let usage = &state.usage.as_ref()?.value;
+        Some((state, *usage.nodes.get(&node)?))
+    })
+}
+
+/// How far a node that is to leave is on its way.
+fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<NodeDrainView> {
+    if !node.draining {
+        return None;
+    }
+    let name = |state: &VolumeState| state.record.value.name.clone();
+    let volumes = || view.volumes.values();
+    let owned = volumes().filter(|state| {
+        let owner = state.owner.as_ref();
+        owner.is_some_and(|owner| owner.value.node == node.id)
+    });
+    let disks = || {
+        let disks = view.disks.values();
+        disks.filter(|disk| disk.value.node == node.id)
+    };
+    // What a removal asks, too.
+    let has_left = |state: &VolumeState| {
+        disks().all(|disk| {
+            let left = state.left.as_ref();
+            let noted = left.and_then(|left| left.value.disks.get(&disk.value.id));
+            noted == Some(&disk.revision.0)
+        })
+    };
+    let mut shown = NodeDrainView {
+        replaced_by: node.replaced_by.map(|by| match view.nodes.get(&by) {
+            Some(record) => record.value.name.clone(),
+            None => by.to_string(),
+        }),
+        volumes_owned: owned.map(name).collect(),
+        volumes_left: volumes()
+            .filter(|state| !has_left(state))
+            .map(name)
+            .collect(),
+        etcd_member: etcd.own && etcd.members.iter().any(|member| member.name == node.name),
+        ..NodeDrainView::default()
+    };
+    // Each owner moves what its volumes have; all do so at the same time.
+    let mut of_owners: BTreeMap<Option<NodeId>, (u64, u64)> = BTreeMap::new();
+    for (state, on_it) in on_node(view, node.id).filter(|(state, _)| !has_left(state)) {
+        shown.segments_left += on_it.shards;
+        shown.bytes_left += on_it.bytes;
+        let owner = state.owner.as_ref().map(|owner| owner.value.node);
+        let usage = state.usage.as_ref().map(|usage| &usage.value);
+        let (bytes, speed) = of_owners.entry(owner).or_default();
+        *bytes += on_it.bytes;
+        *speed = usage.map_or(0, |usage| usage.bytes_per_second);
+        for problem in usage.into_iter().flat_map(|usage| &usage.problems) {
+            if !shown.problems.contains(problem) {
+                shown.problems.push(problem.clone());
+            }
+        }
+    }
+    let seconds = of_owners
+        .into_values()
+        .filter(|(bytes, _)| *bytes > 0)
+        .map(|(bytes, speed)| bytes.checked_div(speed))
+        // Of one that does not tell nobody knows.
+        .collect::<Option<Vec<u64>>>();
+    shown.seconds_left = seconds.and_then(|seconds| seconds.into_iter().max());
+    shown.done =
+        shown.volumes_owned.is_empty() && shown.volumes_left.is_empty() && !shown.etcd_member;
+    Some(shown)
+}
+
+fn nodes(
+    inner: &Inner,
+    cluster: &ClusterNode,
+    view: &MapView,
+    etcd: &ClusterEtcdView,
+) -> Vec<ClusterNodeView> {
     let peers: BTreeMap<_, _> = cluster
         .member
         .peer_status()
@@ -84,6 +191,7 @@ fn nodes(inner: &Inner, cluster: &ClusterNode, view: &MapView) -> Vec<ClusterNod
                 alive: view.alive.contains_key(&record.id),
                 connected: record.id == own || peer.is_some_and(|peer| peer.is_connected),
                 problem: peer.and_then(|peer| peer.problem.clone()),
+                drain: drain(view, etcd, record),
                 disks: disks
                     .map(|disk| ClusterDiskView {
                         id: disk.id.to_string(),
@@ -140,6 +248,14 @@ fn warnings(inner: &Inner, view: &MapView, volumes: &[ClusterVolumeView]) -> Vec
             .and_then(|id| inner.pool.service(*id))
         {
             warnings.push(format!("volume {}: {why}", volume.name));
+        }
+        if let Some(address) = &volume.address
+            && let Some(problem) = &address.problem
+        {
+            warnings.push(format!(
+                "the address of volume {} is not here: {problem}",
+                volume.name
+            ));
         }
         if volume.log_copies == 1 && view.nodes.len() > 1 {
             warnings.push(format!(

@@ -9,15 +9,19 @@ use std::time::Duration;
 use cairn_admin::api::{
     AdminView, ClusterView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView,
     NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeChange, VolumeCreate, VolumeView,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCreate, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
-use cairn_base::DiskId;
 use cairn_base::domain::Losses;
+use cairn_base::{DiskId, NodeId};
+use cairn_cluster::MapError;
+use cairn_cluster::map::NodeRecord;
 use cairn_config::{ClassChoice, ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_segment::DiskStatus;
 
+use crate::addresses;
 use crate::classes;
+use crate::cluster::ClusterNode;
 use crate::cluster_view;
 use crate::convert;
 use crate::node::{ChangeFailure, Inner, VolumeService};
@@ -42,6 +46,7 @@ impl Control for Controller {
 
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
         Box::pin(async move {
+            self.require_node_stays()?;
             let added = self.inner.disk_add(&add.path, add.wipe).await;
             self.disk_now(added.map_err(refusal)?)
         })
@@ -63,6 +68,7 @@ impl Control for Controller {
 
     fn disk_replace(&self, disk: String, by: DiskAdd) -> Answer<'_, DiskView> {
         Box::pin(async move {
+            self.require_node_stays()?;
             let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
             self.disk_now(added.map_err(refusal)?)
         })
@@ -150,29 +156,59 @@ impl Control for Controller {
     fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView> {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
-            let id = cluster.node_named(&node).map_err(not_found)?;
-            let disks = self.inner.pool.state();
-            let disks = disks.disks.iter().filter(|disk| disk.node == id);
-            for disk in disks {
-                let words = disk.id.to_string();
-                let changed = self.inner.pool.drain(&words, draining).await;
-                changed.map_err(refusal)?;
+            let record = cluster.record_named(&node).map_err(not_found)?;
+            if draining && !record.draining {
+                let bytes = cluster_view::bytes_on(&cluster.member.view(), record.id);
+                let can = self.inner.pool.require_without_node(record.id, bytes);
+                can.map_err(refusal)?;
             }
-            Ok(cluster_view::of(&self.inner, cluster).await)
+            // One that another node takes the place of goes on being replaced.
+            let replaced_by = record.replaced_by.filter(|_| draining);
+            self.set_draining(cluster, &record, draining, replaced_by)
+                .await
+        })
+    }
+
+    fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let old = cluster.record_named(&node).map_err(not_found)?;
+            let new = cluster.record_named(&by).map_err(not_found)?;
+            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+            let view = cluster.member.view();
+            if old.id == new.id {
+                return Err(conflict(format!("node {by} cannot take its own place")));
+            }
+            if new.draining {
+                return Err(conflict(format!("node {by} is to leave, too")));
+            }
+            if !view.alive.contains_key(&new.id) {
+                return Err(conflict(format!("node {by} does not run: start it first")));
+            }
+            let mut disks = view.disks.values().map(|disk| &disk.value);
+            if !disks.any(|disk| disk.node == new.id && !disk.draining) {
+                let why = format!("node {by} has no disk that stays: add one first");
+                return Err(conflict(why));
+            }
+            // Of one that is lost, as much as possible is better than nothing: what is missing is told while that goes on.
+            if !old.draining && view.alive.contains_key(&old.id) {
+                let bytes = cluster_view::bytes_on(&view, old.id);
+                let can = self.inner.pool.require_without_node(old.id, bytes);
+                can.map_err(refusal)?;
+            }
+            self.set_draining(cluster, &old, true, Some(new.id)).await
         })
     }
 
     fn node_remove(&self, node: String) -> Answer<'_, ()> {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
-            let id = cluster.node_named(&node).map_err(not_found)?;
-            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
-            if cluster.member.view().alive.contains_key(&id) {
-                let why = format!("node {node} runs: drain it, remove its disks and stop it first");
-                return Err(conflict(why));
-            }
-            let removed = cluster.member.map().remove_node(id).await;
-            removed.map_err(|error| conflict(error.to_string()))
+            let record = cluster.record_named(&node).map_err(not_found)?;
+            let removed = cluster.remove_node(&record).await;
+            removed.map_err(|why| {
+                ControlError::new(ErrorKind::Conflict, why)
+                    .hint("`cairn node list` shows what keeps a node that drains")
+            })
         })
     }
 
@@ -188,6 +224,50 @@ impl Control for Controller {
             let set = cluster.member.map().set_preferred(volume.id, node).await;
             set.map_err(|error| ControlError::new(ErrorKind::Unavailable, error.to_string()))?;
             self.volume_now(&name).await
+        })
+    }
+
+    fn volume_address(
+        &self,
+        name: VolumeName,
+        address: Option<VolumeAddressSet>,
+    ) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let state = self.inner.pool.state();
+            let volume = state.volume(&name).map_err(|error| refusal(error.into()))?;
+            let invalid = |why: String| ControlError::new(ErrorKind::Invalid, why);
+            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+            let record = match &address {
+                None => None,
+                Some(set) => {
+                    let parsed = addresses::parse(&set.address, set.interface.as_deref());
+                    Some(parsed.map_err(invalid)?)
+                }
+            };
+            if let Some(record) = &record
+                && let Some(node) = cluster_view::node_at(&cluster.member.view(), record.address)
+            {
+                let why = format!(
+                    "{} is an address of node {node}, which stays there: choose one that nobody has",
+                    record.address
+                );
+                return Err(conflict(why));
+            }
+            let map = cluster.member.map();
+            let set = map.set_address(volume.id, record.as_ref()).await;
+            set.map_err(|error| match error {
+                MapError::Exists { .. } => conflict(
+                    "another volume has this address: choose one that nobody has".to_owned(),
+                ),
+                error => ControlError::new(ErrorKind::Unavailable, error.to_string()),
+            })?;
+            let written = map.written();
+            let mut views = cluster.member.views();
+            let seen = views.wait_for(|view| view.revision >= written);
+            // What is shown may be a moment old: that is no reason to fail.
+            let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+            Ok(cluster_view::of(&self.inner, cluster).await)
         })
     }
 
@@ -294,6 +374,44 @@ impl Control for Controller {
 }
 
 impl Controller {
+    /// A node that leaves takes no new disks.
+    fn require_node_stays(&self) -> Result<(), ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(());
+        };
+        let view = cluster.member.view();
+        match view.nodes.get(&cluster.member.node()) {
+            Some(record) if record.value.draining => {
+                let name = &record.value.name;
+                let why = format!("node {name} is to leave the cluster, and takes no new disks");
+                Err(ControlError::new(ErrorKind::Conflict, why)
+                    .hint(format!("`cairn node drain {name} --cancel` lets it stay")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a node drain, or not, and waits until this node knows it.
+    async fn set_draining(
+        &self,
+        cluster: &ClusterNode,
+        node: &NodeRecord,
+        draining: bool,
+        replaced_by: Option<NodeId>,
+    ) -> Result<ClusterView, ControlError> {
+        let map = cluster.member.map();
+        if (node.draining, node.replaced_by) != (draining, replaced_by) {
+            let set = map.set_node_draining(node.id, draining, replaced_by).await;
+            set.map_err(|error| ControlError::new(ErrorKind::Conflict, error.to_string()))?;
+        }
+        let written = map.written();
+        let mut views = cluster.member.views();
+        let seen = views.wait_for(|view| view.revision >= written);
+        // What is shown may be a moment old: that is no reason to fail.
+        let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+        Ok(cluster_view::of(&self.inner, cluster).await)
+    }
+
     /// The state of everything, as `cairn status` shows it.
     pub async fn status_now(&self) -> Status {
         let inner = &self.inner;
@@ -605,6 +723,8 @@ impl Controller {
     }
 }
 
+/// A change of the map is seen by the node that made it in milliseconds.
+const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
 /// A ticket is used at once, or within days.
 const TICKET_SECONDS_MAX: u64 = 7 * 24 * 3600;
 

@@ -40,6 +40,15 @@ pub enum NodeError {
     FirstVolume { name: String, why: String },
     #[error("the cluster: {0}")]
     Cluster(String),
+    #[error(
+        "this node, {node}, was removed from cluster {cluster}. To use the machine again, let it join as a new node: remove \
+         {folder}, run `cairn cluster join`, and give it empty folders"
+    )]
+    Removed {
+        node: String,
+        cluster: String,
+        folder: String,
+    },
     #[error("the disks {folders} are {why}")]
     OthersDisks { folders: String, why: String },
     #[error("starting the NFS server: {0}")]
@@ -93,7 +102,9 @@ impl NodeError {
                 | AssembleError::NoPoolFile
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
             },
-            Self::Token { .. } | Self::OthersDisks { .. } | Self::S3(_) => NodeErrorKind::Refused,
+            Self::Token { .. } | Self::OthersDisks { .. } | Self::Removed { .. } | Self::S3(_) => {
+                NodeErrorKind::Refused
+            }
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
             | Self::TokenDisk { .. }
@@ -223,6 +234,14 @@ mod tests {
                 NodeError::OthersDisks {
                     folders: text(),
                     why: text(),
+                },
+                Refused,
+            ),
+            (
+                NodeError::Removed {
+                    node: text(),
+                    cluster: text(),
+                    folder: text(),
                 },
                 Refused,
             ),

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod announce;
 mod classes;
 pub mod cluster;

@@ -85,6 +85,8 @@ pub struct Inner {
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
     pub cluster: Option<Arc<ClusterNode>>,
+    /// Addresses of volumes, once NFS serves in a cluster.
+    pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
     /// Asks NFS who has mounted what; empty until it serves.
@@ -347,6 +349,7 @@ impl Inner {
             cluster,
             history: History::default(),
             mounts: OnceLock::new(),
+            addresses: OnceLock::new(),
         });
         // Only here.
         let _ = host.node.set(Arc::downgrade(&inner));

@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::addresses::Addresses;
 use crate::announce::Announced;
 use crate::classes;
 use crate::cluster;
@@ -286,6 +287,14 @@ impl Node {
         self.runtime.block_on(future)
     }
 
+    /// Waits until this node is no longer in its cluster; for ever, if it is in none.
+    pub async fn removed(&self) {
+        match &self.started.inner.cluster {
+            Some(cluster) => cluster.member.removed().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
     pub fn stop(self) {
         self.runtime.block_on(async {
@@ -386,6 +395,13 @@ fn start_nfs(
         // Only here.
         let _ = own_calls.set(running.forwarded());
         cluster.serve_forwarded(running.forwarded());
+        let more = running.more_addresses(tokio::runtime::Handle::current());
+        let addresses = Addresses::new(inner.config.address_hook.clone(), more);
+        // Only here.
+        let _ = inner.addresses.set(Arc::clone(&addresses));
+        cluster.member.on_leaving(Arc::clone(&addresses) as _);
+        let tending = addresses.tend(Arc::downgrade(&inner.pool), Arc::clone(&cluster.member));
+        inner.env.spawner.spawn("addresses", Box::pin(tending));
     }
     Ok(running)
 }

@@ -282,6 +282,7 @@ impl S3Control for Controller {
                 uid: create.uid,
                 gid: create.gid,
                 groups: Vec::new(),
+                request: None,
             };
             let made = objects.create_bucket(&who, &create.name, create.path.as_deref());
             let made = made.await.map_err(refused)?;

@@ -284,6 +284,34 @@ pub struct ClusterNodeView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub disks: Vec<ClusterDiskView>,
+    /// How far it is on its way out of the cluster, if it is to leave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<NodeDrainView>,
+}
+
+/// What keeps a node that is to leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeDrainView {
+    /// Nothing is on it any more: it can be removed.
+    pub done: bool,
+    /// The name of the node that takes its place. It is removed by itself then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<String>,
+    /// Segments with data on its disks, as owners of volumes told last.
+    pub segments_left: u64,
+    /// Of these, what is on its disks.
+    pub bytes_left: u64,
+    /// Left out as long as nobody can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// Volumes that it owns still.
+    pub volumes_owned: Vec<String>,
+    /// Volumes that have something on its disks still, be it only a part of their log.
+    pub volumes_left: Vec<String>,
+    /// Whether it runs a member of etcd still.
+    pub etcd_member: bool,
+    /// Why it does not go on, if it does not.
+    pub problems: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -305,6 +333,31 @@ pub struct ClusterVolumeView {
     pub log_copies: usize,
     /// Copies of the metadata's state on other nodes than the owner.
     pub state_copies: usize,
+    /// The address that follows its owner, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<VolumeAddressView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeAddressView {
+    /// With the length of its prefix: 10.0.0.9/24.
+    pub address: String,
+    /// The interface that it is put on; left out: that in its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Why the owner does not have it; only the owner knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeAddressSet {
+    /// With the length of its prefix: 10.0.0.9/24.
+    pub address: String,
+    /// The interface that it is put on, of this name on each node; left out: that in its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
 }
 
 /// What may be lost next, whichever it is.
@@ -334,8 +387,15 @@ pub struct ClusterEtcdMember {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeChange {
-    /// Whether what its disks hold moves to other nodes.
+    /// Whether all that it has moves to other nodes.
     pub draining: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeReplace {
+    /// The name of the node that takes its place: one that has joined.
+    pub by: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind,
-    ExportList, ExportSet, ExportView, NodeChange, RebuildRate, RebuildView, ScrubReport,
-    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate,
-    VolumeList, VolumeMove, VolumeView,
+    ExportList, ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView,
+    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
 use crate::s3::{
@@ -134,8 +134,32 @@ impl Client {
         self.call(self.agent.patch(self.at(&path)), change)
     }
 
+    pub fn node_replace(
+        &self,
+        node: &str,
+        replace: &NodeReplace,
+    ) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}/replace");
+        self.call(self.agent.post(self.at(&path)), replace)
+    }
+
     pub fn node_remove(&self, node: &str) -> Result<(), ClientError> {
         let path = format!("/api/v1/cluster/nodes/{node}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn volume_address_set(
+        &self,
+        name: &VolumeName,
+        address: &VolumeAddressSet,
+    ) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/volumes/{name}/address");
+        self.call(self.agent.put(self.at(&path)), address)
+    }
+
+    pub fn volume_address_remove(&self, name: &VolumeName) -> Result<(), ClientError> {
+        let path = format!("/api/v1/volumes/{name}/address");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
             .map(drop)
     }

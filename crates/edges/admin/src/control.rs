@@ -7,8 +7,8 @@ use cairn_config::{ClientNet, ExportRule, VolumeName};
 
 use crate::api::{
     ClusterView, DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView,
-    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange,
-    VolumeCreate, VolumeView,
+    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCreate, VolumeView,
 };
 
 /// A failed request, as it is answered.
@@ -85,12 +85,20 @@ pub trait Control: Send + Sync + 'static {
     fn cluster(&self) -> Answer<'_, ClusterView>;
     /// A ticket for one more node.
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
-    /// Moves what a node's disks hold to other nodes, or stops that.
+    /// Moves all that a node has to other nodes, or stops that.
     fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView>;
-    /// Takes a node without disks out of the cluster.
+    /// Has another node take the place of one, which is lost or drains.
+    fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView>;
+    /// Takes a drained node out of the cluster.
     fn node_remove(&self, node: String) -> Answer<'_, ()>;
     /// Has another node own a volume, as long as that one can.
     fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView>;
+    /// Has an address follow a volume's owner; `None`: none any more.
+    fn volume_address(
+        &self,
+        name: VolumeName,
+        address: Option<VolumeAddressSet>,
+    ) -> Answer<'_, ClusterView>;
     /// What the node does with LUNs, if it has any.
     fn san(&self) -> Option<&dyn crate::san::SanControl> {
         None

@@ -30,9 +30,9 @@ use utoipa_axum::routes;
 
 use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
-    ExportSet, ExportView, NodeChange, RebuildRate, RebuildView, ScrubReport, ScrubStart,
-    ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList,
-    VolumeMove, VolumeView,
+    ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView, ScrubReport,
+    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
@@ -202,7 +202,9 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
         .routes(routes!(node_set, node_remove))
+        .routes(routes!(node_replace))
         .routes(routes!(volume_move))
+        .routes(routes!(volume_address_set, volume_address_remove))
         .routes(routes!(
             class_routes::class_list,
             class_routes::class_create
@@ -657,9 +659,10 @@ async fn cluster_ticket(
         .map(Json)
 }
 
-/// Moves what a node's disks hold to other nodes, or stops that. `node` is its name.
+/// Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node.
 #[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
-    request_body = NodeChange, responses((status = 200, body = ClusterView)))]
+    request_body = NodeChange, responses((status = 200, body = ClusterView),
+    (status = 409, description = "Too little redundancy or space would be left")))]
 async fn node_set(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -670,9 +673,24 @@ async fn node_set(
         .map(Json)
 }
 
-/// Takes a node out of the cluster. Its disks have to be removed before, and it has to be stopped.
+/// Has another node take the place of one: all that it has moves to others, at once also if it is lost, and then it is
+/// removed from the cluster.
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/replace", params(("node" = String, Path)),
+    request_body = NodeReplace, responses((status = 200, body = ClusterView),
+    (status = 409, description = "Too little redundancy or space would be left")))]
+async fn node_replace(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+    Given(replace): Given<NodeReplace>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.node_replace(node, replace.by).await })
+        .await
+        .map(Json)
+}
+
+/// Takes a drained node out of the cluster: other nodes refuse it from then on, and its server ends.
 #[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
-    responses((status = 204)))]
+    responses((status = 204), (status = 409, description = "Something is on it still")))]
 async fn node_remove(
     State(shared): Api,
     NodeNamed(node): NodeNamed,
@@ -692,6 +710,30 @@ async fn volume_move(
     to_the_end(async move { shared.control.volume_move(name, to.to).await })
         .await
         .map(Json)
+}
+
+/// Has an address follow a volume: the node that owns the volume has it.
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+    request_body = VolumeAddressSet, responses((status = 200, body = ClusterView)))]
+async fn volume_address_set(
+    State(shared): Api,
+    Named(name): Named,
+    Given(address): Given<VolumeAddressSet>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.volume_address(name, Some(address)).await })
+        .await
+        .map(Json)
+}
+
+/// Takes the address that follows a volume away.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/address", params(("name" = String, Path)),
+    responses((status = 204)))]
+async fn volume_address_remove(
+    State(shared): Api,
+    Named(name): Named,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { shared.control.volume_address(name, None).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// How far the scrub is.

@@ -6,7 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::{ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView};
+use crate::api::{
+    ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView, VolumeAddressSet,
+};
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
 
@@ -195,6 +197,11 @@ impl Control for Pretend {
         answer(Ok(ClusterView::default()))
     }
 
+    fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView> {
+        self.tell(format!("replace node {node} by {by}"));
+        answer(Ok(ClusterView::default()))
+    }
+
     fn node_remove(&self, node: String) -> Answer<'_, ()> {
         self.tell(format!("remove node {node}"));
         answer(Ok(()))
@@ -203,6 +210,15 @@ impl Control for Pretend {
     fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {
         self.tell(format!("move {name} {to:?}"));
         answer(only_main(&name).map(|()| view(&name)))
+    }
+
+    fn volume_address(
+        &self,
+        name: VolumeName,
+        address: Option<VolumeAddressSet>,
+    ) -> Answer<'_, ClusterView> {
+        self.tell(format!("address of {name} {address:?}"));
+        answer(only_main(&name).map(|()| ClusterView::default()))
     }
 
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {

@@ -54,6 +54,7 @@ impl ClientRule {
                 uid,
                 gid,
                 groups: groups.to_vec(),
+                request: None,
             },
             Squash::Root => {
                 let squash_gid = |gid| if gid == 0 { self.anonymous_gid } else { gid };
@@ -64,6 +65,7 @@ impl ClientRule {
                     uid,
                     gid: squash_gid(gid),
                     groups: groups.iter().copied().map(squash_gid).collect(),
+                    request: None,
                 }
             }
         }
@@ -83,6 +85,7 @@ impl ClientRule {
             uid: self.anonymous_uid,
             gid: self.anonymous_gid,
             groups: Vec::new(),
+            request: None,
         }
     }
 }
@@ -144,6 +147,7 @@ mod tests {
             uid,
             gid,
             groups: groups.to_vec(),
+            request: None,
         };
         let cases = [
             (Squash::Root, user(0, 0, &[0, 4]), nobody.clone()),

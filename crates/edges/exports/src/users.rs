@@ -82,6 +82,7 @@ pub fn caller(sent: &OpaqueAuth<'_>) -> Result<Option<Credentials>, AuthStatus> 
             uid: sys.uid,
             gid: sys.gid,
             groups: sys.groups.to_vec(),
+            request: None,
         })),
         Credential::Other(_) => Err(AuthStatus::BadCredential),
     }

@@ -27,6 +27,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::forward_metrics::{ForwardMetrics, Held, PassedCounts};
+
 /// A call is held for so long for an owner that answers it.
 const HOLD_MAX: Duration = Duration::from_secs(30);
 /// An owner that does not answer, or says that it is none, is asked again after so long, unless the table changes.
@@ -88,6 +90,7 @@ impl Passed {
 pub struct Routes {
     forward: Arc<dyn Forward>,
     exports: Arc<Exports>,
+    metrics: Arc<ForwardMetrics>,
     peer: Arc<Peer>,
     /// At most one for each node of the cluster.
     ways: Mutex<BTreeMap<NodeId, Arc<Way>>>,
@@ -113,10 +116,16 @@ struct Owner {
 type Waiting = Option<HashMap<u32, Vec<oneshot::Sender<Bytes>>>>;
 
 impl Routes {
-    pub fn new(forward: Arc<dyn Forward>, exports: Arc<Exports>, peer: Arc<Peer>) -> Arc<Self> {
+    pub fn new(
+        forward: Arc<dyn Forward>,
+        exports: Arc<Exports>,
+        metrics: Arc<ForwardMetrics>,
+        peer: Arc<Peer>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             forward,
             exports,
+            metrics,
             peer,
             ways: Mutex::default(),
         })
@@ -135,7 +144,13 @@ impl Routes {
         let routes = Arc::clone(self);
         Box::pin(async move {
             let deadline = Instant::now() + HOLD_MAX;
-            match timeout_at(deadline, routes.ask_until_answered(volume, &call)).await {
+            let counts = routes.metrics.of(volume);
+            let asked = routes.ask_until_answered(volume, &call, &counts);
+            let answered = timeout_at(deadline, asked).await;
+            if !matches!(answered, Ok(Some(_))) {
+                counts.note_unanswered();
+            }
+            match answered {
                 Ok(Some(record)) => Reply::relayed(record),
                 Ok(None) | Err(_) if is_change && call.was_sent.load(Ordering::Acquire) => {
                     Reply::none()
@@ -146,8 +161,16 @@ impl Routes {
     }
 
     /// `None`: the volume is gone, or the client has to ask again for another reason.
-    async fn ask_until_answered(&self, volume: VolumeId, call: &Passed) -> Option<Bytes> {
+    async fn ask_until_answered(
+        &self,
+        volume: VolumeId,
+        call: &Passed,
+        counts: &Arc<PassedCounts>,
+    ) -> Option<Bytes> {
         let mut changed = self.exports.subscribe();
+        let begun = Instant::now();
+        // There from the moment on when it turns out that it has to wait.
+        let mut held = None;
         loop {
             changed.borrow_and_update();
             let place = self.exports.current().place(volume);
@@ -156,12 +179,14 @@ impl Routes {
                 // It came here meanwhile: the server of this node answers as the owner.
                 Place::Here => None,
                 Place::Nowhere => {
+                    held.get_or_insert_with(|| Held::new(counts, begun));
                     // An error means that the server ends.
                     changed.changed().await.ok()?;
                     continue;
                 }
                 Place::Gone => return None,
             };
+            let asked_at = Instant::now();
             let mut asked = Box::pin(self.ask(owner, call));
             let reply = loop {
                 tokio::select! {
@@ -179,8 +204,14 @@ impl Routes {
             if let Some(reply) = reply
                 && !is_from_none(&reply)
             {
+                // It did not wait while the owner that answers did its work.
+                if let Some(held) = held {
+                    held.end_at(asked_at);
+                }
+                counts.note_answered(asked_at.elapsed());
                 return Some(reply);
             }
+            held.get_or_insert_with(|| Held::new(counts, begun));
             if self.exports.current().place(volume) == place {
                 // A new table may come, or the owner may have been about to serve.
                 let _ = timeout(ASK_AGAIN, changed.changed()).await;

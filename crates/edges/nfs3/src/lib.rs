@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod forward;
+mod forward_metrics;
 mod mount;
 mod nfs_program;
 mod nlm;

@@ -106,7 +106,11 @@ impl Handler for NfsHandler {
         let Some(handle) = decoded.object() else {
             return ready(Reply::success(xid, &()));
         };
+        let digest = Digest::of(args_bytes);
         let request = match self.resolve(call, procedure, handle) {
+            Resolved::Inode(request) if is_once(procedure) => {
+                request.as_request(digest.key(&self.session.peer, call, &[]))
+            }
             Resolved::Inode(request) => request,
             Resolved::Elsewhere(volume) => {
                 let held_bytes = held_for(&decoded);
@@ -138,7 +142,6 @@ impl Handler for NfsHandler {
         let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
             return ready(self.session.peer.garbage(xid));
         };
-        let digest = Digest::of(args_bytes);
         let key = |data: &[u8]| digest.key(&self.session.peer, call, data);
         let service = &self.session.service;
         let started = match begun {
@@ -311,6 +314,23 @@ impl NfsHandler {
             Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
         }
     }
+}
+
+/// Whether a call changes something that a second time would find changed.
+fn is_once(procedure: v3::Procedure) -> bool {
+    use v3::Procedure as P;
+    matches!(
+        procedure,
+        P::SetAttr
+            | P::Create
+            | P::MkDir
+            | P::SymLink
+            | P::MkNod
+            | P::Remove
+            | P::RmDir
+            | P::Rename
+            | P::Link
+    )
 }
 
 /// Whether a call changes something, or tells what was changed to be durable.

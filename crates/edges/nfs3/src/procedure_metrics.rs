@@ -17,7 +17,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
 /// Latency buckets end at 8 us, 16 us, and so on up to 2^BUCKET_LAST us, about 8 s.
 const BUCKET_FIRST_LOG2: u32 = 3;
-const BUCKET_COUNT: usize = 21;
+pub const BUCKET_COUNT: usize = 21;
 const PROCEDURE_COUNT: usize = Procedure::ALL.len();
 const STATUS_COUNT: usize = ErrorStatus::ALL.len();
 
@@ -172,11 +172,16 @@ impl ProcedureMetrics {
 }
 
 /// The first bucket whose upper bound is not below `nanos`.
-fn bucket(nanos: u64) -> usize {
+pub fn bucket(nanos: u64) -> usize {
     let micros = nanos.div_ceil(1000).max(1);
     // The logarithm, rounded up.
     let log2 = u64::BITS - (micros - 1).leading_zeros();
     (log2.saturating_sub(BUCKET_FIRST_LOG2) as usize).min(BUCKET_COUNT)
+}
+
+/// The upper bound of a bucket.
+pub fn bucket_seconds(at: usize) -> f64 {
+    (1u64 << (BUCKET_FIRST_LOG2 as usize + at)) as f64 / 1e6
 }
 
 /// Shows [`ProcedureMetrics`] to Prometheus.
@@ -245,8 +250,7 @@ impl ProcedureCollector {
                     .sum(|thread| &thread.procedures[index].latency[at]);
                 if at < BUCKET_COUNT {
                     let mut bucket = Bucket::default();
-                    let micros = 1u64 << (BUCKET_FIRST_LOG2 as usize + at);
-                    bucket.set_upper_bound(micros as f64 / 1e6);
+                    bucket.set_upper_bound(bucket_seconds(at));
                     bucket.set_cumulative_count(cumulative);
                     buckets.push(bucket);
                 }

@@ -54,13 +54,15 @@ pub fn start(
     call: v3::Call<'_>,
     held_bytes: &mut usize,
 ) -> Result<Begun, DecodeError> {
-    use Begun::{Once, Repeatable};
+    use Begun::Repeatable;
     use v3::Call;
     Ok(match call {
         Call::Null => Repeatable(Box::pin(async move { Reply::success(request.xid, &()) })),
         Call::GetAttr(_) => Repeatable(Box::pin(request.getattr())),
         // A size that comes late would cut off what was written after it.
-        Call::SetAttr(args) => Once(Box::pin(request.setattr(args))),
+        Call::SetAttr(args) => once(request, Again::Changed, move |request| {
+            request.setattr(args)
+        }),
         Call::Lookup(args) => Repeatable(Box::pin(request.lookup(args.name.0.into()))),
         Call::Access(args) => Repeatable(Box::pin(request.access(args.access))),
         Call::ReadLink(_) => Repeatable(Box::pin(request.readlink())),
@@ -78,30 +80,51 @@ pub fn start(
         }
         Call::Create(args) => {
             let (name, how) = (args.place.name.0.into(), args.how);
-            Once(Box::pin(request.create(name, how)))
+            once(request, Again::Made, move |request| {
+                request.create(name, how)
+            })
         }
         Call::MkDir(args) => {
             let (name, attributes) = (args.place.name.0.into(), args.attributes);
-            Once(Box::pin(request.mkdir(name, attributes)))
+            once(request, Again::Made, move |request| {
+                request.mkdir(name, attributes)
+            })
         }
         Call::SymLink(args) => {
             let (name, target) = (args.place.name.0.into(), args.target.0.into());
             *held_bytes += args.target.0.len();
-            Once(Box::pin(request.symlink(name, args.attributes, target)))
+            let attributes = args.attributes;
+            once(request, Again::Made, move |request| {
+                request.symlink(name, attributes, target)
+            })
         }
         Call::MkNod(args) => {
             let (name, what) = (args.place.name.0.into(), args.what);
-            Once(Box::pin(request.mknod(name, what)))
+            once(request, Again::Made, move |request| {
+                request.mknod(name, what)
+            })
         }
-        Call::Remove(args) => Once(Box::pin(request.remove(args.name.0.into()))),
-        Call::RmDir(args) => Once(Box::pin(request.rmdir(args.name.0.into()))),
+        Call::Remove(args) => {
+            let name = args.name.0.into();
+            once(request, Again::Changed, move |request| request.remove(name))
+        }
+        Call::RmDir(args) => {
+            let name = args.name.0.into();
+            once(request, Again::Changed, move |request| request.rmdir(name))
+        }
         Call::Rename(args) => {
             let (from, to) = (args.from.name.0.into(), args.to.name.0.into());
-            Once(Box::pin(request.rename(from, args.to.dir, to)))
+            let to_dir = args.to.dir;
+            once(request, Again::Renamed(to_dir), move |request| {
+                request.rename(from, to_dir, to)
+            })
         }
         Call::Link(args) => {
             let name = args.link.name.0.into();
-            Once(Box::pin(request.link(args.link.dir, name)))
+            let dir = args.link.dir;
+            once(request, Again::Linked(dir), move |request| {
+                request.link(dir, name)
+            })
         }
         Call::ReadDir(args) => {
             *held_bytes += args.count_bytes.min(READDIR_LEN_BYTES_MAX) as usize;
@@ -116,6 +139,32 @@ pub fn start(
         Call::PathConf(_) => Repeatable(Box::pin(request.pathconf())),
         Call::Commit(args) => Repeatable(Box::pin(request.commit(args.offset, args.count_bytes))),
     })
+}
+
+/// What the reply to a change is made of that was done before.
+enum Again {
+    /// The attributes of the inode that the call names.
+    Changed,
+    /// Those of what was made, and of the directory.
+    Made,
+    /// Those of two directories: that of the call, and this one.
+    Renamed(FileHandle),
+    /// Those of the inode, and of this directory.
+    Linked(FileHandle),
+}
+
+/// A change that is done once, also if an earlier owner of the volume did it, or this server before it was started again.
+fn once<Work: Future<Output = Reply> + Send + 'static>(
+    request: Request,
+    again: Again,
+    work: impl FnOnce(Request) -> Work + Send + 'static,
+) -> Begun {
+    Begun::Once(Box::pin(async move {
+        match request.made_before() {
+            Some(ino) => request.again(again, ino).await,
+            None => work(request).await,
+        }
+    }))
 }
 
 /// The same for a WRITE, whose data may have been received in place.
@@ -245,6 +294,46 @@ impl Request {
         WccData {
             before: None,
             after: self.post_op(ino).await,
+        }
+    }
+
+    /// What this very request made or changed before the volume was opened here, if it did.
+    fn made_before(&self) -> Option<cairn_base::Ino> {
+        let request = self.who.request.as_ref()?;
+        let ino = self.fs().made_before(request)?;
+        self.session.service.metrics.count_duplicate();
+        Some(ino)
+    }
+
+    /// The reply to a change that was done before: it succeeded, else nothing would say so. Attributes are those of now.
+    async fn again(self, what: Again, ino: cairn_base::Ino) -> Reply {
+        let own = self.wcc_after(self.ino).await;
+        match what {
+            Again::Changed => self.success(own),
+            Again::Made => {
+                // Somebody may have removed it since.
+                let attributes = self.post_op(ino).await;
+                self.success(MakeOk {
+                    object: attributes.is_some().then(|| self.handle(ino)),
+                    attributes,
+                    dir_wcc: own,
+                })
+            }
+            Again::Renamed(dir) => self.success(RenameWcc {
+                from_dir: own,
+                to_dir: self.wcc_of(&dir).await,
+            }),
+            Again::Linked(dir) => self.success(LinkWcc {
+                attributes: own.after,
+                dir_wcc: self.wcc_of(&dir).await,
+            }),
+        }
+    }
+
+    async fn wcc_of(&self, handle: &FileHandle) -> WccData {
+        match self.second(handle) {
+            Ok(ino) => self.wcc_after(ino).await,
+            Err(_) => WccData::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use cairn_exports::{Exports, HandleSigner};
 use cairn_rpc_server::{Duplicates, LogLimit, Peer, Program};
 
 use crate::forward::{Forward, Routes};
+use crate::forward_metrics::{ForwardCollector, ForwardMetrics};
 use crate::mount::{MountList, MountProgram};
 use crate::nfs_program::NfsProgram;
 use crate::nlm::NlmProgram;
@@ -61,6 +62,9 @@ impl Nfs3 {
         let metrics = Arc::clone(&service.metrics);
         let collector = ProcedureCollector::new(metrics, Box::new(move || source.gauges()));
         registry.register(Box::new(collector))?;
+        let passed = Arc::clone(&service.passed);
+        let exports = Arc::clone(&service.exports);
+        registry.register(Box::new(ForwardCollector::new(passed, exports)))?;
         Ok(Self { service })
     }
 
@@ -105,6 +109,8 @@ pub struct Service {
     pub settings: Nfs3Settings,
     pub exports: Arc<Exports>,
     pub metrics: Arc<ProcedureMetrics>,
+    /// Of calls on volumes of other nodes.
+    pub passed: Arc<ForwardMetrics>,
     pub duplicates: Duplicates,
     /// Those of WRITE have a cache of their own: there are so many that they would push out all others.
     pub duplicate_writes: Duplicates,
@@ -137,6 +143,7 @@ impl Service {
             settings,
             exports,
             metrics: Arc::new(ProcedureMetrics::new(thread_count.max(1))),
+            passed: Arc::default(),
             started: std::time::SystemTime::now().into(),
             cluster: OnceLock::new(),
         }
@@ -147,7 +154,8 @@ impl Service {
     pub fn routes(&self, peer: &Arc<Peer>) -> Option<Arc<Routes>> {
         let cluster = self.cluster.get().filter(|_| !peer.is_forwarded)?;
         let (forward, exports) = (Arc::clone(&cluster.forward), Arc::clone(&self.exports));
-        Some(Routes::new(forward, exports, Arc::clone(peer)))
+        let passed = Arc::clone(&self.passed);
+        Some(Routes::new(forward, exports, passed, Arc::clone(peer)))
     }
 
     pub fn is_in_cluster(&self) -> bool {

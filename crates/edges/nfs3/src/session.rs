@@ -8,9 +8,9 @@ use std::sync::Arc;
 use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_exports::{Grant, Object, PeerExports, Target};
-use cairn_fs::{Attr, Credentials, Fs, FsView};
+use cairn_fs::{Attr, Credentials, Fs, FsView, RequestId};
 use cairn_qos::{Client, Operation};
-use cairn_rpc_server::{Delay, Peer, REQUEST_LEN_BYTES};
+use cairn_rpc_server::{Delay, Peer, REQUEST_LEN_BYTES, RequestKey};
 
 use crate::service::Service;
 use crate::v3_values;
@@ -113,6 +113,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// The same, of which its changes say which request they are.
+    pub fn as_request(self, key: RequestKey) -> Self {
+        let who = Credentials {
+            request: Some(RequestId(key.to_bytes())),
+            ..Credentials::clone(&self.who)
+        };
+        Self {
+            who: Arc::new(who),
+            ..self
+        }
+    }
+
     pub fn grant(&self) -> &Grant {
         &self.session.exports.grants()[self.grant]
     }

@@ -34,6 +34,22 @@ pub struct RequestKey {
     pub digest: u64,
 }
 
+impl RequestKey {
+    /// All of it, the same on every node.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let client = match self.client.to_canonical() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&client.octets());
+        bytes[16..20].copy_from_slice(&self.xid.to_be_bytes());
+        bytes[20..24].copy_from_slice(&self.procedure.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.digest.to_be_bytes());
+        bytes
+    }
+}
+
 /// What is to be done with a request.
 pub enum Admission {
     /// Do it, and tell the guard the reply.

@@ -31,5 +31,7 @@ pub use program::{
     ReplyFuture, Started, StartedCall, Transport,
 };
 pub use reply::Reply;
-pub use server::{ForwardedCalls, Listeners, RpcServer, Running, ServeError};
+pub use server::{
+    ForwardedCalls, Listeners, MoreAddresses, OpenAddress, RpcServer, Running, ServeError,
+};
 pub use server_settings::ServerSettings;

@@ -90,6 +90,8 @@ pub struct Shared {
     /// Told when that falls below its limit.
     pub freed: Arc<Notify>,
     connection_count: AtomicUsize,
+    /// Addresses that may leave this machine, and who is told when one does.
+    addresses: Mutex<HashMap<IpAddr, watch::Sender<Ends>>>,
 }
 
 impl Shared {
@@ -144,6 +146,7 @@ impl RpcServer {
             parked_bytes: AtomicUsize::new(0),
             freed: Arc::default(),
             connection_count: AtomicUsize::new(0),
+            addresses: Mutex::default(),
         });
         let source = Arc::clone(&shared);
         let gauges = Box::new(move || source.gauges());
@@ -176,6 +179,10 @@ impl RpcServer {
             socket.set_nonblocking(true).map_err(ServeError::Socket)?;
         }
 
+        let mut listens = Vec::new();
+        for listener in &tcp {
+            listens.push(listener.local_addr().map_err(ServeError::Socket)?);
+        }
         let (stop, stopped) = watch::channel(None);
         let mut lanes = Vec::new();
         let mut threads = Vec::new();
@@ -199,6 +206,7 @@ impl RpcServer {
         let mut running = Running {
             shared: Arc::clone(&shared),
             acceptor: forwarded,
+            listens,
             stop,
             threads: Vec::new(),
         };
@@ -241,6 +249,8 @@ fn prepare_listener(listener: &TcpListener, settings: &ServerSettings) -> io::Re
 pub struct Running {
     shared: Arc<Shared>,
     acceptor: Acceptor,
+    /// Where it listens.
+    listens: Vec<SocketAddr>,
     /// The time by which everything must have ended, once it is to end.
     stop: watch::Sender<Option<Instant>>,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
@@ -265,8 +275,101 @@ impl Running {
         ForwardedCalls(self.acceptor.clone())
     }
 
+    /// Addresses that come and go, at the ports at which the server listens. `runtime` accepts there.
+    pub fn more_addresses(&self, runtime: tokio::runtime::Handle) -> MoreAddresses {
+        MoreAddresses {
+            acceptor: self.acceptor.clone(),
+            listens: self.listens.clone(),
+            runtime,
+        }
+    }
+
     pub fn connection_count(&self) -> usize {
         self.shared.connection_count.load(Ordering::Relaxed)
+    }
+}
+
+/// Lets clients in at addresses that come to this machine and leave it.
+#[derive(Clone)]
+pub struct MoreAddresses {
+    acceptor: Acceptor,
+    listens: Vec<SocketAddr>,
+    runtime: tokio::runtime::Handle,
+}
+
+/// When connections through an address end that leaves this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    No,
+    /// When what was begun is answered; nothing more is taken.
+    Answered,
+    Now,
+}
+
+/// An address at which clients are let in.
+pub struct OpenAddress {
+    shared: Arc<Shared>,
+    address: IpAddr,
+    accepting: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl MoreAddresses {
+    /// Serves clients at an address of this machine. At ports where the server listens on all addresses it does so already.
+    pub fn open(&self, address: IpAddr) -> io::Result<OpenAddress> {
+        let shared = &self.acceptor.shared;
+        let mut listeners = Vec::new();
+        for at in self.listens.iter().filter(|at| !at.ip().is_unspecified()) {
+            let listener = TcpListener::bind((address, at.port()))?;
+            prepare_listener(&listener, &shared.settings)?;
+            listeners.push(listener);
+        }
+        let _inside = self.runtime.enter();
+        let accepting = listeners.into_iter().map(|listener| {
+            let accepting = self.acceptor.clone().accept(listener);
+            self.runtime.spawn(accepting)
+        });
+        let accepting = accepting.collect();
+        let ends = watch::Sender::new(Ends::No);
+        shared.addresses.lock().insert(address.to_canonical(), ends);
+        Ok(OpenAddress {
+            shared: Arc::clone(shared),
+            address,
+            accepting,
+        })
+    }
+}
+
+impl OpenAddress {
+    /// Lets nobody in any more, answers what was begun for at most `patience`, and ends all connections that came in here. Then
+    /// the address may go: clients were told, and ask elsewhere.
+    pub async fn close(mut self, patience: Duration) {
+        let Some(ends) = self.end() else { return };
+        ends.send_replace(Ends::Answered);
+        if tokio::time::timeout(patience, ends.closed()).await.is_ok() {
+            return;
+        }
+        let (address, left) = (self.address, ends.receiver_count());
+        tracing::warn!(%address, left, "connections closed before their requests were finished");
+        ends.send_replace(Ends::Now);
+        ends.closed().await;
+    }
+
+    fn end(&mut self) -> Option<watch::Sender<Ends>> {
+        for accepting in self.accepting.drain(..) {
+            accepting.abort();
+        }
+        self.shared
+            .addresses
+            .lock()
+            .remove(&self.address.to_canonical())
+    }
+}
+
+impl Drop for OpenAddress {
+    fn drop(&mut self) {
+        if let Some(ends) = self.end() {
+            ends.send_replace(Ends::Now);
+        }
     }
 }
 
@@ -568,9 +671,43 @@ async fn serve_tcp(
         Ok((stream, local)) => {
             let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
             let stream = connection::Carrier::Tcp(stream);
-            connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
+            let local_ip = local.ip().to_canonical();
+            let ends = shared
+                .addresses
+                .lock()
+                .get(&local_ip)
+                .map(watch::Sender::subscribe);
+            let Some(ends) = ends else {
+                connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
+                return;
+            };
+            // Of an address that leaves.
+            let (either, stop_either) = watch::channel(false);
+            let serving = connection::serve(stream, shared, dispatcher, busy_poll, stop_either);
+            tokio::select! {
+                () = serving => {}
+                () = ends_of_address(stop, ends, either) => {}
+            }
         }
         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
+    }
+}
+
+/// Says `either` when the server stops or an address leaves; ends when nothing is waited for any more.
+async fn ends_of_address(
+    mut stop: watch::Receiver<bool>,
+    mut ends: watch::Receiver<Ends>,
+    either: watch::Sender<bool>,
+) {
+    // A sender that is gone has ended, too.
+    tokio::select! {
+        _ = stop.wait_for(|stop| *stop) => {}
+        _ = ends.wait_for(|ends| *ends != Ends::No) => {}
+    }
+    either.send_replace(true);
+    if ends.wait_for(|ends| *ends == Ends::Now).await.is_err() {
+        // The server stops, and sees to the end of its connections.
+        std::future::pending().await
     }
 }
 

@@ -308,6 +308,7 @@ impl Service {
                 uid: NOBODY,
                 gid: NOBODY,
                 groups: Vec::new(),
+                request: None,
             },
         })
     }

@@ -32,7 +32,7 @@ mod volume_log;
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::{
     CookieRecord, DirentRecord, ExtentRecord, Fold, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX,
-    JournalEntry, Key, KeyKind, SegmentRecord, SnapshotRecord, decode_extent,
+    JournalEntry, Key, KeyKind, RequestRecord, SegmentRecord, SnapshotRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{

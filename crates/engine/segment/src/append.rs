@@ -526,7 +526,7 @@ impl SegmentStore {
             nodes.collect()
         };
         let healthy_nodes = nodes_of(&healthy.iter().collect::<Vec<_>>());
-        let pool = members.staying(None);
+        let pool = members.staying(&[]);
         let mut best = None;
         let mut len_bytes = self.settings.shard_len_bytes;
         loop {

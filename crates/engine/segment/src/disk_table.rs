@@ -57,10 +57,10 @@ impl Members {
         self.draining.contains(&id)
     }
 
-    /// Disks, there or not, that are to stay, as if one of them left.
-    pub fn staying(&self, without: Option<DiskId>) -> Topology {
+    /// Disks, there or not, that are to stay, as if some of them left.
+    pub fn staying(&self, without: &[DiskId]) -> Topology {
         let ids = self.disks.keys().chain(&self.missing);
-        let stays = |id: &&DiskId| !self.draining.contains(id) && Some(**id) != without;
+        let stays = |id: &&DiskId| !self.draining.contains(id) && !without.contains(id);
         ids.filter(stays).map(|id| self.domain(*id).node).collect()
     }
 
@@ -174,17 +174,18 @@ mod tests {
         let mut members = Members::new(Vec::new(), vec![id(1), id(2), id(3)]);
         members.draining.insert(id(3));
         let cases = [
-            (None, 2),
-            (Some(id(1)), 1),
+            (vec![], 2),
+            (vec![id(1)], 1),
+            (vec![id(1), id(2)], 0),
             // It leaves already, or is none of them.
-            (Some(id(3)), 2),
-            (Some(id(4)), 2),
+            (vec![id(3)], 2),
+            (vec![id(4)], 2),
         ];
         for (without, want) in cases {
-            assert_eq!(members.staying(without).disk_count(), want, "{without:?}");
+            assert_eq!(members.staying(&without).disk_count(), want, "{without:?}");
         }
         members.nodes.insert(id(1), NodeId(7));
-        assert_eq!(members.staying(None).node_count(), 2);
-        assert_eq!(members.staying(Some(id(1))).node_count(), 1);
+        assert_eq!(members.staying(&[]).node_count(), 2);
+        assert_eq!(members.staying(&[id(1)]).node_count(), 1);
     }
 }

@@ -262,26 +262,29 @@ impl SegmentStore {
 
     /// What a volume uses unless told otherwise, by the nodes and disks of the pool.
     pub fn default_code(&self) -> Code {
-        placement::default_code(&self.members().staying(None))
+        placement::default_code(&self.members().staying(&[]))
     }
 
     /// The code of a protection in this pool; fails if the pool has too few disks.
     pub fn code_for(&self, protection: Protection) -> Result<Code> {
-        self.code_for_without(protection, None)
+        self.code_for_without(protection, &[])
     }
 
-    /// As [`Self::code_for`], as if one of the disks left.
-    pub fn code_for_without(
-        &self,
-        protection: Protection,
-        without: Option<DiskId>,
-    ) -> Result<Code> {
+    /// As [`Self::code_for`], as if some of the disks left.
+    pub fn code_for_without(&self, protection: Protection, without: &[DiskId]) -> Result<Code> {
         placement::code_for(protection, &self.members().staying(without))
+    }
+
+    /// What new data of a protection survives when all disks that are to stay work, as if some of them left.
+    pub fn survives_without(&self, protection: Protection, without: &[DiskId]) -> Result<Survives> {
+        let staying = self.members().staying(without);
+        let code = placement::code_for(protection, &staying)?;
+        Ok(staying.survives(code))
     }
 
     /// What new segments of a code survive when all disks that are to stay work.
     pub fn code_survives(&self, code: Code) -> Survives {
-        self.members().staying(None).survives(code)
+        self.members().staying(&[]).survives(code)
     }
 
     /// How many nodes have disks of the pool, there or not.
@@ -693,7 +696,7 @@ impl SegmentStore {
             false => room_bytes,
         };
         let members = self.members();
-        let pool = members.staying(None);
+        let pool = members.staying(&[]);
         for disk in self.roomy_disks() {
             let node = members.domain(disk.id()).node;
             let space = disk_space(&*disk);

@@ -6,14 +6,15 @@
 //! Each limit keeps somebody out: handshakes of one address, one stranger from taking all; connections that join, strangers
 //! from taking those of nodes. Who has shown a certificate counts for the limit of all connections alone.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
 use futures_util::future::select;
 use parking_lot::{Mutex, RwLock};
@@ -82,6 +83,8 @@ struct Shared {
     joins: Arc<Semaphore>,
     refusals: LogLimit,
     accept_errors: LogLimit,
+    /// Nodes of the cluster, once they are known; others are refused whatever they show.
+    nodes: watch::Sender<Option<Arc<BTreeSet<NodeId>>>>,
     /// Every task has a receiver, so that their end can be waited for.
     stop: watch::Sender<bool>,
 }
@@ -111,6 +114,7 @@ impl Listener {
             joins: Arc::new(Semaphore::new(settings.join_count_max)),
             refusals: LogLimit::new(Arc::clone(clock)),
             accept_errors: LogLimit::new(Arc::clone(clock)),
+            nodes: watch::Sender::new(None),
             stop: watch::Sender::new(false),
             settings,
             trust,
@@ -129,6 +133,17 @@ impl Listener {
     /// Sets what serves a protocol from the next connection on.
     pub fn handle(&self, protocol: Protocol, handler: Arc<dyn Handler>) {
         self.shared.handlers.write()[protocol.index()] = Some(handler);
+    }
+
+    /// Sets which nodes may connect. Connections of others end. Before that every node with a certificate may.
+    pub fn set_nodes(&self, nodes: BTreeSet<NodeId>) {
+        self.shared.nodes.send_if_modified(|known| {
+            let is_new = known.as_deref() != Some(&nodes);
+            if is_new {
+                *known = Some(Arc::new(nodes));
+            }
+            is_new
+        });
     }
 
     /// Connections that are being served now.
@@ -150,6 +165,11 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.stop.send_replace(true);
     }
+}
+
+/// Whether a node is of the cluster, as far as that is known.
+fn is_of(nodes: Option<&BTreeSet<NodeId>>, node: NodeId) -> bool {
+    nodes.is_none_or(|nodes| nodes.contains(&node))
 }
 
 /// A connection that is to be served.
@@ -228,7 +248,15 @@ impl Shared {
             stream,
             _permit,
         } = admitted;
-        handler.serve(peer, stream).await;
+        match peer.node {
+            None => handler.serve(peer, stream).await,
+            Some(node) => {
+                let mut nodes = self.nodes.subscribe();
+                let removed = nodes.wait_for(|nodes| !is_of(nodes.as_deref(), node));
+                let serving = handler.serve(peer, stream);
+                select(serving, pin!(removed)).await;
+            }
+        }
         drop(stranger);
     }
 
@@ -278,8 +306,12 @@ impl Shared {
             false => &self.joins,
         };
         let permit = Arc::clone(permits).try_acquire_owned();
+        let is_member = node.is_none_or(|node| is_of(self.nodes.borrow().as_deref(), node));
         let handler = self.handlers.read()[protocol.index()].clone();
         let refused = match (permit, handler) {
+            _ if !is_member => {
+                "the node that connects is not in the cluster: it was removed, or is not known yet"
+            }
             (Ok(permit), Some(handler)) => {
                 welcome(&mut stream).await.map_err(told)?;
                 return Ok(Admitted {

@@ -27,6 +27,7 @@
 //! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
 //! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
 //! | 0x24 | sharer: segment u64, ino u64, start u64, end u64 | a version byte | no |
+//! | 0x25 | request: slot u16 | [`super::records::RequestRecord`] | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
@@ -59,6 +60,7 @@ const TAG_SNAPSHOT: u8 = 0x21;
 const TAG_QUOTA: u8 = 0x22;
 const TAG_DEDUPE: u8 = 0x23;
 const TAG_SHARER: u8 = 0x24;
+const TAG_REQUEST: u8 = 0x25;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -106,6 +108,8 @@ pub enum KeyKind<'a> {
         start: u64,
         end: u64,
     },
+    /// A place for one of the last requests that changed something.
+    Request(u16),
     /// `key` held this until `death`.
     History {
         key: &'a [u8],
@@ -210,6 +214,20 @@ impl Key {
     /// Those of one segment.
     pub fn sharers(segment: SegmentId) -> (Self, Self) {
         Self::all_of(TAG_SHARER, segment.0)
+    }
+
+    /// A place for one of the last requests that changed something.
+    pub fn request(slot: u16) -> Self {
+        let mut key = Self::with_tag(TAG_REQUEST);
+        key.0.extend_from_slice(&slot.to_be_bytes());
+        key
+    }
+
+    pub fn requests() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_REQUEST),
+            Self::with_tag(TAG_REQUEST.saturating_add(1)),
+        )
     }
 
     /// Where the version is that `key` held until it was changed in generation `death`.
@@ -483,6 +501,7 @@ impl<'a> KeyKind<'a> {
                     end,
                 }
             }
+            TAG_REQUEST => Self::Request(u16::from_be_bytes(rest.try_into().ok()?)),
             TAG_HISTORY => {
                 let (key, death) = rest.split_last_chunk::<GENERATION_LEN_BYTES>()?;
                 let death = Generation(u64::from_be_bytes(*death));
@@ -580,6 +599,7 @@ mod tests {
                 KeyKind::Snapshot(Generation(2)),
             ),
             (Key::quota(1, 1000), KeyKind::Quota { kind: 1, id: 1000 }),
+            (Key::request(77), KeyKind::Request(77)),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
                 Key::sharer(SegmentId(6), Ino(3), 4096, 8192),

@@ -19,5 +19,5 @@ pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry, Put};
 pub use keys::{Key, KeyError, KeyKind};
 pub use records::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
-    InodeRecord, RecordError, SegmentRecord, SnapshotRecord,
+    InodeRecord, RecordError, RequestRecord, SegmentRecord, SnapshotRecord,
 };

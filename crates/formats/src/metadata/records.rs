@@ -256,6 +256,42 @@ impl DirentRecord {
     }
 }
 
+/// A request that changed something, so that it is known when it is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// Tells requests apart; what is in it is the edge's.
+    pub id: [u8; REQUEST_ID_LEN_BYTES],
+    /// Counts them over the life of the volume.
+    pub sequence: u64,
+    /// What was made, changed or removed.
+    pub ino: Ino,
+}
+
+/// Bytes that tell requests apart.
+pub const REQUEST_ID_LEN_BYTES: usize = 32;
+
+impl RequestRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(17 + REQUEST_ID_LEN_BYTES);
+        out.push(VERSION);
+        out.extend_from_slice(&self.id);
+        put_u64(&mut out, self.sequence);
+        put_u64(&mut out, self.ino.0);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("request", bytes)?;
+        let record = Self {
+            id: fields.array("id")?,
+            sequence: fields.u64("sequence")?,
+            ino: Ino(fields.u64("ino")?),
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CookieRecord {
     pub ino: Ino,
@@ -627,6 +663,12 @@ mod tests {
             cookie: 2,
         };
         check(&dirent, dirent.encode(), DirentRecord::decode, false);
+        let request = RequestRecord {
+            id: [7; REQUEST_ID_LEN_BYTES],
+            sequence: 1,
+            ino: Ino(2),
+        };
+        check(&request, request.encode(), RequestRecord::decode, false);
         let cookie = CookieRecord {
             ino: Ino(1),
             kind: InodeKind::Regular,
@@ -670,6 +712,7 @@ mod tests {
             let _ = InodeRecord::decode(&bytes);
             let _ = DirentRecord::decode(&bytes);
             let _ = CookieRecord::decode(&bytes);
+            let _ = RequestRecord::decode(&bytes);
             let _ = ExtentRecord::decode(&bytes);
             let _ = SegmentRecord::decode(&bytes);
             let _ = AppliedRecord::decode(&bytes);

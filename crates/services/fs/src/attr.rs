@@ -180,6 +180,7 @@ impl Shared {
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
+        self.requests.note(&mut batch, who, inode.ino);
         let ticket = self.submit_change(&mut state, &change, batch);
         state.note_change(ticket);
         Ok(Some((state.wcc(inode.ino, before), state.ticket)))

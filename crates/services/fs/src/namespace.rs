@@ -657,6 +657,7 @@ impl Shared {
         );
         self.inodes.insert(inode.clone());
         let mut state = inode.lock();
+        self.requests.note(&mut batch, who, ino);
         let ticket = self.meta.submit(batch);
         parent.note_change(ticket);
         state.note_change(ticket);
@@ -721,6 +722,7 @@ impl Shared {
             }
             state.touch_mtime(now);
             batch.put(Key::inode(dir), state.stored_record().encode());
+            self.requests.note(&mut batch, who, child.ino);
             let ticket = self.meta.submit(batch);
             locked.of(child.ino).note_change(ticket);
             let state = locked.of(dir);
@@ -823,6 +825,7 @@ impl Shared {
         if !planted::is(Bug::LinkCountNotStored) {
             batch.put(Key::inode(ino), state.stored_record().encode());
         }
+        self.requests.note(&mut batch, who, ino);
         let ticket = self.meta.submit(batch);
         state.note_change(ticket);
         let attr = state.attr(ino);

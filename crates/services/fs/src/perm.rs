@@ -96,6 +96,7 @@ mod tests {
             uid,
             gid,
             groups: groups.to_vec(),
+            request: None,
         }
     }
 

@@ -195,6 +195,7 @@ impl Shared {
         for dir in [m.from_dir, m.to_dir] {
             batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
         }
+        self.requests.note(&mut batch, who, m.moved.ino);
         let ticket = match first {
             None => self.meta.submit(batch),
             Some(ticket) => {

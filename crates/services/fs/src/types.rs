@@ -30,6 +30,18 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// By which request, if it may be sent again and must not be done twice.
+    pub request: Option<RequestId>,
+}
+
+/// Tells a request from all others that may be under way; what is in it is the edge's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(pub [u8; 32]);
+
+impl std::fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RequestId({:02x?})", &self.0)
+    }
 }
 
 impl Credentials {
@@ -37,6 +49,7 @@ impl Credentials {
         uid: 0,
         gid: 0,
         groups: Vec::new(),
+        request: None,
     };
 
     pub fn is_root(&self) -> bool {

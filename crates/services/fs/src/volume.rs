@@ -24,10 +24,11 @@ use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::orphans::Orphans;
+use crate::requests::Requests;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
 use crate::tasks::Tasks;
-use crate::types::{FileKind, FsError, VolumeSpace};
+use crate::types::{FileKind, FsError, RequestId, VolumeSpace};
 
 /// The root directory of every volume.
 pub const ROOT: Ino = Ino(1);
@@ -224,6 +225,7 @@ pub(crate) struct Shared {
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
     pub collector: Collector,
+    pub requests: Requests,
     pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
@@ -297,6 +299,7 @@ impl Fs {
             known,
         );
         opened.await.map_err(segment_error)?;
+        let requests = Requests::open(&env, &meta).map_err(meta_error)?;
         let mut verifier = [0; 8];
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
@@ -326,6 +329,7 @@ impl Fs {
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
+            requests,
             orphans: Mutex::new(Orphans::default()),
             orphan_wake: Notify::new(),
             counters: Counters::default(),
@@ -357,6 +361,12 @@ impl Fs {
             fs.shared.tasks.spawn(name, task);
         }
         Ok(fs)
+    }
+
+    /// The inode that a request made, changed or removed before the volume was opened here, if it did; known for some
+    /// minutes.
+    pub fn made_before(&self, request: &RequestId) -> Option<Ino> {
+        self.shared.requests.made_before(&self.shared.env, request)
     }
 
     pub(crate) fn of(shared: &Arc<Shared>) -> Self {

@@ -115,6 +115,7 @@ impl AccessKey {
             uid: self.uid,
             gid: self.gid,
             groups: self.groups.clone(),
+            request: None,
         }
     }
 

@@ -13,9 +13,10 @@ mod peers;
 mod state;
 mod takeover;
 mod truth;
+mod usage;
 
 pub use agreement::MapAgreement;
-pub use member::{ClusterMember, MemberSettings};
+pub use member::{ClusterMember, Farewell, MemberSettings};
 pub use peers::{Dials, PeerStatus, PeerTable};
 pub use takeover::{Node, Protection, TakeoverError};
 pub use truth::MapTruth;

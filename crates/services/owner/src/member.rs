@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use cairn_base::env::Env;
+use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, Epoch, NodeId, VolumeId};
 use cairn_cluster::map::{LeftRecord, MapView, Process};
 use cairn_cluster::{ClusterMap, Coordinator, LeaseSettings, MapError, OwnedLease};
@@ -16,17 +16,22 @@ use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
 use cairn_pool::{Pool, PoolLogDisks, SeatFuture, Seats};
 use cairn_remote::{Identity, PeerSettings};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::peers::{Dials, PeerStatus, PeerTable};
 use crate::state::{classes_record, pool_state, volume_record};
 use crate::takeover::{Node, Protection, TakeoverError};
+use crate::usage::Told;
 
 /// How often it is looked which draining disks have nothing of a volume any more.
 const LEFT_LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
+
+/// A volume that is to be left waits so long for what comes before.
+const FAREWELL_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct MemberSettings {
@@ -44,6 +49,12 @@ impl Default for MemberSettings {
             patience: Duration::from_secs(3),
         }
     }
+}
+
+/// What comes before a volume that this node owns is left.
+pub trait Farewell: Send + Sync + 'static {
+    /// When this ends, clients are sent here no longer for the volume.
+    fn leaving(self: Arc<Self>, volume: VolumeId) -> BoxFuture<()>;
 }
 
 /// A lease, and the process that has it.
@@ -71,6 +82,9 @@ pub struct ClusterMember {
     stopping: AtomicBool,
     stop_notify: Notify,
     ended: watch::Sender<bool>,
+    farewell: OnceLock<Arc<dyn Farewell>>,
+    /// Whether the map does not list this node any more.
+    removed: watch::Sender<bool>,
 }
 
 impl ClusterMember {
@@ -99,6 +113,8 @@ impl ClusterMember {
             stopping: AtomicBool::new(false),
             stop_notify: Notify::new(),
             ended: watch::Sender::new(false),
+            farewell: OnceLock::new(),
+            removed: watch::Sender::new(false),
         })
     }
 
@@ -148,6 +164,40 @@ impl ClusterMember {
 
     pub(crate) async fn asked(&self) {
         self.asked_notify.notified().await;
+    }
+
+    /// Waits until this node is no longer in the cluster: somebody removed it.
+    pub async fn removed(&self) {
+        let mut removed = self.removed.subscribe();
+        // The sender is in `self`.
+        let _ = removed.wait_for(|removed| *removed).await;
+    }
+
+    /// A key that cannot be read may be this node's: the map is asked for certain.
+    async fn notice_removal(&self, view: &MapView) {
+        if view.nodes.contains_key(&self.own.node) || !view.damaged.is_empty() {
+            return;
+        }
+        if let Err(MapError::NotFound { .. }) = self.map.node(self.own.node).await {
+            tracing::error!("this node was removed from the cluster");
+            self.removed.send_replace(true);
+        }
+    }
+
+    /// Sets what comes before a volume is left.
+    pub fn on_leaving(&self, farewell: Arc<dyn Farewell>) {
+        // Only here.
+        let _ = self.farewell.set(farewell);
+    }
+
+    pub(crate) async fn say_farewell(&self, volume: VolumeId) {
+        let Some(farewell) = self.farewell.get() else {
+            return;
+        };
+        let leaving = Arc::clone(farewell).leaving(volume);
+        if let Either::Right(_) = select(leaving, self.env.clock.sleep(FAREWELL_MAX)).await {
+            tracing::warn!(%volume, "the volume is left before its address has gone");
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -272,6 +322,7 @@ impl ClusterMember {
                 }
                 let is_current = || revision >= self.map.written();
                 pool.refresh(state, is_current).await;
+                self.notice_removal(&self.view()).await;
                 tokio::select! {
                     // In this order, so that a simulated cluster does the same each time.
                     biased;
@@ -287,9 +338,12 @@ impl ClusterMember {
 
     /// Says of the volumes of this node which draining disks have nothing of them any more.
     async fn tell_what_was_left(self: Arc<Self>, pool: Arc<Pool>) {
+        let mut told = Told::default();
         while !self.is_stopping() {
             self.env.clock.sleep(LEFT_LOOK).await;
             let view = self.view();
+            let owned = self.epochs.lock().clone();
+            self.tell_usage(&pool, &view, &owned, &mut told).await;
             let draining = view.disks.values().filter(|disk| disk.value.draining);
             let draining: Vec<_> = draining
                 .map(|disk| (disk.value.id, disk.revision.0))
@@ -297,7 +351,6 @@ impl ClusterMember {
             if draining.is_empty() {
                 continue;
             }
-            let owned = self.epochs.lock().clone();
             for (volume, (process, epoch)) in owned {
                 let mut left = LeftRecord::default();
                 for (disk, revision) in &draining {

@@ -16,7 +16,7 @@ use cairn_base::{NodeId, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use rustc_hash::FxHasher;
 
 use crate::member::{ClusterMember, Held};
@@ -67,18 +67,26 @@ enum Step {
     Leave,
 }
 
-/// How nodes stand in line for a volume: the first takes it. Only those that are alive and have a disk that stays.
+/// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, and have a disk that stays.
 fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
     let has_disk = |node: &&NodeId| {
         let mut disks = view.disks.values();
         disks.any(|disk| disk.value.node == **node && !disk.value.draining)
     };
-    let alive = view
-        .alive
-        .keys()
-        .filter(|node| view.nodes.contains_key(node));
+    let stays = |node: &&NodeId| {
+        let record = view.nodes.get(node);
+        record.is_some_and(|record| !record.value.draining)
+    };
+    let alive = view.alive.keys().filter(stays);
     let mut nodes: Vec<NodeId> = alive.filter(has_disk).copied().collect();
-    let preferred = view.volumes.get(&volume).and_then(|state| state.preferred);
+    let state = view.volumes.get(&volume);
+    // Of a node that is replaced, the one that takes its place.
+    let heir = state.and_then(|state| {
+        let owner = state.owner.as_ref()?.value.node;
+        view.nodes.get(&owner)?.value.replaced_by
+    });
+    let preferred = state.and_then(|state| state.preferred);
+    let preferred = preferred.filter(|node| nodes.contains(node)).or(heir);
     nodes.sort_by_key(|node| {
         let mut hasher = FxHasher::default();
         (volume.0, node.0).hash(&mut hasher);
@@ -120,6 +128,8 @@ impl Ownership {
                 }
             }
             None if is_served => Step::Leave,
+            // It was removed.
+            None if !view.nodes.contains_key(&me.node) => Step::Nothing,
             None => {
                 let waiting = self
                     .waiting
@@ -306,7 +316,7 @@ impl ClusterMember {
                     Step::Nothing => {}
                     Step::Leave => {
                         tracing::warn!(volume = %id, "this node does not own the volume any more");
-                        pool.disown(id, Leave::Abandon).await;
+                        join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
                     }
                     Step::Take => {
                         taking.insert(id);
@@ -369,6 +379,7 @@ impl ClusterMember {
 
     /// Closes a volume and lets another node have it.
     async fn give(&self, pool: &Arc<Pool>, id: VolumeId) {
+        self.say_farewell(id).await;
         pool.disown(id, Leave::Close).await;
         self.give_up(id).await;
     }
@@ -387,7 +398,15 @@ impl ClusterMember {
             }
         };
         let leaving = served(pool);
-        join_all(leaving.iter().map(|id| pool.disown(*id, how))).await;
+        let left = leaving.iter().map(|id| async move {
+            if how == Leave::Close {
+                self.say_farewell(*id).await;
+                pool.disown(*id, how).await;
+            } else {
+                join(self.say_farewell(*id), pool.disown(*id, how)).await;
+            }
+        });
+        join_all(left).await;
         if self.is_stopping()
             && let Ok(lease) = Arc::try_unwrap(lease).map_err(drop)
             && let Err(error) = lease.revoke().await

@@ -136,6 +136,7 @@ fn observed(store: &SegmentStore, segments: Vec<SegmentInfo>, code: Code) -> Obs
         now: Duration::ZERO,
         disks: seen_disks(),
         volumes: vec![SeenVolume {
+            is_elsewhere: false,
             id: VOLUME,
             name: "main".to_owned(),
             content: Some(SeenContent {

@@ -167,7 +167,7 @@ impl Pool {
             return impossible("there is no other disk that works: add one first".to_owned());
         }
         self.require_protection(state, id)?;
-        match self.room_to_leave(id, None).lack() {
+        match self.room_to_leave(&[id], None).lack() {
             None => Ok(()),
             Some(lack) => impossible(format!(
                 "of what is on it, {lack}: add a disk or delete data first"
@@ -189,7 +189,7 @@ impl Pool {
         let joining = self
             .store
             .disk_room(DiskId(self.env.entropy.u128()), new()?);
-        match self.room_to_leave(old, Some(joining)).lack() {
+        match self.room_to_leave(&[old], Some(joining)).lack() {
             None => Ok(()),
             Some(lack) => impossible(format!(
                 "of what is on the disk that is to be replaced, {lack}: give a larger one, add another or delete \
@@ -203,7 +203,7 @@ impl Pool {
     fn require_protection(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         for volume in &state.volumes {
             self.store
-                .code_for_without(protection(volume.settings.protection), Some(id))
+                .code_for_without(protection(volume.settings.protection), &[id])
                 .map_err(|error| {
                     ChangeFailure::Impossible(format!("volume {}: {error}", volume.name))
                 })?;
@@ -406,7 +406,7 @@ impl Pool {
         let mut tried = self.begin_change().await.map_err(text)?;
         self.require_nothing_on_its_way().await.map_err(text)?;
         // Looked at again: it may have taken long, and something may have been put there meanwhile.
-        let seen = self.observe(None);
+        let seen = self.observe(&[]);
         let disk = seen.disks.iter().find(|disk| disk.id == id);
         let is_lost = disk.is_some_and(|disk| !disk.works);
         if !is_lost || !planner::is_empty(&seen, id) {

@@ -63,6 +63,8 @@ pub struct RebuildStatus {
     pub lost_bytes: u64,
     pub errors: u64,
     pub seconds_left: Option<u64>,
+    /// Of the last minute; 0 if nothing was moved.
+    pub bytes_per_second: u64,
     pub shards_missing: u64,
     pub problems: Vec<String>,
 }
@@ -153,7 +155,7 @@ impl Pool {
         if let Some(actions) = self.rebuild.planner.lock().go_on(&disks, now) {
             return actions;
         }
-        let seen = self.observe(None);
+        let seen = self.observe(&[]);
         let mut planner = self.rebuild.planner.lock();
         let actions = planner.step(&seen);
         let took = self.env.clock.monotonic().saturating_sub(now);
@@ -202,12 +204,13 @@ impl Pool {
     }
 
     /// Everything that the plan depends on, as it is now. Of segments only those for which something may have to be done,
-    /// and those on the disk `leaving`, which may be a good one.
-    pub(crate) fn observe(&self, leaving: Option<DiskId>) -> Observed {
+    /// and those on the disks `leaving`, which may be good ones.
+    pub(crate) fn observe(&self, leaving: &[DiskId]) -> Observed {
         let table = self.table();
         let (disks, now) = (self.seen_disks(), self.env.clock.monotonic());
         let standings = self.rebuild.planner.lock().standings(&disks, now);
         let seen = |volume: &PoolVolume| SeenVolume {
+            is_elsewhere: self.seats.is_some() && self.service(volume.id).is_none(),
             id: volume.id,
             name: volume.name.to_string(),
             content: match self.service(volume.id) {
@@ -235,11 +238,11 @@ impl Pool {
         fs: &Fs,
         volume: &PoolVolume,
         standings: &BTreeMap<DiskId, Standing>,
-        leaving: Option<DiskId>,
+        leaving: &[DiskId],
     ) -> Option<SeenContent> {
         let (meta, table) = (fs.meta(), self.table());
         let code = self.store.code_for(fs.policy().protection).ok();
-        let is_sound = |id| standings.get(&id) == Some(&Standing::Fine) && Some(id) != leaving;
+        let is_sound = |id| standings.get(&id) == Some(&Standing::Fine) && !leaving.contains(&id);
         let parity = code.map_or(0, |code| code.parity());
         let segments = self
             .store
@@ -597,35 +600,39 @@ impl Pool {
             lost_bytes: progress.lost_bytes,
             errors: progress.errors,
             seconds_left: speed.map(|speed| (bytes_left as f64 / speed) as u64),
+            bytes_per_second: speed.map_or(0, |speed| speed as u64),
             shards_missing: left.shards_missing,
             problems,
         }
     }
 
-    /// What finds room of everything on a disk when it leaves, beside the reserve and after what is to be done
-    /// already. `joining`: what the disk has free that comes in its place.
-    pub(crate) fn room_to_leave(&self, id: DiskId, joining: Option<DiskRoom>) -> Reckoning {
+    /// What finds room of everything on some disks when they leave, beside the reserve and after what is to be done
+    /// already. `joining`: what the disk has free that comes in their place.
+    pub(crate) fn room_to_leave(&self, ids: &[DiskId], joining: Option<DiskRoom>) -> Reckoning {
         let mut standings = self.standings();
-        let standing = standings.entry(id).or_insert(Standing::Gone);
-        *standing = match standing {
-            Standing::Fine | Standing::Draining => Standing::Draining,
-            Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
-        };
-        // Another one comes in its place.
-        let without = joining.is_none().then_some(id);
+        for id in ids {
+            let standing = standings.entry(*id).or_insert(Standing::Gone);
+            *standing = match standing {
+                Standing::Fine | Standing::Draining => Standing::Draining,
+                Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
+            };
+        }
+        // Another one comes in their place.
+        let without = if joining.is_none() { ids } else { &[] };
         let state = self.state();
         let code_of = |volume: VolumeId| {
             let volume = state.volumes.iter().find(|it| it.id == volume)?;
             let protection = protection(volume.settings.protection);
             self.store.code_for_without(protection, without).ok()
         };
-        let seen = self.observe(Some(id));
+        let seen = self.observe(ids);
         let parity_of = |volume| code_of(volume).map_or(0, |code| code.parity());
         let mut work = work_at_hand(&seen, &standings, Some(&parity_of));
         order(&mut work);
-        let (own, others): (Vec<Work>, Vec<Work>) =
-            work.into_iter().partition(|work| work.disks.contains(&id));
-        let mut room = seen.room.clone().with_only(|disk| disk != id);
+        let (own, others): (Vec<Work>, Vec<Work>) = work
+            .into_iter()
+            .partition(|work| work.disks.iter().any(|disk| ids.contains(disk)));
+        let mut room = seen.room.clone().with_only(|disk| !ids.contains(&disk));
         if let Some(joining) = joining {
             room = room.with(joining);
         }

@@ -20,6 +20,7 @@ pub mod idle_spares;
 pub mod joining;
 mod judge;
 mod metadata;
+mod nodes;
 pub mod open;
 pub mod planner;
 pub mod policy;
@@ -34,6 +35,7 @@ pub mod watch;
 
 pub use assemble::AssembleError;
 pub use cairn_formats::pool_file::PoolState;
+pub use nodes::OnNode;
 pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};
 pub use seats::{Leave, PoolLogDisks, SeatFuture, Seats};
 pub use table::{Condition, Table};

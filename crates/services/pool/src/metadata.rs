@@ -229,6 +229,10 @@ impl Pool {
 
     /// So many copies of a volume's metadata are kept, those on draining disks included.
     pub(crate) fn copies_to_keep(&self, fs: &Fs, settings: &VolumeSettings) -> usize {
+        if self.seats.is_some() {
+            // The list of log and state tells which disks have the copies, and those of draining ones are made anew elsewhere.
+            return self.metadata_copies(settings);
+        }
         let state = self.state();
         let draining = state.disks.iter().filter(|disk| disk.draining);
         let on_leaving = draining.filter(|disk| fs.meta().log().keeps_on_disk(disk.id));

@@ -39,6 +39,8 @@ impl Admit for Admission {
                     newest: request.versions.newest,
                 },
                 joined: env.clock.now(),
+                draining: false,
+                replaced_by: None,
             };
             match map.join(&token, &record).await {
                 Ok(()) => {}

@@ -5,13 +5,16 @@
 //!
 //! One node runs one, three nodes three, five and more five, so that any two may go. Which nodes these are follows from
 //! the order in which they joined; each adds its own member, one after the other, since etcd refuses another one while
-//! one of those that it has is not well.
+//! one of those that it has is not well. A node that drains removes its own once the nodes that stay have enough. One that
+//! drains and is lost cannot, and keeps others from being added: one of those that stay removes it. Where nodes have left
+//! and there are more members than are wanted, the last of the nodes that have one removes its own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_cluster::map::{NodeRecord, Versioned};
+use cairn_cluster::map::NodeRecord;
 use cairn_cluster::{
     Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls,
 };
@@ -30,6 +33,8 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const START_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is looked which members there are.
 const LOOK: Duration = Duration::from_secs(3);
+/// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
+const MISSED_MAX: u32 = 3;
 
 /// What this node has to do with etcd.
 pub struct EtcdSide {
@@ -38,6 +43,8 @@ pub struct EtcdSide {
     trust: Arc<Trust>,
     member: tokio::sync::Mutex<Option<EtcdMember>>,
     membership: Arc<Mutex<Membership>>,
+    /// How often in a row etcd did not know this node's member.
+    missed: AtomicU32,
 }
 
 /// So many members run with so many nodes.
@@ -104,6 +111,7 @@ impl EtcdSide {
             trust,
             member: tokio::sync::Mutex::new(member),
             membership,
+            missed: AtomicU32::new(0),
         }))
     }
 
@@ -139,25 +147,111 @@ impl EtcdSide {
             .await
             .map_err(|error| error.to_string())?;
         self.note(&members)?;
+        let view = cluster.view();
+        let of_node = |node: &NodeRecord| members.iter().find(|member| member.name == node.name);
+        let records = || view.nodes.values().map(|node| &node.value);
+        let staying = || records().filter(|node| !node.draining);
+        let is_alive = |node: &&NodeRecord| view.alive.contains_key(&node.id);
+        let wanted = members_wanted(staying().count());
+        let on_staying = staying().filter(|node| of_node(node).is_some()).count();
+        let Some(own) = records().find(|node| node.id == cluster.node()) else {
+            return Ok(());
+        };
+        // In the order in which they came into the map. One that is away does not hold up the others.
+        let mut line: Vec<&NodeRecord> = staying().filter(is_alive).collect();
+        line.sort_by_key(|node| (node.joined, node.id));
         if runs_member {
+            let peer_url = {
+                let membership = self.membership.lock();
+                urls_of(&membership).map_err(|error| error.to_string())?.1
+            };
+            let known = members
+                .iter()
+                .find(|member| member.peer_urls.contains(&peer_url));
+            let Some(known) = known else {
+                return self.missed().await;
+            };
+            self.missed.store(0, Ordering::Release);
+            // With one more than is wanted etcd survives no more, and with two it survives less.
+            let all_are_well = records().all(|node| is_alive(&node)) && members.len() == on_staying;
+            let mut with_member: Vec<&NodeRecord> =
+                staying().filter(|node| of_node(node).is_some()).collect();
+            with_member.sort_by_key(|node| (node.joined, node.id));
+            let is_spare = all_are_well
+                && on_staying > wanted
+                && with_member.last().is_some_and(|last| last.id == own.id);
+            if own.draining && on_staying >= wanted || is_spare {
+                tracing::info!(own.draining, "this node's member of etcd is removed");
+                let removed = self.etcd.remove_member(known.id).await;
+                removed.map_err(|error| error.to_string())?;
+                return self.end_member().await;
+            }
+        }
+        let lost = records()
+            .filter(|node| node.draining && !is_alive(node))
+            .find_map(of_node);
+        if let Some(lost) = lost
+            && line.first().is_some_and(|first| first.id == own.id)
+        {
+            tracing::info!(
+                member = lost.name,
+                "the member of etcd of a lost node is removed"
+            );
+            let removed = self.etcd.remove_member(lost.id).await;
+            return removed.map_err(|error| error.to_string());
+        }
+        if runs_member || own.draining {
             return Ok(());
         }
-        let view = cluster.view();
-        let wanted = members_wanted(view.nodes.len());
-        // In the order in which they came into the map. One that is away does not hold up the others.
-        let is_alive = |node: &&Versioned<NodeRecord>| view.alive.contains_key(&node.value.id);
-        let mut nodes: Vec<_> = view.nodes.values().filter(is_alive).collect();
-        nodes.sort_by_key(|node| (node.value.joined, node.value.id));
-        let is_of = |name: &str| members.iter().any(|member| member.name == name);
-        let place = nodes
+        let place = line
             .iter()
-            .filter(|node| !is_of(&node.value.name))
-            .position(|node| node.value.id == cluster.node());
+            .filter(|node| of_node(node).is_none())
+            .position(|node| node.id == own.id);
         let all_started = members.iter().all(|member| !member.name.is_empty());
-        if members.len() < wanted && all_started && place == Some(0) {
+        if on_staying < wanted && all_started && place == Some(0) {
             self.add().await?;
         }
         Ok(())
+    }
+
+    /// This node runs a member that etcd does not know: somebody removed it, or an earlier process of this node did.
+    async fn missed(&self) -> Result<(), String> {
+        if self.missed.fetch_add(1, Ordering::AcqRel) + 1 < MISSED_MAX {
+            return Ok(());
+        }
+        tracing::warn!("etcd does not know this node's member any more: it ends");
+        self.end_member().await
+    }
+
+    /// Ends this node's member, which was removed. Nothing of it is left, so that another one can be added later.
+    async fn end_member(&self) -> Result<(), String> {
+        self.stop().await;
+        let folder = self.folder.path().join(FOLDER);
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(format!("removing {}: {error}", folder.display()));
+            }
+            _ => {}
+        }
+        self.missed.store(0, Ordering::Release);
+        self.change(|etcd| {
+            if let EtcdSource::Own {
+                runs_member, joins, ..
+            } = etcd
+            {
+                (*runs_member, *joins) = (false, false);
+            }
+        })
+    }
+
+    /// Whether a node has a member still.
+    pub async fn has_member(&self, node: &NodeRecord) -> Result<bool, String> {
+        if let EtcdSource::Given { .. } = self.membership.lock().etcd {
+            return Ok(false);
+        }
+        let members = self.etcd.members().await;
+        let members = members.map_err(|error| error.to_string())?;
+        Ok(members.iter().any(|member| member.name == node.name))
     }
 
     /// Remembers the members that there are.

@@ -60,6 +60,8 @@ const TICKET_ADDRESSES_MAX: usize = 5;
 const OWN_STREAM_LEN_BYTES: usize = 256 << 10;
 /// For the first bytes of a stream of forwarded calls.
 const PREAMBLE_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether a node that another one takes the place of can be removed.
+const REPLACED_LOOK: Duration = Duration::from_secs(2);
 /// A start waits so long for its place in the map, should etcd be between two leaders.
 const PLACE_PATIENCE: Duration = Duration::from_secs(30);
 const PLACE_PAUSE: Duration = Duration::from_millis(500);
@@ -158,6 +160,9 @@ impl Begun {
         if is_new && !is_first && opened.state.cluster.is_none() {
             check_has_no_volumes(&opened.state, config)?;
         }
+        if !is_new {
+            self.require_listed(env, &membership).await?;
+        }
         opened.state.cluster = Some(mark);
         for disk in &mut opened.state.disks {
             disk.node = membership.node;
@@ -207,6 +212,26 @@ impl Begun {
         })
     }
 
+    /// A node that was removed while it was away has no place any more.
+    async fn require_listed(&self, env: &Env, membership: &Membership) -> Result<(), NodeError> {
+        let name = &membership.node_name;
+        let found = in_time(env, || async {
+            match self.map.node(membership.node).await {
+                Ok(_) => Ok(true),
+                Err(MapError::NotFound { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        match found.await? {
+            true => Ok(()),
+            false => Err(NodeError::Removed {
+                node: name.clone(),
+                cluster: membership.cluster_name.clone(),
+                folder: self.trust.folder().path().display().to_string(),
+            }),
+        }
+    }
+
     fn become_member(&self) -> Result<(), NodeError> {
         become_member(&self.trust, &self.membership)
     }
@@ -235,6 +260,8 @@ impl Begun {
                 newest: PROTOCOL_NEWEST,
             },
             joined: env.clock.now(),
+            draining: false,
+            replaced_by: None,
         };
         self.map.add_node(&record).await
     }
@@ -469,6 +496,22 @@ impl Forward for ForwardOverTls {
     }
 }
 
+async fn remove_node(
+    member: &ClusterMember,
+    etcd: &EtcdSide,
+    node: &NodeRecord,
+) -> Result<(), String> {
+    // First: what would be left of it could not be removed by its name.
+    if node.draining && etcd.has_member(node).await? {
+        return Err(format!(
+            "node {} still has a member of etcd, which goes by itself; try again in a moment",
+            node.name
+        ));
+    }
+    let removed = member.map().remove_drained_node(node.id).await;
+    removed.map_err(|error| error.to_string())
+}
+
 async fn serve_forwarded(calls: ForwardedCalls, mut stream: impl Stream) {
     match timeout(PREAMBLE_MAX, read_preamble(&mut stream)).await {
         Ok(Ok(client)) => calls.serve(Box::new(stream), client),
@@ -530,6 +573,25 @@ impl ClusterNode {
         });
         let join = JoinServer::new(Arc::clone(&self.trust), admission, JoinSettings::default());
         self.member.start(pool);
+        let listener = Arc::downgrade(&self.listener);
+        let mut views = self.member.views();
+        let only_nodes = async move {
+            loop {
+                let nodes = views.borrow_and_update().nodes.keys().copied().collect();
+                let Some(listener) = listener.upgrade() else {
+                    return;
+                };
+                listener.set_nodes(nodes);
+                drop(listener);
+                if views.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        env.spawner
+            .spawn("nodes that may connect", Box::pin(only_nodes));
+        env.spawner
+            .spawn("replaced nodes", Box::pin(self.remove_replaced(env)));
         if membership.stage == Stage::Init {
             // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
             let listener = Arc::clone(&self.listener);
@@ -552,6 +614,45 @@ impl ClusterNode {
             is_stopping.load(Ordering::Acquire)
         });
         env.spawner.spawn("etcd members", Box::pin(tending));
+    }
+
+    /// Removes nodes that this one takes the place of, once nothing is on them any more; until the node stops.
+    fn remove_replaced(&self, env: &Env) -> impl Future<Output = ()> + Send + use<> {
+        let (member, etcd) = (Arc::clone(&self.member), Arc::clone(&self.etcd));
+        let is_stopping = Arc::clone(&self.is_stopping);
+        let clock = Arc::clone(&env.clock);
+        async move {
+            while !is_stopping.load(Ordering::Acquire) {
+                clock.sleep(REPLACED_LOOK).await;
+                let view = member.view();
+                let nodes = view.nodes.values().map(|node| &node.value);
+                let is_replaced =
+                    |node: &&NodeRecord| node.replaced_by == Some(member.node()) && node.draining;
+                for node in nodes.filter(is_replaced) {
+                    match remove_node(&member, &etcd, node).await {
+                        Ok(()) => {
+                            tracing::info!(
+                                node = node.name,
+                                "this node has taken the place of another"
+                            );
+                        }
+                        Err(why) => {
+                            tracing::debug!(node = node.name, why, "it is not replaced yet")
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a drained node out of the cluster.
+    pub async fn remove_node(&self, node: &NodeRecord) -> Result<(), String> {
+        remove_node(&self.member, &self.etcd, node).await
+    }
+
+    /// Whether a node has a member of etcd that the cluster's nodes run.
+    pub async fn has_etcd_member(&self, node: &NodeRecord) -> Result<bool, String> {
+        self.etcd.has_member(node).await
     }
 
     /// Gives up what this node owns and ends its connections. The pool closes its volumes with that.
@@ -585,11 +686,15 @@ impl ClusterNode {
     }
 
     /// The node of a name.
-    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+    pub fn record_named(&self, name: &str) -> Result<NodeRecord, String> {
         let view = self.member.view();
         let named = view.nodes.values().find(|node| node.value.name == name);
         let none = || format!("there is no node \"{name}\" in the cluster");
-        named.map(|node| node.value.id).ok_or_else(none)
+        named.map(|node| node.value.clone()).ok_or_else(none)
+    }
+
+    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+        self.record_named(name).map(|node| node.id)
     }
 
     /// The members of etcd: name, address, and whether this node can ask it.

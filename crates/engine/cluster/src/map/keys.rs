@@ -100,6 +100,16 @@ impl Keys {
         self.key(format_args!("volumes/{:010}/left", volume.0))
     }
 
+    /// What each node has of the volume, as its owner told last.
+    pub fn usage(&self, volume: VolumeId) -> Key {
+        self.key(format_args!("volumes/{:010}/usage", volume.0))
+    }
+
+    /// The address that follows the volume's owner.
+    pub fn volume_address(&self, volume: VolumeId) -> Key {
+        self.key(format_args!("volumes/{:010}/address", volume.0))
+    }
+
     /// The node that should own the volume, if an operator wants one.
     pub fn preferred(&self, volume: VolumeId) -> Key {
         self.key(format_args!("volumes/{:010}/preferred", volume.0))

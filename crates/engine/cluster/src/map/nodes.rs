@@ -9,10 +9,16 @@ use cairn_base::{DiskId, NodeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AliveRecord, DiskRecord, NameRecord, NodeRecord, TokenRecord, Versioned, decode, encode,
+    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, TokenRecord, Versioned, decode,
+    encode,
 };
 use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
 use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
+
+/// etcd takes so many steps in a transaction, and some more.
+const DISKS_DRAINED_AT_ONCE_MAX: usize = 100;
+/// A disk's removal that somebody's note came in between of is tried so often.
+const REMOVAL_TRIES_MAX: usize = 8;
 
 impl ClusterMap {
     /// Adds a node without a token: the first of a cluster, or one that an operator vouches for.
@@ -113,7 +119,113 @@ impl ClusterMap {
         }
     }
 
-    /// Removes a node that has no disks any more.
+    /// Has a node leave, or stay after all: it and all its disks drain from one moment on, or none does. `replaced_by` takes
+    /// its place; refused if that one leaves, too.
+    pub async fn set_node_draining(
+        &self,
+        node: NodeId,
+        draining: bool,
+        replaced_by: Option<NodeId>,
+    ) -> Result<(), MapError> {
+        let key = self.keys().node(node);
+        let invalid = |problem: String| MapError::Invalid {
+            key: key.clone(),
+            what: "the draining of a node",
+            problem,
+        };
+        let before = self.node(node).await?;
+        let record = NodeRecord {
+            draining,
+            replaced_by,
+            ..before.value
+        };
+        let mut txn = Txn::default();
+        if let Some(other) = replaced_by {
+            let other = self.node(other).await?;
+            if other.value.draining {
+                return Err(invalid(format!("{} leaves, too", other.value.name)));
+            }
+            let key = self.keys().node(other.value.id);
+            txn.when.push(Compare::Modified(key, other.revision));
+        }
+        let (disks, _) = self.disks().await?;
+        let disks: Vec<_> = disks
+            .iter()
+            .filter(|disk| disk.value.node == node)
+            .collect();
+        if disks.len() > DISKS_DRAINED_AT_ONCE_MAX {
+            return Err(invalid(format!(
+                "it has {} disks, and {DISKS_DRAINED_AT_ONCE_MAX} can be drained at once: drain some of them first (`cairn \
+                 disk drain`), and remove them",
+                disks.len()
+            )));
+        }
+        for disk in disks {
+            let key = self.keys().disk(disk.value.id);
+            let changed = DiskRecord {
+                draining,
+                replaced: disk.value.replaced && draining,
+                ..disk.value.clone()
+            };
+            txn.when.push(Compare::Modified(key.clone(), disk.revision));
+            txn.then.push(Op::put(key.clone(), encode(&key, &changed)?));
+        }
+        match self
+            .write(key.clone(), before.revision, &record, txn)
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a node, or one of its disks",
+            }),
+        }
+    }
+
+    /// Takes a drained node out of the map with all its disks: refused as long as a volume has something on one of them.
+    /// Begun again it goes on where it stopped.
+    pub async fn remove_drained_node(&self, node: NodeId) -> Result<(), MapError> {
+        let key = self.keys().node(node);
+        let invalid = |problem: String| MapError::Invalid {
+            key: key.clone(),
+            what: "the removal of a node",
+            problem,
+        };
+        let record = self.node(node).await?.value;
+        if !record.draining {
+            let name = record.name;
+            return Err(invalid(format!(
+                "it is in use: `cairn node drain {name}` moves what it has to others"
+            )));
+        }
+        let (volumes, _) = self.volumes().await?;
+        for volume in &volumes {
+            let is_owner = |owner: &&Versioned<OwnerRecord>| owner.value.node == node;
+            let record = &volume.record.value;
+            if volume.owner.as_ref().filter(is_owner).is_some() {
+                return Err(invalid(format!(
+                    "it still owns volume {}; try again in a moment",
+                    record.name
+                )));
+            }
+            if volume.preferred == Some(node) {
+                self.set_preferred(record.id, None).await?;
+            }
+        }
+        let (disks, _) = self.disks().await?;
+        for disk in disks.iter().filter(|disk| disk.value.node == node) {
+            let mut tries = 1;
+            loop {
+                match self.remove_left_disk(disk.value.id).await {
+                    Err(MapError::Changed { .. }) if tries < REMOVAL_TRIES_MAX => tries += 1,
+                    result => break result?,
+                }
+            }
+        }
+        self.remove_node(node).await
+    }
+
+    /// Removes a node that has no disks any more, and its sign of life.
     pub async fn remove_node(&self, node: NodeId) -> Result<(), MapError> {
         let key = self.keys().node(node);
         let before = self.node(node).await?;
@@ -131,7 +243,8 @@ impl ClusterMap {
         let claims = self.claims_of(&before.value)?;
         let txn = Txn {
             when: vec![Compare::Modified(key.clone(), before.revision)],
-            then: std::iter::once(key.clone())
+            then: [key.clone(), self.keys().alive(node)]
+                .into_iter()
                 .chain(claims)
                 .map(Op::delete)
                 .collect(),
@@ -193,6 +306,16 @@ impl ClusterMap {
         let node_key = self.keys().node(record.node);
         loop {
             let node = self.node(record.node).await?;
+            if node.value.draining {
+                return Err(MapError::Invalid {
+                    key,
+                    what: "a disk",
+                    problem: format!(
+                        "node {0} leaves and takes no new disks; `cairn node drain {0} --cancel` lets it stay",
+                        node.value.name
+                    ),
+                });
+            }
             // The node's record is written again as it is, so that it cannot be removed meanwhile.
             let txn = Txn {
                 when: vec![Compare::Modified(node_key.clone(), node.revision)],

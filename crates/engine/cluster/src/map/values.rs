@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::net::SocketAddr;
 
 use base64::Engine;
@@ -219,6 +220,12 @@ pub struct NodeRecord {
     pub versions: VersionRange,
     /// When it came into the map.
     pub joined: Timestamp,
+    /// It is to leave: all its disks drain, it owns nothing, runs no member of etcd, and gets no new disks.
+    #[serde(default)]
+    pub draining: bool,
+    /// The node that takes its place. It is removed by itself once it is drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<NodeId>,
 }
 
 impl Value for NodeRecord {
@@ -226,7 +233,14 @@ impl Value for NodeRecord {
 
     fn problem(&self) -> Option<String> {
         let VersionRange { oldest, newest } = self.versions;
-        (oldest > newest).then(|| format!("its versions are from {oldest} to {newest}"))
+        if oldest > newest {
+            return Some(format!("its versions are from {oldest} to {newest}"));
+        }
+        if self.replaced_by == Some(self.id) {
+            return Some("it takes its own place".to_owned());
+        }
+        (self.replaced_by.is_some() && !self.draining)
+            .then(|| "another node takes its place, but it does not drain".to_owned())
     }
 }
 
@@ -313,6 +327,49 @@ pub struct LeftRecord {
 
 impl Value for LeftRecord {
     const WHAT: &'static str = "the disks that a volume has left";
+}
+
+/// What a node has of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnNodeRecord {
+    pub shards: u64,
+    pub bytes: u64,
+}
+
+/// What each node has of a volume, as its owner told last: for who wants to know what a node that leaves has still. It is
+/// told seldom while no node drains, so that it may be behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    pub nodes: BTreeMap<NodeId, OnNodeRecord>,
+    /// How fast the owner moves data, of all its volumes together; 0 while it moves none.
+    pub bytes_per_second: u64,
+    /// Why it does not go on with moving, if it does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+impl Value for UsageRecord {
+    const WHAT: &'static str = "what nodes have of a volume";
+}
+
+/// The address that follows a volume's owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressRecord {
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    /// The interface that it is put on, the same on all nodes. Without one, that in the address's network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+}
+
+impl Value for AddressRecord {
+    const WHAT: &'static str = "a volume's address";
+
+    fn problem(&self) -> Option<String> {
+        let prefix_len_max = if self.address.is_ipv4() { 32 } else { 128 };
+        (self.prefix_len > prefix_len_max)
+            .then(|| format!("its prefix is {} bits long", self.prefix_len))
+    }
 }
 
 /// The node that should own a volume while it can.

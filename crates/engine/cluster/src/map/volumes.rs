@@ -8,9 +8,9 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord,
-    NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog,
-    VolumeRecord, decode, encode,
+    AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
+    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, UsageRecord, Value,
+    Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
@@ -72,6 +72,8 @@ pub struct VolumeState {
     pub epoch: Versioned<EpochRecord>,
     pub log: LogAt,
     pub left: Option<Versioned<LeftRecord>>,
+    pub usage: Option<Versioned<UsageRecord>>,
+    pub address: Option<Versioned<AddressRecord>>,
     pub preferred: Option<NodeId>,
 }
 
@@ -147,8 +149,31 @@ impl ClusterMap {
         epoch: Epoch,
         left: &LeftRecord,
     ) -> Result<(), MapError> {
-        let keys = self.keys();
-        let (owner_key, key) = (keys.owner(volume), keys.left(volume));
+        let key = self.keys().left(volume);
+        self.set_as_owner(volume, process, epoch, key, left).await
+    }
+
+    /// Says what each node has of a volume; refused unless this process owns it in this epoch.
+    pub async fn set_usage(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        epoch: Epoch,
+        usage: &UsageRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().usage(volume);
+        self.set_as_owner(volume, process, epoch, key, usage).await
+    }
+
+    async fn set_as_owner<T: Value>(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        epoch: Epoch,
+        key: Key,
+        value: &T,
+    ) -> Result<(), MapError> {
+        let owner_key = self.keys().owner(volume);
         let owner = OwnerRecord {
             node: process.node,
             process: process.nonce,
@@ -161,9 +186,9 @@ impl ClusterMap {
             )],
             ..Txn::default()
         };
-        let before = self.read_one::<LeftRecord>(key.clone()).await?;
+        let before = self.read_one::<T>(key.clone()).await?;
         let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
-        match self.write(key.clone(), replaced, left, txn).await? {
+        match self.write(key.clone(), replaced, value, txn).await? {
             Written::Done => Ok(()),
             Written::Refused(_) => Err(MapError::Changed {
                 key,
@@ -197,6 +222,69 @@ impl ClusterMap {
             let written = self.write(key.clone(), replaced, &record, Txn::default());
             if let Written::Done = written.await? {
                 return Ok(());
+            }
+        }
+    }
+
+    /// The key that says who has an address.
+    fn claim_of(&self, address: &AddressRecord) -> Key {
+        let text = address.address.to_string();
+        self.keys().name(Named::Address, &text)
+    }
+
+    /// Has an address follow a volume's owner; `None`: none any more. Refused if something else has it.
+    pub async fn set_address(
+        &self,
+        volume: VolumeId,
+        address: Option<&AddressRecord>,
+    ) -> Result<(), MapError> {
+        const WHAT: &str = "a volume's address";
+        let keys = self.keys();
+        let key = keys.volume_address(volume);
+        let state = self.volume(volume).await?;
+        let before = state.address;
+        let replaced = before
+            .as_ref()
+            .map_or(Revision::ABSENT, |before| before.revision);
+        let claimed = before.map(|before| self.claim_of(&before.value));
+        let mut txn = Txn {
+            // The volume is not deleted meanwhile.
+            when: vec![Compare::Modified(
+                keys.volume(volume),
+                state.record.revision,
+            )],
+            ..Txn::default()
+        };
+        let Some(address) = address else {
+            let Some(claimed) = claimed else {
+                return Ok(());
+            };
+            txn.when.push(Compare::Modified(key.clone(), replaced));
+            txn.then = vec![Op::delete(key.clone()), Op::delete(claimed)];
+            return self.delete(txn, key, WHAT).await;
+        };
+        let claim = self.claim_of(address);
+        if claimed.as_ref() != Some(&claim) {
+            let name = NameRecord {
+                of: volume.to_string(),
+            };
+            txn.when.push(Compare::absent(claim.clone()));
+            txn.then
+                .push(Op::put(claim.clone(), encode(&claim, &name)?));
+            txn.then.extend(claimed.map(Op::delete));
+            txn.otherwise.push(KeyRange::One(claim.clone()));
+        }
+        match self.write(key.clone(), replaced, address, txn).await? {
+            Written::Done => Ok(()),
+            Written::Refused(reply) => {
+                let is_taken = reply.reads.iter().flatten().any(|entry| entry.key == claim);
+                Err(match is_taken {
+                    true => MapError::Exists {
+                        key: claim,
+                        what: "this address",
+                    },
+                    false => MapError::Changed { key, what: WHAT },
+                })
             }
         }
     }
@@ -343,20 +431,24 @@ impl ClusterMap {
     /// Deletes a volume with all that the map has of it: its owner changes nothing of it any more.
     pub async fn delete_volume(&self, volume: VolumeId) -> Result<(), MapError> {
         let keys = self.keys();
-        let before = self.volume(volume).await?.record;
+        let state = self.volume(volume).await?;
+        let before = state.record;
         let key = keys.volume(volume);
+        let claim = state.address.map(|address| self.claim_of(&address.value));
         let gone = [
             key.clone(),
             keys.owner(volume),
             keys.epoch(volume),
             keys.log(volume),
             keys.left(volume),
+            keys.usage(volume),
+            keys.volume_address(volume),
             keys.preferred(volume),
             keys.name(Named::Volume, &before.value.name),
         ];
         let txn = Txn {
             when: vec![Compare::Modified(key.clone(), before.revision)],
-            then: gone.into_iter().map(Op::delete).collect(),
+            then: gone.into_iter().chain(claim).map(Op::delete).collect(),
             otherwise: Vec::new(),
         };
         self.delete(txn, key, "a volume").await
@@ -470,6 +562,8 @@ impl ClusterMap {
             epoch: decode(field("epoch").ok_or_else(|| missing("a volume's epoch"))?)?,
             log: log_at(field("log").ok_or_else(|| missing("a volume's log"))?)?,
             left: field("left").map(decode).transpose()?,
+            usage: field("usage").map(decode).transpose()?,
+            address: field("address").map(decode).transpose()?,
             preferred: field("preferred")
                 .map(decode::<PreferredRecord>)
                 .transpose()?

@@ -7,8 +7,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
     CertificateRecord, ClusterId, DiskRecord, DiskRole, Ensemble, EnsembleId, JoinToken,
-    MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange,
-    VolumeLog,
+    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt,
+    VersionRange, VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -54,6 +54,8 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
             oldest: 1,
             newest: 1,
         },
+        draining: false,
+        replaced_by: None,
     }
 }
 
@@ -96,6 +98,7 @@ async fn the_map_is_the_same_on_both_stores() {
         volumes_have_numbers_and_names_of_their_own(world).await;
         nodes_have_names_and_addresses_of_their_own(world).await;
         a_node_with_disks_stays(world).await;
+        a_node_leaves_with_all_its_disks(world).await;
         a_token_works_once(world).await;
         certificates_have_a_place(world).await;
         values_that_cannot_be_read_name_their_key(world).await;
@@ -402,6 +405,88 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
         world.name
     );
     assert_eq!(there[0].value.process, ProcessNonce(12));
+}
+
+async fn a_node_leaves_with_all_its_disks(world: &World) {
+    let map = create(world, "leaves").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    map.add_node(&node(2, "b", "b:1")).await.unwrap();
+    let disk = |id: u128, of: u128| DiskRecord {
+        id: DiskId(id),
+        node: NodeId(of),
+        label: "disk".to_owned(),
+        role: DiskRole::Both,
+        draining: false,
+        replaced: false,
+        added: Timestamp::new(1, 0),
+    };
+    for record in [disk(7, 1), disk(8, 1), disk(9, 2)] {
+        map.add_disk(&record).await.unwrap();
+    }
+    let none = || Opaque(Vec::new());
+    let volume = map.create_volume("v", none(), none()).await.unwrap();
+    let owner = process(world, 2, 5).await;
+    map.announce(process(world, 1, 4).await).await.unwrap();
+    let owned = map.take_over(volume, owner, Epoch(0)).await.unwrap();
+
+    let is_invalid = |result: Result<(), MapError>, why: &str| match result {
+        Err(MapError::Invalid { problem, .. }) => assert!(problem.contains(why), "{problem}"),
+        other => panic!("{}: {why}: {other:?}", world.name),
+    };
+    is_invalid(map.remove_drained_node(NodeId(1)).await, "it is in use");
+    map.set_node_draining(NodeId(1), true, Some(NodeId(2)))
+        .await
+        .unwrap();
+    let draining = async |id: u128| map.disk(DiskId(id)).await.unwrap().value.draining;
+    assert_eq!(
+        [draining(7).await, draining(8).await, draining(9).await],
+        [true, true, false]
+    );
+    is_invalid(map.add_disk(&disk(10, 1)).await, "takes no new disks");
+    // Nor does one that leaves take the place of another.
+    let taken = map.set_node_draining(NodeId(2), true, Some(NodeId(1)));
+    is_invalid(taken.await, "leaves, too");
+    is_invalid(
+        map.remove_drained_node(NodeId(1)).await,
+        "still has data or metadata",
+    );
+
+    // Stays after all, and leaves again: what was noted of the first time does not count.
+    let note = async || {
+        let mut left = LeftRecord::default();
+        for id in [7, 8] {
+            let revision = map.disk(DiskId(id)).await.unwrap().revision;
+            left.disks.insert(DiskId(id), revision.0);
+        }
+        left
+    };
+    let early = note().await;
+    map.set_node_draining(NodeId(1), false, None).await.unwrap();
+    assert!(!draining(7).await);
+    map.set_node_draining(NodeId(1), true, None).await.unwrap();
+    map.set_left(volume, owner, owned.epoch, &early)
+        .await
+        .unwrap();
+    is_invalid(
+        map.remove_drained_node(NodeId(1)).await,
+        "still has data or metadata",
+    );
+    map.set_preferred(volume, Some(NodeId(1))).await.unwrap();
+    let late = note().await;
+    map.set_left(volume, owner, owned.epoch, &late)
+        .await
+        .unwrap();
+    map.remove_drained_node(NodeId(1)).await.unwrap();
+    let (nodes, _) = map.nodes().await.unwrap();
+    assert_eq!(nodes.len(), 1);
+    assert!(map.alive().await.unwrap().0.is_empty());
+    assert_eq!(map.volume(volume).await.unwrap().preferred, None);
+    assert_eq!(map.disks().await.unwrap().0.len(), 1);
+    // Name and address are free again.
+    map.add_node(&node(3, "a", "a:1")).await.unwrap();
+    // The owner of a volume does not go.
+    map.set_node_draining(NodeId(2), true, None).await.unwrap();
+    is_invalid(map.remove_drained_node(NodeId(2)).await, "it still owns");
 }
 
 async fn a_node_with_disks_stays(world: &World) {

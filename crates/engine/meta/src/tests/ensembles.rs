@@ -46,6 +46,8 @@ struct Nodes {
     disks: Vec<Arc<MemDisk>>,
     shards: Vec<Arc<ShardDisk>>,
     away: BTreeSet<usize>,
+    /// They can be asked, and nothing new is put there.
+    leaving: BTreeSet<usize>,
     /// The first that is chosen; another one each time.
     preferred: usize,
 }
@@ -63,7 +65,8 @@ impl LogDisks for Mutex<Nodes> {
         nodes.preferred += 1;
         let count = nodes.shards.len();
         let there = (0..count).map(|index| (index + nodes.preferred) % count);
-        let there = there.filter(|index| !nodes.away.contains(index));
+        let there =
+            there.filter(|index| !nodes.away.contains(index) && !nodes.leaving.contains(index));
         let choice = |index: usize| {
             let disk: Arc<dyn ShardService> = nodes.shards[index].clone();
             (NodeId(index as u128 + 1), disk)
@@ -93,6 +96,7 @@ impl Cluster {
             disks: Vec::new(),
             shards: Vec::new(),
             away: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             preferred: 0,
         };
         for number in 1..=node_count {
@@ -480,4 +484,34 @@ fn what_was_acknowledged_survives_owners_who_do_not_know_that_they_are_over() {
         block_on(live(seed, 4, 2, true));
         block_on(live(seed, 5, 3, true));
     }
+}
+
+/// What was written before a disk began to leave was little, and nothing is written afterwards.
+#[test]
+fn a_disk_that_leaves_is_left_also_when_nothing_is_written() {
+    block_on(async {
+        let cluster = Cluster::new(3, 5, 3).await;
+        let work = async {
+            let (store, _) = cluster.take_over(0).await.expect("takes");
+            for number in 1..=5 {
+                let ticket = store.submit(put(number));
+                store.durable(ticket).await.expect("durable");
+            }
+            store.ship().await.expect("ships");
+            let first = cluster.agreed.lock().list.ensembles[0].disks[0];
+            let index = usize::try_from(first.0).expect("small") - 1;
+            cluster.nodes.lock().leaving.insert(index);
+            store.log().retire_disk(first).await.expect("retires");
+            assert!(!store.log().uses_disk(first));
+            let list = cluster.agreed.lock().list.clone();
+            assert!(
+                list.ensembles
+                    .iter()
+                    .all(|part| !part.disks.contains(&first))
+            );
+            assert!(list.state.is_some_and(|copy| !copy.disks.contains(&first)));
+            store.abort().await;
+        };
+        cluster.while_time_passes(work).await;
+    });
 }

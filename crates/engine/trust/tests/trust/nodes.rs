@@ -185,6 +185,28 @@ async fn a_closed_listener_has_ended_its_connections() {
     assert!(!echoes(&mut stream, b"after").await);
 }
 
+/// Its certificate is as good as ever. What it had open ends, and it is told why it gets nothing new.
+#[tokio::test]
+async fn a_removed_node_is_refused_whatever_it_shows() {
+    let authority = authority();
+    let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
+    let (listener, _) = two.listen_to_all().await;
+    let address = listener.address();
+    listener.set_nodes([ONE, TWO].into());
+    let mut stream = one.connect(address, TWO, Protocol::Shards).await.unwrap();
+    assert!(echoes(&mut stream, b"before").await);
+    listener.set_nodes([TWO].into());
+    assert!(!echoes(&mut stream, b"after").await);
+    let wrong = one.refused(address, TWO).await;
+    assert!(wrong.contains("it was removed"), "{wrong}");
+    // Who joins has no certificate yet.
+    let mut joining = one.connect(address, TWO, Protocol::Join).await.unwrap();
+    assert!(echoes(&mut joining, b"joins").await);
+    listener.set_nodes([ONE, TWO].into());
+    let mut again = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    assert!(echoes(&mut again, b"again").await);
+}
+
 /// Serves disks on the connections of a listener, as a node does.
 struct Disks(Arc<Server>);
 

@@ -355,6 +355,7 @@ fn extended_attributes_have_limits_and_go_with_their_inode() {
             uid: 7,
             gid: 7,
             groups: Vec::new(),
+            request: None,
         };
         let name = format!("user.{:0>250}", 0).into_bytes();
         fs.xattr(&stranger, ino, &name).await.unwrap();

@@ -209,6 +209,7 @@ fn a_name_is_given_to_who_may_have_it() {
             uid: 5,
             gid: 6,
             groups: Vec::new(),
+            request: None,
         };
         let place = async |dir: Ino, name: &[u8]| {
             let mut file = fs.make_unnamed(&who).unwrap();

@@ -62,8 +62,10 @@ pub struct SeenDisk {
 pub struct SeenVolume {
     pub id: VolumeId,
     pub name: String,
-    /// `None` if it is not served.
+    /// `None` if it is not served here.
     pub content: Option<SeenContent>,
+    /// Another node serves it, and sees to it.
+    pub is_elsewhere: bool,
 }
 
 /// What a volume that is served has on the disks.
@@ -455,7 +457,8 @@ impl Planner {
             .map(|disk| disk.id)
             .collect();
         if !leaving.is_empty() {
-            let failed = seen.volumes.iter().filter(|it| it.content.is_none());
+            let is_failed = |it: &&SeenVolume| it.content.is_none() && !it.is_elsewhere;
+            let failed = seen.volumes.iter().filter(is_failed);
             self.problems.extend(failed.map(|volume| {
                 let name = &volume.name;
                 format!(

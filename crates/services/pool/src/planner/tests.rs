@@ -39,6 +39,7 @@ fn seen(disk_count: u128, segments: Vec<SegmentInfo>) -> Observed {
         now: Duration::ZERO,
         disks: (1..=disk_count).map(disk).collect(),
         volumes: vec![SeenVolume {
+            is_elsewhere: false,
             id: VOLUME,
             name: "main".to_owned(),
             content: Some(SeenContent {

@@ -477,7 +477,7 @@ impl EnsembleWriter {
     }
 
     /// Whether the next record should go to a new file.
-    fn wants_other_disks(&mut self) -> bool {
+    fn wants_other_disks(&mut self, retained_from: LogPosition) -> bool {
         if self.open.disks.iter().any(|disk| disk.is_avoided()) {
             return true;
         }
@@ -488,7 +488,22 @@ impl EnsembleWriter {
         self.grow_at = now.saturating_add(GROW_AFTER);
         let there = self.choices().len();
         let is_short = self.open.disks.len() < self.seat.copies.wanted();
-        is_short && there > self.open.disks.len() || self.has_left_disk() && self.is_enough(there)
+        let is_short = is_short && there > self.open.disks.len();
+        let has_left = self.has_left_disk() || self.has_left_behind(retained_from);
+        is_short || has_left && self.is_enough(there)
+    }
+
+    /// Whether the list names a file that is not needed any more on a disk that is to be used no more. Only a change of the
+    /// list drops it, and without one a disk that leaves would have it for as long as little is written.
+    fn has_left_behind(&self, retained_from: LogPosition) -> bool {
+        let is_unneeded = |part: &&Ensemble| part.to.is_some_and(|to| to < retained_from);
+        let mut unneeded = self.sealed.iter().filter(is_unneeded).peekable();
+        if unneeded.peek().is_none() {
+            return false;
+        }
+        let choices = self.seat.disks.choices();
+        let is_choice = |id: &DiskId| choices.iter().any(|(_, disk)| disk.id() == *id);
+        unneeded.any(|part| !part.disks.iter().all(is_choice))
     }
 
     /// Whether a disk of the open file is to be used no more.
@@ -514,7 +529,7 @@ impl EnsembleWriter {
         }
         let last = record.head.last;
         let is_full = self.open.offset + record.len_bytes() > self.capacity_bytes;
-        if is_full || self.wants_other_disks() {
+        if is_full || self.wants_other_disks(retained_from) {
             self.retained_from = self.retained_from.max(retained_from);
             self.reform(&mut record).await?;
         } else {

@@ -1,0 +1,150 @@
+//! A program of the operator's that moves an address: where the network is a cloud's, which hears no ARP.
+//!
+//! Owns: how it is called, and what its end means. Must not know: which addresses there are.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// It may take so long.
+pub const HOOK_MAX: Duration = Duration::from_secs(15);
+/// Of what it says when it fails.
+const SAID_LEN_BYTES_MAX: u64 = 2048;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Take,
+    Drop,
+}
+
+impl Verb {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Take => "take",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("starting the address hook {path}: {source}")]
+    Start { path: String, source: io::Error },
+    #[error("the address hook {path} {verb} ended with {status}: {said}")]
+    Failed {
+        path: String,
+        verb: &'static str,
+        status: String,
+        said: String,
+    },
+    #[error("the address hook {path} {verb} took longer than {} s and was killed", HOOK_MAX.as_secs())]
+    Late { path: String, verb: &'static str },
+}
+
+/// The program. Called as `HOOK take|drop VOLUME ADDRESS/PREFIX`, with `CAIRN_INTERFACE` if one is named.
+#[derive(Clone, Debug)]
+pub struct Hook(pub PathBuf);
+
+impl Hook {
+    pub async fn call(
+        &self,
+        verb: Verb,
+        volume: &str,
+        address: &str,
+        interface: Option<&str>,
+    ) -> Result<(), HookError> {
+        let path = self.0.display().to_string();
+        let word = verb.word();
+        let start = |source| HookError::Start {
+            path: path.clone(),
+            source,
+        };
+        let mut command = Command::new(&self.0);
+        command
+            .args([word, volume, address])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        match interface {
+            Some(interface) => command.env("CAIRN_INTERFACE", interface),
+            None => command.env_remove("CAIRN_INTERFACE"),
+        };
+        let mut child = command.spawn().map_err(start)?;
+        let mut errors = child.stderr.take();
+        let work = async {
+            let mut said = Vec::new();
+            if let Some(errors) = &mut errors {
+                // What cannot be read was not said.
+                let _ = errors.take(SAID_LEN_BYTES_MAX).read_to_end(&mut said).await;
+                // Whoever says more must not wait for a reader.
+                let _ = tokio::io::copy(errors, &mut tokio::io::sink()).await;
+            }
+            child.wait().await.map(|status| (status, said))
+        };
+        match timeout(HOOK_MAX, work).await {
+            Err(_) => Err(HookError::Late { path, verb: word }),
+            Ok(Err(source)) => Err(start(source)),
+            Ok(Ok((status, _))) if status.success() => Ok(()),
+            Ok(Ok((status, said))) => Err(HookError::Failed {
+                path,
+                verb: word,
+                status: status.to_string(),
+                said: String::from_utf8_lossy(&said).trim().to_owned(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn script(folder: &std::path::Path, text: &str) -> Hook {
+        let path = folder.join("hook");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Hook(path)
+    }
+
+    #[tokio::test]
+    async fn a_hook_is_told_what_to_do_and_its_errors_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let hook = script(
+            folder.path(),
+            &format!("echo \"$@ $CAIRN_INTERFACE\" >> {}", out.display()),
+        );
+        let called = hook.call(Verb::Take, "home", "10.0.0.9/24", Some("eth1"));
+        called.await.unwrap();
+        let called = hook.call(Verb::Drop, "home", "10.0.0.9/24", None);
+        called.await.unwrap();
+        let told = std::fs::read_to_string(&out).unwrap();
+        assert_eq!(told, "take home 10.0.0.9/24 eth1\ndrop home 10.0.0.9/24 \n");
+
+        let hook = script(folder.path(), "echo no quota >&2; exit 3");
+        let failed = hook.call(Verb::Take, "home", "10.0.0.9/24", None);
+        let text = failed.await.unwrap_err().to_string();
+        assert!(text.contains("no quota") && text.contains('3'), "{text}");
+
+        let none = Hook(folder.path().join("none"));
+        let failed = none.call(Verb::Take, "home", "10.0.0.9/24", None);
+        assert!(matches!(failed.await, Err(HookError::Start { .. })));
+    }
+
+    /// Real time is not waited for: the clock of the runtime is moved on while the script sleeps.
+    #[tokio::test(start_paused = true)]
+    async fn a_hook_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let hook = script(folder.path(), "exec sleep 1000");
+        let late = hook.call(Verb::Take, "home", "10.0.0.9/24", None).await;
+        assert!(matches!(late, Err(HookError::Late { .. })), "{late:?}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Which addresses this machine has for volumes.
+//!
+//! Owns: the order of the steps when one comes and goes, that each is renewed, what is in the way.
+//! Must not know: who owns which volume.
+//!
+//! An address is on an interface for [`KEPT_SECONDS`] and is renewed long before. So a server that is killed, or stands still,
+//! leaves none behind: the kernel removes it, whatever becomes of the process.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::VolumeId;
+use cairn_base::env::BoxFuture;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::hook::{Hook, HookError, Verb};
+use crate::interface::{Interface, InterfaceError};
+
+/// How long an address stays where it is not renewed.
+pub const KEPT_SECONDS: u32 = 5;
+/// It is renewed so often: see [`Keeper::keep`].
+pub const RENEWED_EVERY: Duration = Duration::from_secs(1);
+/// Neighbours are told so often, once a second: a frame may be lost.
+const ANNOUNCEMENTS: u32 = 5;
+/// What failed is tried again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+
+/// The address of a volume, as an operator wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub volume: String,
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    pub interface: Option<String>,
+}
+
+impl Wanted {
+    fn text(&self) -> String {
+        format!("{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// Lets clients in at an address.
+pub trait Listens: Send + Sync + 'static {
+    /// Serves clients at `address` until what this returns is closed.
+    fn listen(&self, address: IpAddr) -> io::Result<Box<dyn Listening>>;
+}
+
+/// An address at which clients are served.
+pub trait Listening: Send + Sync + 'static {
+    /// Ends the connections of clients that came in here, and lets nobody in any more. While the address is here: without
+    /// it they would hear nothing of that.
+    fn close(self: Box<Self>) -> BoxFuture<()>;
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeeperError {
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("listening on {address}: {source}")]
+    Listen { address: IpAddr, source: io::Error },
+    #[error("{0}")]
+    Task(String),
+}
+
+/// An address that is here.
+struct Held {
+    wanted: Wanted,
+    /// `None`: the hook put it somewhere.
+    interface: Option<Interface>,
+    /// Where neighbours are told of it, also of one that a hook put there.
+    announces: Option<Interface>,
+    listener: Option<Box<dyn Listening>>,
+    announcements: u32,
+}
+
+#[derive(Default)]
+struct Slot {
+    held: Option<Held>,
+    retry_at: Option<Instant>,
+}
+
+/// Keeps addresses of volumes on this machine.
+pub struct Keeper {
+    hook: Option<Hook>,
+    listens: Arc<dyn Listens>,
+    /// A lock for each volume: a hook takes long.
+    slots: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<Slot>>>>,
+    problems: Mutex<BTreeMap<VolumeId, String>>,
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, InterfaceError> + Send + 'static,
+) -> Result<T, KeeperError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done?),
+        Err(error) => Err(KeeperError::Task(error.to_string())),
+    }
+}
+
+impl Keeper {
+    pub fn new(hook: Option<PathBuf>, listens: Arc<dyn Listens>) -> Self {
+        Self {
+            hook: hook.map(Hook),
+            listens,
+            slots: Mutex::default(),
+            problems: Mutex::default(),
+        }
+    }
+
+    fn slot(&self, volume: VolumeId) -> Arc<tokio::sync::Mutex<Slot>> {
+        self.slots.lock().entry(volume).or_default().clone()
+    }
+
+    /// Why a volume's address is not here although it should be.
+    pub fn problem(&self, volume: VolumeId) -> Option<String> {
+        self.problems.lock().get(&volume).cloned()
+    }
+
+    /// Volumes that have, or may have, an address here.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        self.slots.lock().keys().copied().collect()
+    }
+
+    /// Has an address here, taken or renewed; to be called every [`RENEWED_EVERY`].
+    pub async fn keep(&self, volume: VolumeId, wanted: &Wanted) {
+        let slot = self.slot(volume);
+        let mut slot = slot.lock().await;
+        if slot.retry_at.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        let kept = self.kept(&mut slot, wanted).await;
+        let mut problems = self.problems.lock();
+        match kept {
+            Ok(()) => {
+                slot.retry_at = None;
+                problems.remove(&volume);
+            }
+            Err(error) => {
+                slot.retry_at = Some(Instant::now() + RETRY_AFTER);
+                let problem = error.to_string();
+                if problems.insert(volume, problem.clone()).as_ref() != Some(&problem) {
+                    let (volume, address) = (&wanted.volume, wanted.address);
+                    tracing::error!(volume, %address, problem, "the address of a volume is not here");
+                }
+            }
+        }
+    }
+
+    async fn kept(&self, slot: &mut Slot, wanted: &Wanted) -> Result<(), KeeperError> {
+        if let Some(held) = slot.held.take_if(|held| held.wanted != *wanted) {
+            self.release(held).await;
+        }
+        let held = match &mut slot.held {
+            Some(held) => {
+                if let Some(interface) = held.interface.clone() {
+                    put(interface, wanted).await?;
+                }
+                held
+            }
+            empty => {
+                let interface = self.take(wanted).await?;
+                let announces = match &interface {
+                    Some(interface) => Some(interface.clone()),
+                    None => found(wanted.address).await,
+                };
+                let (volume, address) = (&wanted.volume, wanted.address);
+                let on = interface.as_ref().map_or("by the hook", |it| &it.name);
+                tracing::info!(volume, %address, on, "this node has the address of a volume");
+                empty.insert(Held {
+                    wanted: wanted.clone(),
+                    interface,
+                    announces,
+                    listener: None,
+                    announcements: 0,
+                })
+            }
+        };
+        if held.listener.is_none() {
+            let address = wanted.address;
+            let listener = self.listens.listen(address);
+            held.listener =
+                Some(listener.map_err(|source| KeeperError::Listen { address, source })?);
+        }
+        if held.announcements < ANNOUNCEMENTS
+            && let Some(interface) = held.announces.clone()
+        {
+            let address = wanted.address;
+            blocking(move || interface.announce(address)).await?;
+            held.announcements += 1;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, wanted: &Wanted) -> Result<Option<Interface>, KeeperError> {
+        if let Some(hook) = &self.hook {
+            let text = wanted.text();
+            let interface = wanted.interface.as_deref();
+            let called = hook.call(Verb::Take, &wanted.volume, &text, interface);
+            called.await?;
+            return Ok(None);
+        }
+        let (address, prefix_len) = (wanted.address, wanted.prefix_len);
+        let name = wanted.interface.clone();
+        let interface =
+            blocking(move || Interface::find(address, prefix_len, name.as_deref())).await?;
+        put(interface.clone(), wanted).await?;
+        Ok(Some(interface))
+    }
+
+    /// Lets another node have a volume's address, if it is here.
+    pub async fn drop_of(&self, volume: VolumeId) {
+        let slot = self.slots.lock().remove(&volume);
+        self.problems.lock().remove(&volume);
+        let Some(slot) = slot else { return };
+        let held = slot.lock().await.held.take();
+        if let Some(held) = held {
+            self.release(held).await;
+        }
+    }
+
+    async fn release(&self, held: Held) {
+        // First: nobody is to be answered by who does not have it.
+        if let Some(listener) = held.listener {
+            listener.close().await;
+        }
+        let Wanted {
+            volume,
+            address,
+            prefix_len,
+            interface,
+        } = &held.wanted;
+        let released = match (held.interface, &self.hook) {
+            (Some(interface), _) => {
+                let (address, prefix_len) = (*address, *prefix_len);
+                blocking(move || interface.remove(address, prefix_len)).await
+            }
+            (None, Some(hook)) => {
+                let text = held.wanted.text();
+                let called = hook.call(Verb::Drop, volume, &text, interface.as_deref());
+                called.await.map_err(KeeperError::from)
+            }
+            (None, None) => Ok(()),
+        };
+        match released {
+            Ok(()) => {
+                tracing::info!(volume, %address, "the address of a volume has left this node")
+            }
+            Err(error) => {
+                tracing::warn!(volume, %address, %error, "the address of a volume may still be here");
+            }
+        }
+    }
+}
+
+/// The interface that a hook put an address on; none if that is not of this machine's kernel.
+async fn found(address: IpAddr) -> Option<Interface> {
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    blocking(move || Interface::find(address, whole, None))
+        .await
+        .ok()
+}
+
+async fn put(interface: Interface, wanted: &Wanted) -> Result<(), KeeperError> {
+    let (address, prefix_len) = (wanted.address, wanted.prefix_len);
+    blocking(move || interface.keep(address, prefix_len, KEPT_SECONDS)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counted(Arc<AtomicUsize>);
+
+    struct Open(Arc<AtomicUsize>);
+
+    impl Listening for Open {
+        fn close(self: Box<Self>) -> BoxFuture<()> {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+            Box::pin(async {})
+        }
+    }
+
+    impl Listens for Counted {
+        fn listen(&self, _: IpAddr) -> io::Result<Box<dyn Listening>> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(Box::new(Open(Arc::clone(&self.0))))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_taken_once_and_dropped_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, out) = (folder.path().join("hook"), folder.path().join("out"));
+        let text = format!("#!/bin/sh\necho $1 $3 >> {}\n", out.display());
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let open = Arc::new(AtomicUsize::new(0));
+        let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
+        let wanted = |address: &str| Wanted {
+            volume: "home".to_owned(),
+            address: address.parse().unwrap(),
+            prefix_len: 24,
+            interface: None,
+        };
+        let volume = VolumeId(1);
+        for _ in 0..3 {
+            keeper.keep(volume, &wanted("10.0.0.9")).await;
+        }
+        assert_eq!(open.load(Ordering::SeqCst), 1);
+        keeper.keep(volume, &wanted("10.0.0.8")).await;
+        assert_eq!(open.load(Ordering::SeqCst), 1);
+        assert_eq!(keeper.volumes(), [volume]);
+        keeper.drop_of(volume).await;
+        keeper.drop_of(volume).await;
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+        assert!(keeper.volumes().is_empty());
+        let told = std::fs::read_to_string(&out).unwrap();
+        let want = "take 10.0.0.9/24\ndrop 10.0.0.9/24\ntake 10.0.0.8/24\ndrop 10.0.0.8/24\n";
+        assert_eq!(told, want);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_way_is_told_until_it_is_gone() {
+        let open = Arc::new(AtomicUsize::new(0));
+        let keeper = Keeper::new(None, Arc::new(Counted(Arc::clone(&open))));
+        let volume = VolumeId(1);
+        let wanted = Wanted {
+            volume: "home".to_owned(),
+            address: "192.0.2.9".parse().unwrap(),
+            prefix_len: 24,
+            interface: Some("no-such-if".to_owned()),
+        };
+        keeper.keep(volume, &wanted).await;
+        let problem = keeper.problem(volume).expect("a problem");
+        assert!(problem.contains("no-such-if"), "{problem}");
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+        keeper.drop_of(volume).await;
+        assert_eq!(keeper.problem(volume), None);
+    }
+}

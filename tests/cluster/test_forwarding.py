@@ -1,0 +1,71 @@
+"""Calls on a volume of another node: they are counted by volume, and what the hop costs is told."""
+
+import pathlib
+import re
+import statistics
+import time
+import urllib.request
+
+from cluster.world import ClusterTest
+from lib import harness
+from lib.rawnfs import OK, Peer
+
+CALLS_COUNT = 2000
+READ_LEN_BYTES = 4096
+WAIT_SECONDS_MAX = 60
+
+
+class Forwarding(ClusterTest):
+    def metric(self, cluster, node, name, volume="main"):
+        """The value of a metric of a volume; 0 if it is not there."""
+        machine = cluster.machine(node)
+        token = pathlib.Path(machine["token_file"]).read_text().strip()
+        request = urllib.request.Request(f"{machine['admin']}/metrics", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=WAIT_SECONDS_MAX) as answer:
+            text = answer.read().decode()
+        found = re.search(rf'^{name}{{volume="{volume}"}} (\S+)$', text, re.M)
+        return float(found.group(1)) if found else 0.0
+
+    def latencies(self, cluster, node):
+        """Median microseconds of a GETATTR and of a READ of 4 KiB that is in memory, one call at a time."""
+        with Peer(cluster.nfs_port(node)) as peer:
+            status, root = peer.mount("/main")
+            self.assertEqual(status, OK)
+            status, file, _ = peer.create(root, "hop")
+            self.assertEqual((status, peer.write(file, bytes(READ_LEN_BYTES))), (OK, OK))
+            kinds = [lambda: peer.getattr(root)[0], lambda: peer.read_some(file, 0, READ_LEN_BYTES)[0]]
+            medians = []
+            for kind in kinds:
+                took = []
+                for _ in range(CALLS_COUNT):
+                    begun = time.perf_counter()
+                    self.assertEqual(kind(), OK)
+                    took.append(time.perf_counter() - begun)
+                medians.append(statistics.median(took) * 1e6)
+            return medians
+
+    def test_calls_on_volumes_of_other_nodes_are_counted_and_timed(self):
+        cluster = self.cluster(3)
+        owner = cluster.owner()
+        other = cluster.others(owner)[0]
+        name = "cairn_nfs_forwarded_duration_seconds_count"
+        direct = self.latencies(cluster, owner)
+        self.assertEqual(self.metric(cluster, owner, name), 0)
+        before = self.metric(cluster, other, name)
+        passed = self.latencies(cluster, other)
+        self.assertGreaterEqual(self.metric(cluster, other, name) - before, 2 * CALLS_COUNT)
+        for kind, one, two in zip(["GETATTR", "READ of 4 KiB"], direct, passed):
+            print(f"{kind}: {one:.0f} us through the owner, {two:.0f} us through another node", flush=True)
+        # What waits for an owner is counted while and after it waits.
+        load = self.load(cluster, [other])
+        held = "cairn_nfs_held_duration_seconds_count"
+        before = self.metric(cluster, other, held)
+        cluster.kill(owner)
+        waits = lambda: self.metric(cluster, other, "cairn_nfs_held_calls") > 0
+        harness.wait_until(waits, WAIT_SECONDS_MAX, "a call that is held")
+        load.await_progress()
+        after = self.metric(cluster, other, held) + self.metric(cluster, other, "cairn_nfs_held_calls")
+        self.assertGreater(after, before)
+        cluster.heal()
+        load.end()
+        self.assertGreater(load.verify(cluster.url(other)), 0)
