@@ -77,6 +77,12 @@ pub enum Bug {
     VerifierKept,
     FailedFlushDropped,
     RenameInTwoSteps,
+    // quotas; found by the tests of `crates/services/fs`
+    UsageCountedAgainAtReplay,
+    ChownNotCharged,
+    CutNotGivenBack,
+    RenameNotCharged,
+    CountingMissesCreates,
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,

@@ -19,6 +19,7 @@ mod export;
 mod plan;
 mod plan_args;
 mod print;
+mod quota;
 mod s3;
 mod s3_args;
 mod san;
@@ -124,6 +125,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Bucket(command) => s3::bucket(&command),
         Command::S3(command) => s3::s3(&command),
         Command::Snapshot(command) => snapshot::snapshot(&command),
+        Command::Quota(command) => quota::quota(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {

@@ -161,7 +161,9 @@ impl Shared {
             self.segments.cache_forget(self.volume, record);
         }
         state.extents.forget(&range);
-        self.dirty.add(state.dirty.clear(range.clone()));
+        let cleared = state.dirty.clear(range.clone());
+        self.sync_pending(&mut state);
+        self.dirty.add(cleared);
         if state.journal_last.0 > 0 {
             batch.fold(Fold {
                 ino,

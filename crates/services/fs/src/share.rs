@@ -52,7 +52,7 @@ impl Unnamed {
             })
             .await?;
         let inode = self.note().await?;
-        shared.require_room(&inode, &(0..size_bytes)).await?;
+        let _room = shared.require_room(&inode, &(0..size_bytes)).await?;
         let mut at = 0;
         let mut attempts = 0;
         let mut last = None;
@@ -130,12 +130,12 @@ impl Shared {
         let mut state = into.lock();
         state.require_live()?;
         self.require_serving()?;
-        let used_bytes = state.record.used_bytes;
+        let before = (state.record.used_bytes, state.record.stored_bytes);
         let mut batch = Batch::new();
         self.change_extents(into.ino, &mut state, &change, &mut batch);
         batch.put(Key::inode(into.ino), state.stored_record().encode());
         let Some(ticket) = self.meta.submit_sharing(batch, &segments) else {
-            state.record.used_bytes = used_bytes;
+            (state.record.used_bytes, state.record.stored_bytes) = before;
             return Ok(Step::Moved);
         };
         // They are read from the metadata when they are needed. Nobody has looked at it yet.

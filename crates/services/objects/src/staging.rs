@@ -1,6 +1,7 @@
 //! Bytes on their way into an object: a file that no name leads to until all of it is there.
 
 use bytes::{Bytes, BytesMut};
+use cairn_base::Ino;
 use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX, Unnamed};
 use md5::{Digest as _, Md5};
 
@@ -19,10 +20,15 @@ pub struct Staged {
 }
 
 impl Staged {
-    pub(crate) fn begin(objects: &Objects, who: &Credentials) -> Result<Self, ObjectError> {
+    /// It counts for the quotas of `dir`, where it is to come, from its first byte on.
+    pub(crate) async fn begin(
+        objects: &Objects,
+        who: &Credentials,
+        dir: Ino,
+    ) -> Result<Self, ObjectError> {
         Ok(Self {
             who: who.clone(),
-            file: objects.fs().make_unnamed(who)?,
+            file: objects.fs().make_unnamed_near(who, dir).await?,
             buffer: BytesMut::new(),
             md5: Some(Md5::new()),
         })

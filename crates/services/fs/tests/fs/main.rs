@@ -7,6 +7,7 @@ mod folders;
 mod limit;
 mod links;
 mod model;
+mod quota;
 mod rewrite;
 mod share;
 mod shown;
