@@ -773,6 +773,62 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{name}/quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One quota, or what is used where there is none. */
+        get: operations["quota_show"];
+        put?: never;
+        post?: never;
+        /** Takes a quota away. */
+        delete: operations["quota_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/quota/usages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What each user, or group (`of=group`), uses in a directory with a quota, or in the volume. */
+        get: operations["quota_usages"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/quotas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All quotas of a volume. */
+        get: operations["quota_list"];
+        /**
+         * Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
+         *     the background then, and the quota says so.
+         */
+        put: operations["quota_set"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/schedules": {
         parameters: {
             query?: never;
@@ -1538,6 +1594,102 @@ export interface components {
              * @description Raw bytes of the disks that are there.
              */
             total_bytes: number;
+        };
+        /** @description Limits on one number. */
+        QuotaLimitView: {
+            /**
+             * Format: int64
+             * @description Passing it is reported, and nothing else.
+             */
+            advisory?: number | null;
+            /**
+             * Format: int64
+             * @description Never passed.
+             */
+            hard?: number | null;
+            /**
+             * Format: int64
+             * @description Passed for the time of grace at most.
+             */
+            soft?: number | null;
+        };
+        QuotaList: {
+            quotas: components["schemas"]["QuotaView"][];
+        };
+        /**
+         * @description Whose usage a quota is about.
+         * @enum {string}
+         */
+        QuotaOf: "all" | "user" | "group" | "default-user" | "default-group";
+        /** @description A quota to set, in the place of one that is there. */
+        QuotaSet: {
+            bytes?: components["schemas"]["QuotaLimitView"];
+            files?: components["schemas"]["QuotaLimitView"];
+            /**
+             * Format: int64
+             * @description For how long soft limits may be passed; a week if it is left out.
+             */
+            grace_seconds?: number | null;
+            /**
+             * Format: int32
+             * @description Of the user or group.
+             */
+            id?: number | null;
+            of: components["schemas"]["QuotaOf"];
+            /** @description From the root of the volume, which is `/`. */
+            path: string;
+            /** @description `bytes` are those stored, after compression and before parity, instead of those of files. */
+            physical?: boolean;
+        };
+        /** @description A quota as it stands, or what is used where there is none. */
+        QuotaView: {
+            bytes: components["schemas"]["QuotaLimitView"];
+            /**
+             * Format: int64
+             * @description When the grace ends, in seconds since 1970; `null` while the soft limit is not passed.
+             */
+            bytes_grace_ends_seconds?: number | null;
+            /** @description What was in the directory before it had a quota is still being counted: it uses more than is said here. */
+            counting: boolean;
+            files: components["schemas"]["QuotaLimitView"];
+            /** Format: int64 */
+            files_grace_ends_seconds?: number | null;
+            /** Format: int64 */
+            grace_seconds: number;
+            /** Format: int32 */
+            id?: number | null;
+            /** @description These limits are those of all users, or groups, without any of their own. */
+            inherited: boolean;
+            /**
+             * Format: int64
+             * @description Bytes of files, without holes.
+             */
+            logical_bytes: number;
+            of: components["schemas"]["QuotaOf"];
+            /** @description From the root of the volume, which is `/`. */
+            path: string;
+            physical: boolean;
+            /**
+             * Format: int64
+             * @description What these take after compression, before parity.
+             */
+            physical_bytes: number;
+            /**
+             * Format: int64
+             * @description Writes, names and such that it refused since the volume was opened.
+             */
+            refusals: number;
+            /**
+             * Format: int64
+             * @description What the limits on bytes are compared with.
+             */
+            used_bytes: number;
+            /**
+             * Format: int64
+             * @description Files, directories, links and all else that has an inode.
+             */
+            used_files: number;
+            volume: string;
         };
         /** @description A rate per second: bytes, or operations. */
         RateView: {
@@ -6491,6 +6643,354 @@ export interface operations {
             };
             /** @description the body took too long to arrive */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    quota_show: {
+        parameters: {
+            query?: {
+                path?: string;
+                of?: string;
+                id?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    quota_remove: {
+        parameters: {
+            query?: {
+                path?: string;
+                of?: string;
+                id?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    quota_usages: {
+        parameters: {
+            query?: {
+                path?: string;
+                of?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    quota_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    quota_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QuotaSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -115,6 +115,9 @@ class Mount:
     def chmod(self, path, mode):
         self._check(_lib.nfs_chmod(self._nfs, _path(path), mode), f"chmod {path}")
 
+    def chown(self, path, uid, gid):
+        self._check(_lib.nfs_chown(self._nfs, _path(path), uid, gid), f"chown {path}")
+
     def stat(self, path):
         """Attributes, of what a symbolic link names."""
         stat = Stat()
@@ -141,10 +144,10 @@ class Mount:
         _lib.nfs_closedir(self._nfs, directory)
         return sorted(name.decode() for name in names if name not in (b".", b".."))
 
-    def space(self):
-        """Total and free bytes of the volume (FSSTAT), in whole blocks."""
+    def space(self, path="/"):
+        """Total and free bytes where a path is (FSSTAT), in whole blocks."""
         stat = _Statvfs()
-        self._check(_lib.nfs_statvfs(self._nfs, b"/", ctypes.byref(stat)), "space")
+        self._check(_lib.nfs_statvfs(self._nfs, _path(path), ctypes.byref(stat)), "space")
         return stat.blocks * stat.bsize, stat.bavail * stat.bsize
 
     def write_file(self, path, content):

@@ -81,6 +81,12 @@ pub enum Bug {
     HoleForgetsDirty,
     HoleForgetsJournal,
     HoleNotAwaited,
+    // quotas; found by the tests of `crates/services/fs`
+    UsageCountedAgainAtReplay,
+    ChownNotCharged,
+    CutNotGivenBack,
+    RenameNotCharged,
+    CountingMissesCreates,
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,

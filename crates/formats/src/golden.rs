@@ -17,9 +17,10 @@ use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, RequestRecord, SegmentRecord,
-    SnapshotRecord, state_file, versions,
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, GraceRecord,
+    Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey, QuotaKind,
+    QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
+    state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, decode_pool, encode_pool};
@@ -139,6 +140,11 @@ fn keys_are_golden() {
     let (ino, name) = (Ino(0x0102_0304_0506_0708), &b"name"[..]);
     let hash = [0xab; 32];
     let inode = Key::inode(ino);
+    let quota = QuotaKey {
+        tree: ino,
+        kind: QuotaKind::User,
+        id: 1000,
+    };
     let keys = [
         ("applied", Key::applied(), KeyKind::Applied),
         ("counters", Key::counters(), KeyKind::Counters),
@@ -175,11 +181,9 @@ fn keys_are_golden() {
             Key::snapshot(Generation(2)),
             KeyKind::Snapshot(Generation(2)),
         ),
-        (
-            "quota",
-            Key::quota(1, 1000),
-            KeyKind::Quota { kind: 1, id: 1000 },
-        ),
+        ("quota", Key::quota(quota), KeyKind::Quota(quota)),
+        ("usage", Key::usage(quota), KeyKind::Usage(quota)),
+        ("grace", Key::grace(quota), KeyKind::Grace(quota)),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
         ("request", Key::request(258), KeyKind::Request(258)),
         (
@@ -231,6 +235,8 @@ fn inode() -> InodeRecord {
         symlink_target: Bytes::from_static(b"target"),
         policy: 6,
         xattr_names_len_bytes: 7,
+        stored_bytes: 2048,
+        tree: Ino(8),
         ..InodeRecord::new(InodeKind::Symlink)
     }
 }
@@ -292,6 +298,31 @@ fn values_are_golden() {
         ino: Ino(9),
     };
     let version = versions::join(Generation(300), b"value");
+    let usage = UsageRecord {
+        inodes: 3,
+        file_bytes: 8192,
+        stored_bytes: 4000,
+    };
+    let quota = QuotaRecord {
+        bytes: QuotaLimit {
+            hard: Some(10 << 40),
+            soft: Some(8 << 40),
+            advisory: None,
+        },
+        files: QuotaLimit {
+            advisory: Some(1_000_000),
+            ..QuotaLimit::default()
+        },
+        is_physical: true,
+        grace_seconds: 604_800,
+        state: TreeState::Counting,
+        parent: Ino(9),
+        path: Bytes::from_static(b"/home/anna"),
+    };
+    let grace = GraceRecord {
+        bytes_since: Some(1_700_000_000),
+        files_since: None,
+    };
     let mut lines = Lines::default();
     lines.add("inode", inode().encode());
     lines.add("inode, plain", plain.encode());
@@ -304,6 +335,9 @@ fn values_are_golden() {
     lines.add("snapshot", snapshot.encode());
     lines.add("version of generation 300", &version[..]);
     lines.add("request", request.encode());
+    lines.add("usage", usage.encode());
+    lines.add("quota", quota.encode());
+    lines.add("grace", grace.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -316,6 +350,9 @@ fn values_are_golden() {
     assert_eq!(SnapshotRecord::decode(&golden[8]), Ok(snapshot));
     assert_eq!(versions::split(&golden[9]), Ok((Generation(300), 2)));
     assert_eq!(RequestRecord::decode(&golden[10]), Ok(request));
+    assert_eq!(UsageRecord::decode(&golden[11]), Ok(usage));
+    assert_eq!(QuotaRecord::decode(&golden[12]), Ok(quota));
+    assert_eq!(GraceRecord::decode(&golden[13]), Ok(grace));
 }
 
 #[test]

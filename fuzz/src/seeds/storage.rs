@@ -10,8 +10,9 @@ use cairn_config::{ClassSpec, ExportRule, VolumeSettings};
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, Put, RequestRecord, SegmentRecord, SnapshotRecord,
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, GraceRecord,
+    Group, InodeKind, InodeRecord, JournalEntry, Key, Put, QuotaKey, QuotaKind, QuotaLimit,
+    QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
@@ -254,6 +255,11 @@ fn meta(corpus: &Corpus) {
 }
 
 fn keys() -> Vec<(&'static str, Key)> {
+    let quota = QuotaKey {
+        tree: Ino(9),
+        kind: QuotaKind::User,
+        id: 1000,
+    };
     vec![
         ("inode", Key::inode(Ino(1))),
         ("dirent", Key::dirent(Ino(2), b"a")),
@@ -264,7 +270,9 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("orphan", Key::orphan(Ino(5))),
         ("segment", Key::segment(SegmentId(6))),
         ("snapshot", Key::snapshot(Generation(2))),
-        ("quota", Key::quota(1, 1000)),
+        ("quota", Key::quota(quota)),
+        ("usage", Key::usage(quota)),
+        ("grace", Key::grace(quota)),
         ("dedupe", Key::dedupe(&[7; 32])),
         ("history", Key::history(&Key::inode(Ino(1)), Generation(9))),
         (
@@ -338,8 +346,39 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         inodes: 1,
         file_bytes: 2,
     };
+    let in_tree = InodeRecord {
+        stored_bytes: 7,
+        tree: Ino(9),
+        ..InodeRecord::new(InodeKind::Regular)
+    };
+    let usage = UsageRecord {
+        inodes: 1,
+        file_bytes: 2,
+        stored_bytes: 3,
+    };
+    let quota = QuotaRecord {
+        bytes: QuotaLimit {
+            hard: Some(10 << 40),
+            soft: Some(8 << 40),
+            advisory: None,
+        },
+        is_physical: true,
+        grace_seconds: 604_800,
+        state: TreeState::Counting,
+        parent: Ino(9),
+        path: Bytes::from_static(b"/home"),
+        ..QuotaRecord::default()
+    };
+    let grace = GraceRecord {
+        bytes_since: Some(1_700_000_000),
+        files_since: None,
+    };
     vec![
         ("snapshot", snapshot.encode()),
+        ("file-in-tree", in_tree.encode()),
+        ("usage", usage.encode()),
+        ("quota", quota.encode()),
+        ("grace", grace.encode()),
         ("file", InodeRecord::new(InodeKind::Regular).encode()),
         ("symlink", symlink.encode()),
         ("dirent", dirent.encode()),

@@ -11,8 +11,9 @@ use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Group, InodeRecord,
-    Key, KeyKind, Put, RequestRecord, SegmentRecord, SnapshotRecord, decode_extent, versions,
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, GraceRecord, Group,
+    InodeRecord, Key, KeyKind, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, UsageRecord,
+    decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -68,8 +69,16 @@ fn made_of(kind: KeyKind<'_>) -> Option<Key> {
         KeyKind::Orphan(ino) => Key::orphan(ino),
         KeyKind::Segment(id) => Key::segment(id),
         KeyKind::Snapshot(generation) => Key::snapshot(generation),
-        KeyKind::Quota { kind, id } => Key::quota(kind, id),
+        KeyKind::Quota(of) => Key::quota(of),
+        KeyKind::Usage(of) => Key::usage(of),
+        KeyKind::Grace(of) => Key::grace(of),
         KeyKind::Dedupe(hash) => Key::dedupe(hash),
+        KeyKind::Sharer {
+            segment,
+            ino,
+            start,
+            end,
+        } => Key::sharer(segment, ino, start, end),
         KeyKind::Request(slot) => Key::request(slot),
         KeyKind::History { key, death } => Key::history(&Key::parse(key).ok()?, death),
         KeyKind::Dead { death, birth, key } => Key::dead(&Key::parse(key).ok()?, death, birth),
@@ -90,6 +99,10 @@ fn range_of(kind: KeyKind<'_>) -> Option<(Key, Key)> {
         KeyKind::Segment(_) => Some(Key::all_segments()),
         KeyKind::Snapshot(_) => Some(Key::all_snapshots()),
         KeyKind::Request(_) => Some(Key::requests()),
+        KeyKind::Sharer { segment, .. } => Some(Key::sharers(segment)),
+        KeyKind::Quota(_) => Some(Key::all_quotas()),
+        KeyKind::Usage(_) => Some(Key::all_usages()),
+        KeyKind::Grace(_) => Some(Key::all_graces()),
         KeyKind::History { .. } => Some(Key::all_history()),
         KeyKind::Dead { death, .. } => Some(Key::dead_between(death, death)),
         _ => Some(Key::everything()),
@@ -114,7 +127,10 @@ fn record(bytes: &[u8]) {
         SegmentRecord,
         AppliedRecord,
         CountersRecord,
-        SnapshotRecord
+        SnapshotRecord,
+        UsageRecord,
+        QuotaRecord,
+        GraceRecord
     );
     // A key and its value, one behind the other; and a value under the keys that matter to it.
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {

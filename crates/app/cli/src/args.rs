@@ -16,6 +16,7 @@ use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
+use crate::quota::QuotaCommand;
 use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
 use crate::snapshot::SnapshotCommand;
@@ -90,6 +91,9 @@ pub enum Command {
     ///
     /// It takes no space until one of both changes, and is there at once, whatever its size.
     Clone(CloneArgs),
+    /// Quotas of directories, users, groups and volumes
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -715,6 +719,20 @@ mod tests {
             ("snapshot delete main a", true),
             ("clone main /a /b --json", true),
             ("clone main /a", false),
+            (
+                "quota set main/home --hard 10TiB --soft 8TiB --grace 7d --files 1000",
+                true,
+            ),
+            (
+                "quota set main --default-user --advisory 1GiB --physical",
+                true,
+            ),
+            ("quota set main --user 1 --group 2 --hard 1GiB", false),
+            ("quota set main --physical --logical", false),
+            ("quota set --hard 1GiB", false),
+            ("quota list main --users --json", true),
+            ("quota show main/a --group staff", true),
+            ("quota remove main/a", true),
             ("bucket create photos --path main/pictures --uid 1000", true),
             ("bucket create photos", true),
             ("bucket create", false),

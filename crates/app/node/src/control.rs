@@ -355,6 +355,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn quotas(&self) -> Option<&dyn cairn_admin::quotas::QuotaControl> {
+        Some(self)
+    }
+
     fn classes(&self) -> Option<&dyn cairn_admin::classes::ClassControl> {
         Some(self)
     }

@@ -24,6 +24,7 @@ mod lock_wait;
 mod metadata_folders;
 mod metrics;
 mod node;
+mod quotas;
 pub mod ready;
 mod running;
 mod s3;

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
 use cairn_base::DiskId;
 use cairn_config::MemoryBudget;
-use cairn_fs::{FsStats, GcBacklog};
+use cairn_fs::{FsStats, GcBacklog, QuotaCounts};
 use cairn_meta::MetaStats;
 use cairn_pool::watch::Counts;
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
@@ -65,6 +65,7 @@ pub struct VolumeNumbers {
     pub snapshots: u64,
     pub snapshots_freeing: u64,
     pub snapshot_bytes: u64,
+    pub quotas: QuotaCounts,
 }
 
 /// Shows a node to Prometheus.
@@ -445,6 +446,11 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_snapshots", "Snapshots that can be seen", |n| n.snapshots),
         ("cairn_volume_snapshots_freeing", "Deleted snapshots whose space is being freed", |n| n.snapshots_freeing),
         ("cairn_volume_snapshot_bytes", "Bytes of records as stored that snapshots alone hold", |n| n.snapshot_bytes),
+        ("cairn_volume_quotas", "Quotas on directories, users and groups", |n| n.quotas.quotas),
+        ("cairn_volume_quotas_over_advisory", "Quotas whose advisory limit is passed; users and groups of default quotas count as one each", |n| n.quotas.over_advisory),
+        ("cairn_volume_quotas_over_soft", "Quotas whose soft limit is passed", |n| n.quotas.over_soft),
+        ("cairn_volume_quotas_at_hard", "Quotas whose hard limit is reached", |n| n.quotas.at_hard),
+        ("cairn_volume_quota_refusals", "What quotas refused since the volume was opened", |n| n.quotas.refusals),
         ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
         ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),

@@ -486,6 +486,7 @@ impl Inner {
                     snapshots: fs.snapshot_count(),
                     snapshots_freeing: fs.snapshot_freeing().snapshots,
                     snapshot_bytes: counters.history_bytes,
+                    quotas: fs.quota_counts(),
                 },
             ));
         }

@@ -205,7 +205,7 @@ fn view_of(fs: &Fs, snapshot: &Snapshot, now_seconds: i64, frees: Option<u64>) -
 }
 
 impl Controller {
-    fn fs_of(&self, name: &VolumeName) -> Result<Fs, ControlError> {
+    pub(crate) fn fs_of(&self, name: &VolumeName) -> Result<Fs, ControlError> {
         let state = self.inner.pool.state();
         let volume = state
             .volume(name)

@@ -149,7 +149,9 @@ fn describe_status(status: ErrorStatus) -> &'static str {
         ErrorStatus::NxIo => "no such device",
         ErrorStatus::Access => "permission denied",
         ErrorStatus::Exist => "it exists already",
-        ErrorStatus::XDev => "the two are not on the same volume",
+        ErrorStatus::XDev => {
+            "the two are not on the same volume, or not in the same directory with a quota: copy it"
+        }
         ErrorStatus::NoDev => "the device does not do that",
         ErrorStatus::NotDir => "not a directory",
         ErrorStatus::IsDir => "it is a directory",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_config::{ClassName, ClientNet, VolumeName};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,6 +14,7 @@ use crate::api::{
     VolumeChange, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
+use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
 use crate::s3::{
     AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
 };
@@ -53,6 +55,13 @@ fn snapshot_path(volume: &VolumeName, name: &str) -> Result<String, ClientError>
             hint: None,
         })),
     }
+}
+
+fn quota_path(volume: &VolumeName, what: &str, at: &QuotaAt) -> String {
+    let path = utf8_percent_encode(&at.path, NON_ALPHANUMERIC);
+    let id = at.id.map(|id| format!("&id={id}")).unwrap_or_default();
+    let of = at.of.name();
+    format!("/api/v1/volumes/{volume}/{what}?path={path}&of={of}{id}")
 }
 
 /// One server.
@@ -334,6 +343,31 @@ impl Client {
 
     pub fn snapshot_delete(&self, volume: &VolumeName, name: &str) -> Result<(), ClientError> {
         self.delete(&snapshot_path(volume, name)?).map(drop)
+    }
+
+    pub fn quotas(&self, volume: &VolumeName) -> Result<QuotaList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/quotas"))
+    }
+
+    pub fn quota_usages(
+        &self,
+        volume: &VolumeName,
+        at: &QuotaAt,
+    ) -> Result<QuotaList, ClientError> {
+        self.get(&quota_path(volume, "quota/usages", at))
+    }
+
+    pub fn quota(&self, volume: &VolumeName, at: &QuotaAt) -> Result<QuotaView, ClientError> {
+        self.get(&quota_path(volume, "quota", at))
+    }
+
+    pub fn quota_set(&self, volume: &VolumeName, set: &QuotaSet) -> Result<QuotaView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/quotas"));
+        self.call(self.agent.put(path), set)
+    }
+
+    pub fn quota_remove(&self, volume: &VolumeName, at: &QuotaAt) -> Result<(), ClientError> {
+        self.delete(&quota_path(volume, "quota", at)).map(drop)
     }
 
     pub fn buckets(&self) -> Result<BucketList, ClientError> {

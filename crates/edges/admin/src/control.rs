@@ -111,6 +111,10 @@ pub trait Control: Send + Sync + 'static {
     fn snapshots(&self) -> Option<&dyn crate::snapshots::SnapshotControl> {
         None
     }
+    /// What the node does with quotas, if it has any.
+    fn quotas(&self) -> Option<&dyn crate::quotas::QuotaControl> {
+        None
+    }
     /// What the node does with classes of service, if it has any.
     fn classes(&self) -> Option<&dyn crate::classes::ClassControl> {
         None

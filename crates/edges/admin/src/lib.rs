@@ -14,6 +14,7 @@ pub mod live;
 mod patience;
 #[doc(hidden)]
 pub mod query;
+pub mod quotas;
 pub mod s3;
 pub mod san;
 mod server;

@@ -253,6 +253,12 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::schedules,
             snapshot_routes::schedules_set
         ))
+        .routes(routes!(quota_routes::quota_list, quota_routes::quota_set))
+        .routes(routes!(
+            quota_routes::quota_show,
+            quota_routes::quota_remove
+        ))
+        .routes(routes!(quota_routes::quota_usages))
         .routes(routes!(
             live_routes::session_show,
             live_routes::session_delete
@@ -906,6 +912,8 @@ async fn openapi(State(shared): Api) -> Response {
 mod class_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
+#[path = "quota_routes.rs"]
+mod quota_routes;
 #[path = "s3_routes.rs"]
 mod s3_routes;
 #[path = "san_routes.rs"]

@@ -153,6 +153,7 @@ fn sense_of(error: FsError, is_write: bool) -> Sense {
         FsError::Io(_) if is_write => Sense::new(Key::MediumError, code::WRITE_ERROR),
         FsError::Io(_) => Sense::new(Key::MediumError, code::UNRECOVERED_READ),
         FsError::Exists
+        | FsError::CrossTree
         | FsError::NotDirectory
         | FsError::IsDirectory
         | FsError::NotOwner

@@ -367,6 +367,7 @@ fn mount_error(error: &FsError) -> MountError {
         | FsError::IsDirectory
         | FsError::NoSpace
         | FsError::QuotaExceeded
+        | FsError::CrossTree
         | FsError::ReadOnly
         | FsError::NotEmpty
         | FsError::TooManyLinks

@@ -4,7 +4,7 @@
 //! Must not know: connections, who may use the volume (decided before), how files are kept.
 
 use bytes::Bytes;
-use cairn_base::Timestamp;
+use cairn_base::{Timestamp, View};
 use cairn_codec_nfs::v3::{
     self, CommitOk, ErrorStatus, Failure, FileHandle, LinkWcc, LookupOk, MakeOk, PostOpAttr,
     Procedure, ReadHead, RenameWcc, StableHow, WccData, WriteOk, readdir::DirWriter,
@@ -867,7 +867,12 @@ impl Request {
     }
 
     async fn fsstat(self) -> Reply {
-        let space = match self.fs().space().await {
+        // In a directory with a quota there is as much as that leaves.
+        let space = match self.view().view() {
+            View::Live => self.fs().space_at(self.ino).await,
+            View::Snapshot(_) => self.fs().space().await,
+        };
+        let space = match space {
             Ok(space) => space,
             Err(error) => return self.failed_attr(Procedure::FsStat, &error).await,
         };

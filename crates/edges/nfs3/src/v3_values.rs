@@ -25,6 +25,7 @@ pub fn status(error: &FsError) -> ErrorStatus {
         FsError::Invalid => ErrorStatus::Inval,
         FsError::NoSpace => ErrorStatus::NoSpc,
         FsError::QuotaExceeded => ErrorStatus::DQuot,
+        FsError::CrossTree => ErrorStatus::XDev,
         FsError::ReadOnly => ErrorStatus::RoFs,
         FsError::Stale => ErrorStatus::Stale,
         FsError::NotEmpty => ErrorStatus::NotEmpty,

@@ -47,17 +47,21 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
         FsError::AccessDenied | FsError::NotOwner | FsError::ReadOnly => {
             (S3ErrorCode::AccessDenied, None)
         }
-        FsError::NoSpace | FsError::QuotaExceeded => (
+        FsError::NoSpace => (
             custom("InsufficientStorage"),
             Some(http::StatusCode::INSUFFICIENT_STORAGE),
         ),
+        // Not a fault of the server, which clients would try again.
+        FsError::QuotaExceeded => (custom("QuotaExceeded"), Some(http::StatusCode::FORBIDDEN)),
         FsError::TryLater | FsError::Fenced => (S3ErrorCode::ServiceUnavailable, None),
         FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
         FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
         FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),
-        FsError::NotDirectory | FsError::IsDirectory | FsError::Exists | FsError::NotEmpty => {
-            (custom("KeyConflict"), Some(http::StatusCode::CONFLICT))
-        }
+        FsError::NotDirectory
+        | FsError::IsDirectory
+        | FsError::Exists
+        | FsError::NotEmpty
+        | FsError::CrossTree => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
         FsError::Invalid => (S3ErrorCode::InvalidArgument, None),
         FsError::TooManyLinks
         | FsError::BadCookie

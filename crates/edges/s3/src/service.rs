@@ -462,7 +462,7 @@ impl S3 for Service {
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = bucket.stage(&caller.who).map_err(told)?;
+        let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
@@ -750,7 +750,7 @@ impl S3 for Service {
         record.parts = before.parts;
         record.etag = info.etag();
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
-        let mut staged = to.stage(&caller.who).map_err(told)?;
+        let mut staged = to.stage(&caller.who).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
         let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
         taken.await.map_err(told)?;

@@ -8,8 +8,11 @@ use cairn_formats::metadata::{
     Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, Put, SegmentRecord, versions,
 };
 
+use smallvec::SmallVec;
+
 use crate::snapshots::SnapshotChange;
 use crate::state::versions::DeadVersion;
+use crate::usage::{Owner, UsageDelta};
 
 /// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -18,6 +21,8 @@ const OPERATION_BYTES: usize = 64;
 /// What a journal entry is charged beside its data.
 pub const JOURNAL_ENTRY_BYTES: usize = 2 * OPERATION_BYTES;
 const SEGMENT_OPERATION_BYTES: usize = 512;
+/// What a charge may make the group carry: three sums.
+const CHARGE_BYTES: usize = 3 * OPERATION_BYTES;
 
 /// Names a submitted batch: its place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +79,7 @@ pub struct Batch {
     pub(crate) puts: Vec<Put>,
     pub(crate) segments: Vec<SegmentChange>,
     pub(crate) space: SpaceDelta,
+    pub(crate) charges: SmallVec<[(Owner, UsageDelta); 2]>,
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) folds: Vec<Fold>,
     pub(crate) snapshot: Option<SnapshotChange>,
@@ -205,6 +211,15 @@ impl Batch {
         self
     }
 
+    /// Charges `owner`; several charges add up.
+    pub fn charge(&mut self, owner: Owner, delta: UsageDelta) -> &mut Self {
+        if !delta.is_zero() {
+            self.len_bytes += CHARGE_BYTES;
+            self.charges.push((owner, delta));
+        }
+        self
+    }
+
     /// Adds the data of a small synchronous write. Panics above [`JOURNAL_DATA_BYTES_MAX`].
     pub fn journal(&mut self, entry: JournalEntry) -> &mut Self {
         assert!(entry.data.len() <= JOURNAL_DATA_BYTES_MAX);
@@ -246,5 +261,6 @@ impl Batch {
             && self.folds.is_empty()
             && self.snapshot.is_none()
             && self.space == SpaceDelta::default()
+            && self.charges.is_empty()
     }
 }

@@ -21,6 +21,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
 use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::join;
+use rustc_hash::FxHashSet;
 
 use crate::batch::Batch;
 use crate::counters::{Changed, Counters};
@@ -202,6 +203,7 @@ impl Committer {
                 counters: self.is_first
                     || self.counters.record.ino_reserved != marks.ino_reserved
                     || self.counters.record.segment_reserved != marks.segment_reserved,
+                usages: Some(FxHashSet::default()),
                 ..Changed::default()
             };
             self.counters.record.ino_reserved = marks.ino_reserved;

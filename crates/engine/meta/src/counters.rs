@@ -11,17 +11,20 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, SegmentId};
-use cairn_formats::metadata::{CountersRecord, Group, Key, Put};
+use cairn_formats::metadata::{CountersRecord, Group, Key, Put, QuotaKey};
+use rustc_hash::FxHashSet;
 
 use crate::batch::{Batch, SegmentChange};
 use crate::segments::Segments;
 use crate::snapshots::{SnapshotChange, Snapshots};
+use crate::usage::Usages;
 
 #[derive(Clone)]
 pub(crate) struct Counters {
     pub record: CountersRecord,
     pub segments: Segments,
     pub snapshots: Snapshots,
+    pub usages: Usages,
     /// Changes that made no sense; see `MetaStats`.
     pub errors: u64,
 }
@@ -32,6 +35,8 @@ pub(crate) struct Changed {
     pub counters: bool,
     pub segments: BTreeSet<SegmentId>,
     pub snapshots: BTreeSet<Generation>,
+    /// `None`: nobody asks.
+    pub usages: Option<FxHashSet<QuotaKey>>,
 }
 
 impl Counters {
@@ -51,6 +56,14 @@ impl Counters {
             }
             add(&mut record.stored_bytes, space.stored_bytes, errors);
             add(&mut record.history_bytes, space.history_bytes, errors);
+        }
+        for (owner, delta) in &batch.charges {
+            let errors = &mut self.errors;
+            self.usages.charge(owner, delta, errors, |key| {
+                if let Some(usages) = &mut changed.usages {
+                    usages.insert(key);
+                }
+            });
         }
         if let Some(change) = &batch.snapshot {
             self.apply_snapshot(change, changed);
@@ -164,6 +177,11 @@ impl Counters {
             let value = self.snapshots.get(&generation);
             let value = value.map(|record| Bytes::from(record.encode()));
             group.put(Put::new(Key::snapshot(generation), value));
+        }
+        for key in changed.usages.into_iter().flatten() {
+            let usage = self.usages.own(&key);
+            let value = (!usage.is_zero()).then(|| Bytes::from(usage.encode()));
+            group.put(Put::new(Key::usage(key), value));
         }
         if changed.counters {
             let value = Bytes::from(self.record.encode());

@@ -26,13 +26,16 @@ mod state;
 pub mod store;
 mod succession;
 mod tasks;
+mod usage;
 mod view;
 mod volume_log;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::{
-    CookieRecord, DirentRecord, ExtentRecord, Fold, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX,
-    JournalEntry, Key, KeyKind, RequestRecord, SegmentRecord, SnapshotRecord, decode_extent,
+    CookieRecord, DirentRecord, ExtentRecord, Fold, GraceRecord, InodeKind, InodeRecord,
+    JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey,
+    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
+    UsageRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
@@ -46,6 +49,7 @@ pub use snapshots::{NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotError};
 pub use state::versions::DeadVersion;
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
+pub use usage::{Owner, UsageDelta};
 pub use view::MetaView;
 pub use volume_log::VolumeLog;
 

@@ -13,7 +13,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, VolumeId};
 use cairn_formats::metadata::log::{SET_COUNT_MAX, TERM_COUNT_MAX, Term};
 use cairn_formats::metadata::{
-    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord, SnapshotRecord,
+    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
+    SnapshotRecord, UsageRecord,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -41,6 +42,7 @@ use crate::state::remote::RemoteCopies;
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
 use crate::tasks::Tasks;
+use crate::usage::Usages;
 use crate::volume_log::VolumeLog;
 
 /// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
@@ -310,6 +312,7 @@ fn empty_counters() -> Counters {
         },
         segments: Segments::default(),
         snapshots: Snapshots::default(),
+        usages: Usages::default(),
         errors: 0,
     }
 }
@@ -533,7 +536,7 @@ fn load_counters(state: &dyn StateStore, backlog: &Backlog) -> Result<Counters, 
     if let Some(value) = state.get(Key::counters().as_bytes())? {
         load(&mut counters, Key::counters().as_bytes(), Some(&value))?;
     }
-    for (from, to) in [Key::all_segments(), Key::all_snapshots()] {
+    for (from, to) in [Key::all_segments(), Key::all_snapshots(), Key::all_usages()] {
         let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
         while let Some((key, value)) = cursor.next()? {
             load(&mut counters, key, Some(value))?;
@@ -561,6 +564,11 @@ fn load(counters: &mut Counters, key: &[u8], value: Option<&[u8]>) -> Result<(),
         }
         (KeyKind::Snapshot(generation), None) => {
             counters.snapshots.remove(generation);
+        }
+        (KeyKind::Usage(key), value) => {
+            counters
+                .usages
+                .load(key, value.map(UsageRecord::decode).transpose()?);
         }
         _ => {}
     }

@@ -9,8 +9,12 @@ use std::time::Duration;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
-use cairn_formats::metadata::{JournalEntry, Key, SegmentRecord, SnapshotRecord};
+use cairn_formats::metadata::{
+    JournalEntry, Key, QuotaKey, SegmentRecord, SnapshotRecord, UsageRecord,
+};
 use futures_util::future::{Either, select};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
@@ -457,6 +461,43 @@ impl<L: CommitLog> MetaStore<L> {
             history_bytes: record.history_bytes,
             segments: pending.counters.segments.len() as u64,
         }
+    }
+
+    /// What is used in trees, and by users and groups there, the trees in them included; in the order of the keys.
+    pub fn usages(&self, keys: impl Iterator<Item = QuotaKey>) -> SmallVec<[UsageRecord; 4]> {
+        let pending = self.shared.pending.lock();
+        keys.map(|key| pending.counters.usages.total(&key))
+            .collect()
+    }
+
+    /// Up to `max` sums for which `wanted` is true, in no order.
+    pub fn find_usages(
+        &self,
+        max: usize,
+        wanted: impl Fn(&QuotaKey) -> bool,
+    ) -> Vec<(QuotaKey, UsageRecord)> {
+        let pending = self.shared.pending.lock();
+        pending.counters.usages.totals(max, wanted)
+    }
+
+    /// Whether anything counts in a tree, and not in one that lies in it.
+    pub fn is_tree_used(&self, tree: Ino) -> bool {
+        let pending = self.shared.pending.lock();
+        let mut all = pending.counters.usages.all_own();
+        all.any(|(key, _)| key.tree == tree)
+    }
+
+    /// What is used of each tree, without the trees in it: as it is stored.
+    pub fn own_usages(&self) -> Vec<(QuotaKey, UsageRecord)> {
+        let pending = self.shared.pending.lock();
+        let all = pending.counters.usages.all_own();
+        all.map(|(key, usage)| (*key, *usage)).collect()
+    }
+
+    /// Says which tree lies in which other; those that are not named lie in the volume. It is not stored.
+    pub fn set_tree_parents(&self, parents: FxHashMap<Ino, Ino>) {
+        let mut pending = self.shared.pending.lock();
+        pending.counters.usages.set_parents(parents);
     }
 
     pub fn segment(&self, id: SegmentId) -> Option<SegmentRecord> {

@@ -24,19 +24,23 @@
 //! | 0x16 | orphan: ino u64 | a version byte | yes |
 //! | 0x20 | segment: id u64 | [`super::records::SegmentRecord`] | no |
 //! | 0x21 | snapshot: generation u64 | [`super::records::SnapshotRecord`] | no |
-//! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
+//! | 0x22 | quota: tree u64, kind u8, id u32 | [`super::quota::QuotaRecord`] | no |
 //! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
 //! | 0x24 | sharer: segment u64, ino u64, start u64, end u64 | a version byte | no |
 //! | 0x25 | request: slot u16 | [`super::records::RequestRecord`] | no |
+//! | 0x26 | usage: tree u64, kind u8, id u32 | [`super::quota::UsageRecord`] | no |
+//! | 0x27 | grace: tree u64, kind u8, id u32 | [`super::quota::GraceRecord`] | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
-//! Tags 0x01 to 0x0f, 0x20, 0x21, 0x30 and 0x31 are written by the store alone.
+//! Tags 0x01 to 0x0f, 0x20, 0x21, 0x26, 0x30 and 0x31 are written by the store alone.
 
 use std::fmt;
 
 use cairn_base::{Generation, Ino, SegmentId};
 use smallvec::SmallVec;
+
+use super::quota::{QuotaKey, QuotaKind};
 
 /// Longest name in a key (directory entries, extended attributes), in bytes.
 pub const NAME_LEN_BYTES_MAX: usize = 255;
@@ -61,6 +65,8 @@ const TAG_QUOTA: u8 = 0x22;
 const TAG_DEDUPE: u8 = 0x23;
 const TAG_SHARER: u8 = 0x24;
 const TAG_REQUEST: u8 = 0x25;
+const TAG_USAGE: u8 = 0x26;
+const TAG_GRACE: u8 = 0x27;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -95,10 +101,9 @@ pub enum KeyKind<'a> {
     Orphan(Ino),
     Segment(SegmentId),
     Snapshot(Generation),
-    Quota {
-        kind: u8,
-        id: u32,
-    },
+    Quota(QuotaKey),
+    Usage(QuotaKey),
+    Grace(QuotaKey),
     Dedupe(&'a [u8; 32]),
     /// Extents of `ino` that end in `start < end offset <= end` refer to records in `segment` that were written for
     /// others, or did.
@@ -188,11 +193,39 @@ impl Key {
         Self::of_u64(TAG_SNAPSHOT, generation.0)
     }
 
-    /// Reserved for quotas: `kind` says of what (user, group, directory), `id` of which.
-    pub fn quota(kind: u8, id: u32) -> Self {
-        let mut key = Self::with_tag(TAG_QUOTA);
-        key.0.push(kind);
-        key.0.extend_from_slice(&id.to_be_bytes());
+    pub fn quota(of: QuotaKey) -> Self {
+        Self::of_quota(TAG_QUOTA, of)
+    }
+
+    /// What is used of a quota, or would be if there were one. Written by the store alone (`Batch::charge`).
+    pub fn usage(of: QuotaKey) -> Self {
+        Self::of_quota(TAG_USAGE, of)
+    }
+
+    /// Since when soft limits of a quota are passed.
+    pub fn grace(of: QuotaKey) -> Self {
+        Self::of_quota(TAG_GRACE, of)
+    }
+
+    pub fn all_quotas() -> (Self, Self) {
+        (Self::with_tag(TAG_QUOTA), Self::with_tag(TAG_DEDUPE))
+    }
+
+    pub fn all_usages() -> (Self, Self) {
+        (Self::with_tag(TAG_USAGE), Self::with_tag(TAG_GRACE))
+    }
+
+    pub fn all_graces() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_GRACE),
+            Self::with_tag(TAG_GRACE.saturating_add(1)),
+        )
+    }
+
+    fn of_quota(tag: u8, of: QuotaKey) -> Self {
+        let mut key = Self::of_u64(tag, of.tree.0);
+        key.0.push(of.kind as u8);
+        key.0.extend_from_slice(&of.id.to_be_bytes());
         key
     }
 
@@ -377,7 +410,9 @@ impl Key {
     /// Whether the store alone may write it.
     pub fn is_internal(&self) -> bool {
         self.0.first().is_none_or(|tag| {
-            *tag < TAG_INODE || matches!(*tag, TAG_SEGMENT | TAG_SNAPSHOT) || *tag >= TAG_HISTORY
+            *tag < TAG_INODE
+                || matches!(*tag, TAG_SEGMENT | TAG_SNAPSHOT | TAG_USAGE)
+                || *tag >= TAG_HISTORY
         })
     }
 
@@ -484,11 +519,9 @@ impl<'a> KeyKind<'a> {
             TAG_ORPHAN => Self::Orphan(Ino(only_u64(rest)?)),
             TAG_SEGMENT => Self::Segment(SegmentId(only_u64(rest)?)),
             TAG_SNAPSHOT => Self::Snapshot(Generation(only_u64(rest)?)),
-            TAG_QUOTA => {
-                let (kind, id) = rest.split_first()?;
-                let id = u32::from_be_bytes(id.try_into().ok()?);
-                Self::Quota { kind: *kind, id }
-            }
+            TAG_QUOTA => Self::Quota(quota_key(rest)?),
+            TAG_USAGE => Self::Usage(quota_key(rest)?),
+            TAG_GRACE => Self::Grace(quota_key(rest)?),
             TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
             TAG_SHARER => {
                 let (segment, rest) = rest.split_first_chunk::<8>()?;
@@ -536,6 +569,16 @@ fn versioned(key: &[u8]) -> Option<&[u8]> {
     (is_versioned(key) && KeyKind::parse(key).is_ok()).then_some(key)
 }
 
+fn quota_key(bytes: &[u8]) -> Option<QuotaKey> {
+    let (tree, rest) = bytes.split_first_chunk::<8>()?;
+    let (kind, id) = rest.split_first()?;
+    Some(QuotaKey {
+        tree: Ino(u64::from_be_bytes(*tree)),
+        kind: QuotaKind::from_u8(*kind)?,
+        id: u32::from_be_bytes(id.try_into().ok()?),
+    })
+}
+
 fn only_u64(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
@@ -561,6 +604,11 @@ mod tests {
     fn keys_are_read_back_as_what_they_name() {
         let hash = [7; 32];
         let (inode, dedupe) = (Key::inode(Ino(7)), Key::dedupe(&hash));
+        let user = QuotaKey {
+            tree: Ino(8),
+            kind: QuotaKind::User,
+            id: 1000,
+        };
         let cases = [
             (Key::inode(Ino(1)), KeyKind::Inode(Ino(1))),
             (
@@ -598,8 +646,10 @@ mod tests {
                 Key::snapshot(Generation(2)),
                 KeyKind::Snapshot(Generation(2)),
             ),
-            (Key::quota(1, 1000), KeyKind::Quota { kind: 1, id: 1000 }),
             (Key::request(77), KeyKind::Request(77)),
+            (Key::quota(user), KeyKind::Quota(user)),
+            (Key::usage(user), KeyKind::Usage(user)),
+            (Key::grace(user), KeyKind::Grace(user)),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
                 Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
@@ -655,6 +705,10 @@ mod tests {
                 &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a', 0, b'b', 0],
             ),
             ("short hash", &[TAG_DEDUPE, 1, 2, 3]),
+            (
+                "unknown kind of quota",
+                &[TAG_QUOTA, 0, 0, 0, 0, 0, 0, 0, 1, 5, 0, 0, 0, 1],
+            ),
             ("counters with more", &[TAG_COUNTERS, 0]),
             (
                 "history of counters",

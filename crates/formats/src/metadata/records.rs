@@ -85,6 +85,8 @@ pub struct InodeRecord {
     pub size_bytes: u64,
     /// Bytes of the file that are in extents.
     pub used_bytes: u64,
+    /// What these take in segments, before parity.
+    pub stored_bytes: u64,
     pub device_major: u32,
     pub device_minor: u32,
     pub atime: Timestamp,
@@ -106,11 +108,14 @@ pub struct InodeRecord {
     pub policy: u8,
     /// Bytes of the names of its extended attributes, each with a NUL; 0 when it has none.
     pub xattr_names_len_bytes: u32,
+    /// The directory with a quota that it counts in; 0 is the volume.
+    pub tree: Ino,
 }
 
 /// What an inode record has beside its fixed part. The numbers are part of the format.
 const INODE_HAS_VERIFIER: u8 = 1;
 const INODE_HAS_XATTRS: u8 = 2;
+const INODE_HAS_TREE: u8 = 4;
 
 impl InodeRecord {
     /// An inode of `kind` with all else zero or empty.
@@ -123,6 +128,7 @@ impl InodeRecord {
             gid: 0,
             size_bytes: 0,
             used_bytes: 0,
+            stored_bytes: 0,
             device_major: 0,
             device_minor: 0,
             atime: Timestamp::default(),
@@ -136,6 +142,7 @@ impl InodeRecord {
             symlink_target: Bytes::new(),
             policy: 0,
             xattr_names_len_bytes: 0,
+            tree: Ino(0),
         }
     }
 
@@ -151,6 +158,7 @@ impl InodeRecord {
         put_u32(&mut out, self.gid);
         put_u64(&mut out, self.size_bytes);
         put_u64(&mut out, self.used_bytes);
+        put_u64(&mut out, self.stored_bytes);
         put_u32(&mut out, self.device_major);
         put_u32(&mut out, self.device_minor);
         put_time(&mut out, self.atime);
@@ -167,12 +175,18 @@ impl InodeRecord {
         if self.xattr_names_len_bytes > 0 {
             has |= INODE_HAS_XATTRS;
         }
+        if self.tree.0 > 0 {
+            has |= INODE_HAS_TREE;
+        }
         out.push(has);
         if let Some(verifier) = self.exclusive_verifier {
             out.extend_from_slice(&verifier);
         }
         if self.xattr_names_len_bytes > 0 {
             put_u32(&mut out, self.xattr_names_len_bytes);
+        }
+        if self.tree.0 > 0 {
+            put_u64(&mut out, self.tree.0);
         }
         put_u16(&mut out, self.symlink_target.len() as u16);
         out.extend_from_slice(&self.symlink_target);
@@ -190,6 +204,7 @@ impl InodeRecord {
             gid: fields.u32("gid")?,
             size_bytes: fields.u64("size")?,
             used_bytes: fields.u64("used")?,
+            stored_bytes: fields.u64("stored")?,
             device_major: fields.u32("device")?,
             device_minor: fields.u32("device")?,
             atime: fields.time("atime")?,
@@ -202,9 +217,10 @@ impl InodeRecord {
             exclusive_verifier: None,
             symlink_target: Bytes::new(),
             xattr_names_len_bytes: 0,
+            tree: Ino(0),
         };
         let has = fields.u8("parts")?;
-        if has & !(INODE_HAS_VERIFIER | INODE_HAS_XATTRS) != 0 {
+        if has & !(INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE) != 0 {
             return Err(fields.malformed("parts"));
         }
         if has & INODE_HAS_VERIFIER != 0 {
@@ -214,6 +230,12 @@ impl InodeRecord {
             record.xattr_names_len_bytes = fields.u32("xattr names")?;
             if record.xattr_names_len_bytes == 0 {
                 return Err(fields.malformed("xattr names"));
+            }
+        }
+        if has & INODE_HAS_TREE != 0 {
+            record.tree = Ino(fields.u64("tree")?);
+            if record.tree.0 == 0 {
+                return Err(fields.malformed("tree"));
             }
         }
         let len = fields.u16("target")? as usize;
@@ -652,7 +674,12 @@ mod tests {
             ..inode()
         };
         let plain = InodeRecord::new(InodeKind::Regular);
-        for inode in [inode(), with_xattrs, plain] {
+        let in_tree = InodeRecord {
+            tree: Ino(12),
+            stored_bytes: 13,
+            ..inode()
+        };
+        for inode in [inode(), with_xattrs, plain, in_tree] {
             check(&inode, inode.encode(), InodeRecord::decode, false);
         }
         check(&extent(), extent().encode(), ExtentRecord::decode, false);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
-use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
+use cairn_meta::{Batch, Fold, InodeKind, Key, Owner, Ticket};
 
 use crate::extents::{Change, Extent};
 use crate::inode::{Inode, State};
@@ -13,6 +13,7 @@ use crate::perm::{
     EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, granted, require, require_data,
     without_privilege_bits,
 };
+use crate::quota::{owner_of, usage_of};
 use crate::types::*;
 use crate::volume::{Fs, FsView, Shared};
 
@@ -160,6 +161,17 @@ impl Shared {
             return Ok(Some((state.wcc(inode.ino, before), state.ticket)));
         }
         self.require_serving()?;
+        let owner = owner_of(&state.record);
+        let new_owner = Owner {
+            uid: set.uid.unwrap_or(owner.uid),
+            gid: set.gid.unwrap_or(owner.gid),
+            ..owner
+        };
+        // Root may give a file to whom it wants, as elsewhere.
+        if new_owner != owner && !who.is_root() {
+            let bytes = state.record.used_bytes;
+            self.require_quota(new_owner, Some(owner), 1, bytes)?;
+        }
         let now = self.now();
         let mut batch = Batch::new();
         let mut change = Change::default();
@@ -176,6 +188,12 @@ impl Shared {
             }
         }
         apply_set_attr(who, &mut state, &set, now);
+        if new_owner != owner && !planted::is(Bug::ChownNotCharged) {
+            let usage = usage_of(&state.record);
+            batch.charge(owner, -usage);
+            batch.charge(new_owner, usage);
+            self.sync_pending(&mut state);
+        }
         // An exclusive create ends with the SETATTR that follows it.
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
@@ -225,10 +243,12 @@ impl Shared {
 
     /// Forgets dirty data from `size_bytes` on, in memory and on its way.
     pub(crate) fn discard_dirty(&self, state: &mut State, size_bytes: u64) {
-        self.dirty.add(state.dirty.clear(size_bytes..u64::MAX));
+        let cleared = state.dirty.clear(size_bytes..u64::MAX);
         for flight in &mut state.flights {
             flight.cut(size_bytes);
         }
+        self.sync_pending(state);
+        self.dirty.add(cleared);
     }
 
     /// Removes the extents of a file past `size_bytes`; `None`, and no change, if they are too many for one batch.

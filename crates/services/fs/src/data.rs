@@ -178,7 +178,7 @@ impl Fs {
         if let Some(written) = nothing {
             return shared.settle(Ok(written)).await;
         }
-        shared.admit_write(&inode, &(offset..end)).await?;
+        let room = shared.admit_write(&inode, &(offset..end)).await?;
         let mut journal =
             stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;
         if journal {
@@ -226,6 +226,7 @@ impl Fs {
             };
             let added = state.dirty.insert(offset, run);
             shared.dirty.add(added);
+            shared.sync_pending(&mut state);
             shared
                 .counters
                 .written_bytes
@@ -238,6 +239,7 @@ impl Fs {
             };
             (state.wcc(ino, before), ticket)
         };
+        drop(room);
         match stability {
             Stability::Unstable => {
                 shared.outcome(ticket).await?;

@@ -5,12 +5,13 @@
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, SegmentId};
-use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta, Ticket};
+use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta, Ticket, UsageDelta};
 use cairn_segment::SegmentInfo;
 use rustc_hash::FxHashMap;
 
 use crate::extents::{Change, Extent};
 use crate::inode::State;
+use crate::quota::owner_of;
 use crate::volume::Shared;
 
 /// Why extents change.
@@ -82,10 +83,11 @@ impl Shared {
             entry.1 += sign;
             space.stored_bytes += sign * extent.live_bytes();
         };
-        let mut file_bytes = 0;
+        let (mut file_bytes, mut stored_bytes) = (0, 0);
         for (end, replaced) in change.keys() {
             if let Some(before) = &replaced.before {
                 file_bytes -= before.len_bytes() as i64;
+                stored_bytes -= before.live_bytes();
                 match why {
                     // What snapshots see of it is what is there now.
                     Why::Moved => count(before, -1),
@@ -100,6 +102,7 @@ impl Shared {
             match &replaced.after {
                 Some(after) => {
                     file_bytes += after.len_bytes() as i64;
+                    stored_bytes += after.live_bytes();
                     count(after, 1);
                     let record = ExtentRecord {
                         start: after.start,
@@ -130,6 +133,17 @@ impl Shared {
         }
         space.file_bytes = file_bytes;
         batch.space(space);
-        state.record.used_bytes = state.record.used_bytes.saturating_add_signed(file_bytes);
+        // What only a snapshot holds is nobody's: whoever removes a file has its space again.
+        let charge = UsageDelta {
+            inodes: 0,
+            file_bytes,
+            stored_bytes,
+        };
+        if file_bytes >= 0 || !planted::is(Bug::CutNotGivenBack) {
+            batch.charge(owner_of(&state.record), charge);
+        }
+        let record = &mut state.record;
+        record.used_bytes = record.used_bytes.saturating_add_signed(file_bytes);
+        record.stored_bytes = record.stored_bytes.saturating_add_signed(stored_bytes);
     }
 }

@@ -287,6 +287,7 @@ impl Shared {
         };
         if state.removed {
             state.flights.remove(index);
+            self.sync_pending(&mut state);
             return Ok(Some(state.ticket));
         }
         let limit = state.flights[index].limit;
@@ -328,6 +329,7 @@ impl Shared {
             if state.dirty.is_empty() && state.flights.is_empty() {
                 state.journal_last = LogPosition(0);
             }
+            self.sync_pending(&mut state);
         }
         self.trim_extents(&mut state, &(0..0));
         Ok(is_last.then_some(ticket))
@@ -373,6 +375,7 @@ impl Shared {
                 }
             }
         }
+        self.sync_pending(&mut state);
         self.enqueue(&job.inode, &mut state);
         // After that, which takes what it puts into the queue for fresh.
         state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;

@@ -94,8 +94,7 @@ impl Shared {
     /// runs high, enough of them.
     fn flush_due(self: &Arc<Self>) {
         let now = self.env.clock.monotonic();
-        let is_near_limit = self.near_limit.available_permits() == 0;
-        let pressed = self.dirty.is_high() || is_near_limit;
+        let pressed = self.dirty.is_high() || self.quotas.is_near_limit();
         let mut jobs = Vec::new();
         let mut jobs_bytes = 0;
         let count = self.queue.inodes.lock().len();

@@ -7,8 +7,9 @@
 //! of the volume. Only its own entry is missing: no lookup finds it, and a signed handle to it is never given out.
 
 use cairn_base::Ino;
-use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket};
+use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta};
 
+use crate::quota::owner_of;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared};
 
@@ -53,6 +54,7 @@ impl Shared {
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut batch = Batch::new();
         batch.put(Key::inode(HIDDEN), record.encode());
+        batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
         batch.space(SpaceDelta {
             inodes: 1,
             ..SpaceDelta::default()

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use crate::dirty::{DirtyMap, Run};
 use crate::extents::ExtentMap;
 use crate::perm::Guarded;
+use crate::quota::Charged;
 use crate::types::{Attr, FileKind, FsError, PreAttr, Wcc};
 
 /// The kind as the file service names it.
@@ -79,6 +80,8 @@ pub(crate) struct State {
     /// they are durable: who wrote them keeps them until COMMIT.
     pub journaled: Ticket,
     pub dirty: DirtyMap,
+    /// What quotas count of the bytes in memory.
+    pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
     pub journal_last: LogPosition,
     /// Number of the last write.
@@ -165,6 +168,7 @@ impl State {
             changed: Ticket::NONE,
             journaled: Ticket::NONE,
             dirty: DirtyMap::default(),
+            charged: None,
             journal_last: LogPosition(0),
             sequence: 0,
             flights: Vec::new(),
@@ -262,7 +266,7 @@ impl State {
     }
 
     /// Bytes on their way to segments.
-    fn flying_bytes(&self) -> u64 {
+    pub fn flying_bytes(&self) -> u64 {
         self.flights.iter().map(|flight| flight.len_bytes).sum()
     }
 
@@ -306,6 +310,11 @@ impl State {
     /// The record to store: with the size that the stored data has.
     pub fn stored_record(&mut self) -> InodeRecord {
         self.attr_dirty = false;
+        self.record_to_store()
+    }
+
+    /// The same for a batch that may not be taken.
+    pub fn record_to_store(&self) -> InodeRecord {
         let mut record = self.record.clone();
         if record.kind == InodeKind::Regular && !planted::is(Bug::SizeBeforeData) {
             record.size_bytes = self.stable_size_bytes;

@@ -10,11 +10,14 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, View};
 use cairn_meta::{
     Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
+    UsageDelta,
 };
 
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
+use crate::quota::{owner_of, usage_of};
+use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::volume::{Fs, FsView, Shared, meta_error, stored_kind};
 use crate::xattr::check_xattr;
@@ -592,11 +595,13 @@ impl Shared {
     ) -> Result<(Made, Ticket), FsError> {
         require(who, parent.guarded(), WRITE | EXECUTE)?;
         self.require_serving()?;
-        self.require_name_space()?;
+        self.require_pool_space(METADATA_BYTES)?;
         if kind == FileKind::Directory && parent.record.nlink >= LINK_COUNT_MAX {
             return Err(FsError::TooManyLinks);
         }
         let mut record = new_record(who, parent, kind, set)?;
+        record.tree = self.quotas.inherited(&parent.record);
+        self.require_quota(owner_of(&record), None, 1, 0)?;
         let now = self.now();
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
@@ -643,6 +648,7 @@ impl Shared {
         parent.touch_mtime(now);
         batch.put(Key::inode(dir), parent.stored_record().encode());
         batch.put(Key::inode(ino), record.encode());
+        batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
         for (name, value) in xattrs {
             batch.put(Key::xattr(ino, &name), crate::xattr::stored(&value));
         }
@@ -752,6 +758,9 @@ impl Shared {
         if goes_now {
             self.drop_xattrs(child.ino, state, batch)?;
         }
+        if is_dir {
+            self.drop_tree(child.ino, batch);
+        }
         state.touch_ctime(now);
         state.record.nlink = 0;
         state.removed = true;
@@ -766,6 +775,7 @@ impl Shared {
         }
         if goes_now {
             batch.delete(Key::inode(child.ino));
+            batch.charge(owner_of(&state.record), -usage_of(&state.record));
             batch.space(SpaceDelta {
                 inodes: -1,
                 ..SpaceDelta::default()
@@ -791,9 +801,18 @@ impl Shared {
     ) -> Result<((Attr, Wcc), Ticket), FsError> {
         let child = self.inode(ino)?;
         let parent = self.inode(dir)?;
-        if child.lock().record.kind == InodeKind::Directory {
-            return Err(FsError::NotOwner);
-        }
+        let child_dir = {
+            let state = child.lock();
+            if state.record.kind == InodeKind::Directory {
+                return Err(FsError::NotOwner);
+            }
+            state.record.parent
+        };
+        let is_other_tree = match self.is_other_tree(child_dir, dir) {
+            // The directory of its first name may be gone; it says itself where it counts.
+            Err(FsError::Stale) => false,
+            found => found?,
+        };
         let mut locked = Locked::all(&[&parent, &child]);
         locked.of(ino).require_live()?;
         locked.of(dir).require_dir()?;
@@ -806,7 +825,14 @@ impl Shared {
             return Err(FsError::TooManyLinks);
         }
         self.require_serving()?;
-        self.require_name_space()?;
+        self.require_pool_space(METADATA_BYTES)?;
+        if is_other_tree {
+            return Err(FsError::CrossTree);
+        }
+        let tree = self.quotas.inherited(&locked.of(dir).record);
+        // While a tree is being counted, it may be in the tree and say otherwise.
+        let is_elsewhere =
+            self.quotas.is_counting() && tree != self.quotas.inherited(&locked.of(ino).record);
         let now = self.now();
         let mut batch = Batch::new();
         let kind = locked.of(ino).record.kind;
@@ -822,6 +848,10 @@ impl Shared {
         let state = locked.of(ino);
         state.record.nlink += 1;
         state.touch_ctime(now);
+        if is_elsewhere {
+            self.move_to_tree(state, tree, &mut batch);
+            self.sync_pending(state);
+        }
         if !planted::is(Bug::LinkCountNotStored) {
             batch.put(Key::inode(ino), state.stored_record().encode());
         }

@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::{Ino, View};
-use cairn_meta::{Batch, Fold, Key, KeyKind, SpaceDelta, Ticket};
+use cairn_meta::{Batch, Fold, Key, KeyKind, SpaceDelta, Ticket, UsageDelta};
 
 use crate::extents::{Change, Extent, ExtentMap};
+use crate::quota::owner_of;
 use crate::types::FsError;
 use crate::volume::{Shared, meta_error};
 
@@ -227,6 +228,7 @@ impl Shared {
                         end: u64::MAX,
                         through: self.meta.last_ticket().0,
                     });
+                    batch.charge(owner_of(&state.record), -UsageDelta::ONE_INODE);
                     batch.space(SpaceDelta {
                         inodes: -1,
                         ..SpaceDelta::default()

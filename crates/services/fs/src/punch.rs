@@ -166,7 +166,9 @@ impl Shared {
         }
         state.extents.forget(&range);
         if !planted::is(Bug::HoleForgetsDirty) {
-            self.dirty.add(state.dirty.clear(range.clone()));
+            let cleared = state.dirty.clear(range.clone());
+            self.sync_pending(&mut state);
+            self.dirty.add(cleared);
         }
         if state.journal_last.0 > 0 && !planted::is(Bug::HoleForgetsJournal) {
             batch.fold(Fold {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
-use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Ticket};
+use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::inode::{Inode, Locked};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
+use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
 
@@ -74,7 +75,9 @@ impl Shared {
             let _moving = moves_dir.then(|| self.directory_moves.lock());
             if moves_dir {
                 self.require_not_above(moved.ino, to_dir)?;
+                self.require_same_tree(from_dir, to_dir)?;
             }
+            let is_other_tree = !moves_dir && self.is_other_tree(from_dir, to_dir)?;
             let mut inodes = vec![&from_parent, &to_parent, &moved];
             inodes.extend(replaced.as_ref());
             let mut locked = Locked::all(&inodes);
@@ -92,6 +95,7 @@ impl Shared {
                 target: target.as_ref(),
                 moved: &moved,
                 replaced: replaced.as_ref(),
+                is_other_tree,
             };
             return self.rename_locked(who, &move_, &mut locked);
         }
@@ -146,6 +150,7 @@ impl Shared {
             }
         }
 
+        let tree = self.tree_of_moved(m, locked, is_dir)?;
         self.require_serving()?;
         let now = self.now();
         let mut batch = Batch::new();
@@ -185,6 +190,15 @@ impl Shared {
             state.record.nlink += 1;
         }
         let state = locked.of(m.moved.ino);
+        match tree {
+            Some(tree) if planted::is(Bug::RenameNotCharged) => state.record.tree = tree,
+            Some(tree) => {
+                self.move_to_tree(state, tree, &mut batch);
+                self.sync_pending(state);
+            }
+            None if is_dir && across => self.quotas.note_moved(m.moved.ino),
+            None => {}
+        }
         state.record.parent = m.to_dir;
         state.touch_ctime(now);
         batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
@@ -218,6 +232,37 @@ impl Shared {
         Ok(((from, to), ticket))
     }
 
+    /// The tree that what moves comes to, if that is another one. A directory stays in its tree.
+    fn tree_of_moved(
+        &self,
+        m: &Move<'_>,
+        locked: &mut Locked<'_>,
+        is_dir: bool,
+    ) -> Result<Option<Ino>, FsError> {
+        if is_dir || !self.quotas.has_trees() {
+            return Ok(None);
+        }
+        let tree = self.quotas.inherited(&locked.of(m.to_dir).record);
+        let record = &locked.of(m.moved.ino).record;
+        if record.tree == tree {
+            return Ok(None);
+        }
+        if record.nlink > 1 {
+            // It would have names in two trees.
+            if m.is_other_tree {
+                return Err(FsError::CrossTree);
+            }
+            // It counts for another name of its.
+            if !self.quotas.is_counting() {
+                return Ok(None);
+            }
+        }
+        let owner = owner_of(record);
+        let new_owner = Owner { tree, ..owner };
+        self.require_quota(new_owner, Some(owner), 1, record.used_bytes)?;
+        Ok(Some(tree))
+    }
+
     /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.
     fn require_not_above(&self, moved: Ino, dir: Ino) -> Result<(), FsError> {
         let mut at = dir;
@@ -243,4 +288,6 @@ struct Move<'a> {
     target: Option<&'a DirentRecord>,
     moved: &'a Arc<Inode>,
     replaced: Option<&'a Arc<Inode>>,
+    /// Between directories of two trees.
+    is_other_tree: bool,
 }

@@ -630,14 +630,19 @@ impl Shared {
             }
             let mut batch = Batch::new();
             self.put_segments(&segments, &mut batch);
+            let stored_bytes = state.record.stored_bytes;
             self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
             if let Some(sharers) = sharers.get(&ino) {
                 sharers.put(&mut batch);
+            }
+            if state.record.stored_bytes != stored_bytes {
+                batch.put(Key::inode(ino), state.record_to_store().encode());
             }
             let shared = shared_segments(extents.iter().map(|(_, copy)| copy), &segments);
             let Some(submitted) = self.meta.submit_sharing(batch, &shared) else {
                 // A copy that was made for others is gone: the next time there is another.
                 state.extents.unload();
+                state.record.stored_bytes = stored_bytes;
                 for (old, _) in &extents {
                     *left.entry(old.record.location.segment).or_default() += 1;
                 }

@@ -1,11 +1,9 @@
-//! Whether there is room: in a volume that has a limit, and in the pool.
+//! Whether there is room in the pool, and what a write adds to a file.
 //!
-//! Owns: what counts as used, who is refused, who waits until that is known.
-//! Must not know: where data is put.
+//! Owns: who is refused when disks are full. Must not know: quotas, where data is put.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::extents::Ahead;
@@ -28,92 +26,14 @@ pub(crate) struct PoolSpace {
 }
 
 impl Shared {
-    /// Refuses a new name when the volume or the pool is full.
-    pub fn require_name_space(&self) -> Result<(), FsError> {
-        // It holds no bytes of a file, and those that are dirty were let in by themselves.
-        self.require_limit(0)?;
-        self.require_pool_space(METADATA_BYTES)
-    }
-
-    /// Refuses `len_bytes` more where the volume's limit may be passed: what is dirty counts as if none of it
-    /// replaced anything.
-    fn require_quota(&self, len_bytes: u64) -> Result<(), FsError> {
-        let pending = self.dirty.bytes().saturating_add(len_bytes);
-        self.require_limit(pending)
-    }
-
-    /// Refuses `more_bytes` beyond what files of the volume hold.
-    fn require_limit(&self, more_bytes: u64) -> Result<(), FsError> {
-        let Some(limit) = self.policy.read().size_limit_bytes else {
-            return Ok(());
-        };
-        let used = self.meta.counters().file_bytes;
-        if used.saturating_add(more_bytes) > limit {
-            return Err(FsError::QuotaExceeded);
-        }
-        Ok(())
-    }
-
-    /// Refuses a write of `range` that would make the volume larger than its limit. One that replaces bytes makes
-    /// nothing larger. Near the limit it waits until is known what the dirty bytes come to, and who comes later waits
-    /// for it: those who only replace bytes would keep that from ever being known.
-    pub async fn require_room(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
-        range: &Range<u64>,
-    ) -> Result<(), FsError> {
-        let nobody_waits = self.near_limit.available_permits() > 0;
-        if nobody_waits && self.require_quota(range.end - range.start).is_ok() {
-            return Ok(());
-        }
-        // It is never closed.
-        let _turn = self.near_limit.acquire().await;
-        let flushes = || {
-            let counters = &self.counters;
-            let flushed = counters.flushed_bytes.load(Ordering::Relaxed);
-            (flushed, counters.flush_errors.load(Ordering::Relaxed))
-        };
-        let all_flushed = || {
-            // What lands between the two counts twice, not never.
-            let dirty_bytes = self.dirty.bytes();
-            flushes().0.saturating_add(dirty_bytes)
-        };
-        let (_, errors) = flushes();
-        let mut enough = all_flushed();
-        let mut is_last = false;
-        loop {
-            let change = self.dirty.less();
-            let new_bytes = self.new_bytes(inode, range)?;
-            if new_bytes == 0 || self.require_quota(new_bytes).is_ok() {
-                return Ok(());
-            }
-            self.require_limit(new_bytes)?;
-            if self.tasks.is_stopping() {
-                return Err(FsError::Fenced);
-            }
-            let (flushed, errors_now) = flushes();
-            let is_known = flushed >= enough;
-            if (is_known && is_last) || errors_now != errors {
-                return Err(FsError::QuotaExceeded);
-            }
-            if is_known {
-                // Those who had been let in before have added theirs by now.
-                is_last = true;
-                enough = all_flushed();
-            }
-            self.flush_soon(inode);
-            change.await;
-        }
-    }
-
     /// This file at once, the others as where memory runs high.
-    fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
+    pub(crate) fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
         self.start_flights(inode, &mut inode.lock(), true);
         self.queue.wake();
     }
 
     /// How much of `range` the file does not hold, neither in memory nor in extents.
-    fn new_bytes(&self, inode: &Inode, range: &Range<u64>) -> Result<u64, FsError> {
+    pub(crate) fn new_bytes(&self, inode: &Inode, range: &Range<u64>) -> Result<u64, FsError> {
         loop {
             self.load_extents(inode, range, Ahead::None)?;
             let state = inode.lock();

@@ -374,7 +374,7 @@ impl Shared {
     }
 
     /// The path of a folder without its last slash: nothing for the root.
-    async fn folder_path(
+    pub(crate) async fn folder_path(
         &self,
         folder: Ino,
         known: &mut BTreeMap<Ino, Option<Vec<u8>>>,

@@ -81,7 +81,7 @@ impl Unnamed {
             .checked_add(range.end - range.start)
             .filter(|end| *end <= FILE_LEN_BYTES_MAX)
             .ok_or(FsError::FileTooLarge)?;
-        shared.require_room(&into, &(begin..end)).await?;
+        let _room = shared.require_room(&into, &(begin..end)).await?;
         let mut at = range.start;
         let mut attempts = 0;
         let mut last = None;
@@ -220,13 +220,13 @@ impl Shared {
         let state = locked.of(into.ino);
         state.require_live()?;
         self.require_serving()?;
-        let used_bytes = state.record.used_bytes;
+        let before = (state.record.used_bytes, state.record.stored_bytes);
         let mut batch = Batch::new();
         self.change_extents(into.ino, state, &change, &mut batch);
         batch.put(Key::inode(into.ino), state.stored_record().encode());
         sharers.put(&mut batch);
         let Some(ticket) = self.meta.submit_sharing(batch, &sharers.segments()) else {
-            state.record.used_bytes = used_bytes;
+            (state.record.used_bytes, state.record.stored_bytes) = before;
             return Ok(Step::Moved);
         };
         // They are read from the metadata when they are needed.

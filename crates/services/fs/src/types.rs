@@ -273,6 +273,9 @@ pub enum FsError {
     NoSpace,
     #[error("quota exceeded")]
     QuotaExceeded,
+    /// POSIX EXDEV: it would come to, or be linked from, another directory with a quota.
+    #[error("another directory with a quota: copy it there")]
+    CrossTree,
     #[error("read-only")]
     ReadOnly,
     #[error("the handle names a file that was removed")]

@@ -13,7 +13,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp};
-use cairn_meta::{Batch, DirentRecord, InodeKind, InodeRecord, Key, SpaceDelta, Ticket};
+use cairn_meta::{
+    Batch, DirentRecord, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta,
+};
 
 use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
 use crate::dirty::Run;
@@ -21,6 +23,7 @@ use crate::extents::ExtentMap;
 use crate::inode::{Inode, Locked, State};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
+use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::volume::{Fs, Shared};
@@ -66,13 +69,27 @@ pub struct Unnamed {
 }
 
 impl Fs {
-    /// Makes a file without a name, for `who` to fill.
+    /// Makes a file without a name, for `who` to fill. It counts in the volume until it is placed.
     pub fn make_unnamed(&self, who: &Credentials) -> Result<Unnamed, FsError> {
+        self.make_unnamed_in(who, VOLUME_TREE)
+    }
+
+    /// The same for a file that will come to a directory: its bytes count there from the first on.
+    pub async fn make_unnamed_near(&self, who: &Credentials, dir: Ino) -> Result<Unnamed, FsError> {
+        let shared = &self.shared;
+        let inode = shared.reading(|| shared.inode(dir)).await?;
+        let tree = shared.quotas.inherited(&inode.lock().record);
+        self.make_unnamed_in(who, tree)
+    }
+
+    fn make_unnamed_in(&self, who: &Credentials, tree: Ino) -> Result<Unnamed, FsError> {
         let shared = &self.shared;
         shared.require_serving()?;
-        shared.require_name_space()?;
+        shared.require_pool_space(METADATA_BYTES)?;
         let mut record = InodeRecord::new(InodeKind::Regular);
         (record.uid, record.gid, record.mode, record.nlink) = (who.uid, who.gid, MODE, 0);
+        record.tree = tree;
+        shared.require_quota(owner_of(&record), None, 1, 0)?;
         let now = shared.now();
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
@@ -148,7 +165,10 @@ impl Unnamed {
             self.shared.require_serving()?;
             let mut state = self.inode.lock();
             let mut batch = Batch::new();
+            // The tree that it was made for may be gone.
+            state.record.tree = self.shared.quotas.inherited(&state.record);
             batch.put(Key::inode(self.inode.ino), state.stored_record().encode());
+            batch.charge(owner_of(&state.record), UsageDelta::ONE_INODE);
             if !planted::is(Bug::OrphanForgotten) {
                 batch.put(Key::orphan(self.inode.ino), vec![1]);
             }
@@ -194,17 +214,20 @@ impl Unnamed {
         self.shared
             .require_pool_space(METADATA_BYTES + xattrs_len_bytes)?;
         loop {
+            let mut room = None;
             match &self.small {
                 Some(data) if data.is_empty() => {}
                 Some(data) => {
                     let range = 0..data.len() as u64;
-                    self.shared.admit_write(&self.inode, &range).await?;
+                    room = Some(self.shared.admit_write(&self.inode, &range).await?);
                 }
                 None => self.shared.commit(&self.inode).await?,
             }
             self.shared.meta.admit().await;
             let place = || self.shared.place(who, self, placing, names_len_bytes);
-            match self.shared.reading(place).await {
+            let placed = self.shared.reading(place).await;
+            drop(room);
+            match placed {
                 Ok(Some(placed)) => {
                     self.has_name = true;
                     return self.shared.settle(Ok(placed)).await;
@@ -305,10 +328,20 @@ impl Shared {
                     return Err(FsError::IsDirectory);
                 }
             }
-            None => self.require_name_space()?,
+            None => self.require_pool_space(METADATA_BYTES)?,
         }
         locked.of(ino).require_live()?;
-        let new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
+        let mut new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
+        new.tree = self.quotas.inherited(&locked.of(dir).record);
+        let before = owner_of(&locked.of(ino).record);
+        let owner = owner_of(&new);
+        if owner != before {
+            // What it replaces goes with the same batch.
+            let inodes = u64::from(place.replaced.is_none());
+            let small = file.small.as_ref().map_or(0, |data| data.len() as u64);
+            let bytes = locked.of(ino).record.used_bytes + small;
+            self.require_quota(owner, Some(before), inodes, bytes)?;
+        }
         self.require_serving()?;
         let data = file.small.as_ref().filter(|data| !data.is_empty());
         let gate = data.map(|_| self.snapshots.journal_gate());
@@ -336,7 +369,14 @@ impl Shared {
 
         let state = locked.of(ino);
         let record = &mut state.record;
+        if file.is_noted {
+            batch.charge(before, -usage_of(record));
+            batch.charge(owner, usage_of(record));
+        } else {
+            batch.charge(owner, UsageDelta::ONE_INODE);
+        }
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
+        record.tree = new.tree;
         (record.nlink, record.parent) = (1, dir);
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
@@ -379,6 +419,7 @@ impl Shared {
                 buffer_len_bytes: data.len() as u64,
             };
             self.dirty.add(state.dirty.insert(0, run));
+            self.sync_pending(state);
             let written = &self.counters.written_bytes;
             written.fetch_add(data.len() as u64, Ordering::Relaxed);
             self.after_write(&file.inode, state);
@@ -396,17 +437,18 @@ impl Shared {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         range: &Range<u64>,
-    ) -> Result<(), FsError> {
+    ) -> Result<Room, FsError> {
         let count_bytes = range.end - range.start;
         let more = crate::dirty::Load::of(count_bytes, 1);
         loop {
             // What came in after the last flush would be lost, and answered with the old verifier.
             self.require_serving()?;
-            self.require_room(inode, range).await?;
+            let room = self.require_room(inode, range).await?;
             self.require_pool_space(count_bytes)?;
             if self.dirty.admit(more).await {
-                return Ok(());
+                return Ok(room);
             }
+            drop(room);
             // Else it would wait for ever: what is to make room for it finds none.
             if self.dirty.is_stuck(more, self.env.clock.monotonic()) {
                 self.gc_wake.notify_one();

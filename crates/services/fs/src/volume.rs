@@ -10,7 +10,7 @@ use cairn_base::{Generation, Ino, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
-    SpaceDelta, Ticket, decode_extent,
+    SpaceDelta, Ticket, UsageDelta, decode_extent,
 };
 use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +24,7 @@ use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::orphans::Orphans;
+use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
@@ -219,8 +220,7 @@ pub(crate) struct Shared {
     pub read_ahead_permits: Arc<Semaphore>,
     /// Of reads that bring very much more into memory than they give out.
     pub wide_reads: Semaphore,
-    /// Of who waits near the volume's limit; nobody adds dirty bytes meanwhile.
-    pub near_limit: Semaphore,
+    pub quotas: Quotas,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
@@ -249,6 +249,7 @@ impl Fs {
         (root.atime, root.mtime, root.ctime) = (now, now, now);
         let mut batch = Batch::new();
         batch.put(Key::inode(ROOT), root.encode());
+        batch.charge(owner_of(&root), UsageDelta::ONE_INODE);
         batch.space(SpaceDelta {
             inodes: 1,
             ..SpaceDelta::default()
@@ -304,7 +305,9 @@ impl Fs {
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
         }
+        let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
         let shared = Arc::new(Shared {
+            quotas,
             tasks: Arc::new(Tasks::new(env.clone())),
             env,
             volume,
@@ -325,7 +328,6 @@ impl Fs {
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
             wide_reads: Semaphore::new(crate::data::WIDE_READS_UNITS),
-            near_limit: Semaphore::new(1),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
@@ -353,6 +355,11 @@ impl Fs {
             ),
             ("reaper", Box::pin(Shared::run_reaper(fs.shared.clone()))),
             ("gc", Box::pin(Shared::run_gc(fs.shared.clone()))),
+            ("quotas", Box::pin(Shared::run_quotas(fs.shared.clone()))),
+            (
+                "trees of quotas",
+                Box::pin(Shared::run_trees(fs.shared.clone())),
+            ),
             (
                 "snapshots",
                 Box::pin(Shared::run_freeing(fs.shared.clone())),
@@ -423,7 +430,9 @@ impl Fs {
             .segments
             .code_for(policy.protection)
             .map_err(segment_error)?;
+        let size_limit_bytes = policy.size_limit_bytes;
         *self.shared.policy.write() = policy;
+        self.shared.set_size_limit(size_limit_bytes);
         self.shared.forget_space();
         Ok(())
     }
@@ -765,8 +774,19 @@ impl Shared {
                 journal: Some(entry.position),
                 sequence: state.sequence,
             };
+            let added_bytes = run.data.len();
             let added = state.dirty.insert(entry.offset, run);
             self.dirty.add(added);
+            self.sync_pending(&mut state);
+            if planted::is(Bug::UsageCountedAgainAtReplay) {
+                let again = UsageDelta {
+                    file_bytes: added_bytes as i64,
+                    ..UsageDelta::default()
+                };
+                let mut batch = Batch::new();
+                batch.charge(owner_of(&state.record), again);
+                self.meta.submit(batch);
+            }
             state.journal_last = state.journal_last.max(entry.position);
             if entry.ctime > state.record.ctime {
                 state.record.ctime = entry.ctime;

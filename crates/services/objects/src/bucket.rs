@@ -125,8 +125,8 @@ impl Bucket {
     }
 
     /// Begins an object.
-    pub fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
-        Staged::begin(&self.objects, who)
+    pub async fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
+        Staged::begin(&self.objects, who, self.record.directory).await
     }
 
     /// Gives a file its place: the object is there, whole and durable, when this is answered. `record` says what it has

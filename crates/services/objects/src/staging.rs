@@ -22,10 +22,15 @@ pub struct Staged {
 }
 
 impl Staged {
-    pub(crate) fn begin(objects: &Objects, who: &Credentials) -> Result<Self, ObjectError> {
+    /// It counts for the quotas of `dir`, where it is to come, from its first byte on.
+    pub(crate) async fn begin(
+        objects: &Objects,
+        who: &Credentials,
+        dir: Ino,
+    ) -> Result<Self, ObjectError> {
         Ok(Self {
             who: who.clone(),
-            file: objects.fs().make_unnamed(who)?,
+            file: objects.fs().make_unnamed_near(who, dir).await?,
             buffer: BytesMut::new(),
             md5: Some(Md5::new()),
         })

@@ -137,7 +137,7 @@ impl Bucket {
             )));
         }
         let upload = self.upload(who, key, id).await?;
-        let staged = Staged::begin(self.objects(), who)?;
+        let staged = Staged::begin(self.objects(), who, upload.folder).await?;
         let checksum = upload.info.checksum;
         Ok(StagedPart {
             folder: upload.folder,
@@ -316,7 +316,7 @@ impl Bucket {
             checksums.insert(checksum.algorithm.clone(), sum);
         }
         // The ETag is made of those of the parts.
-        let mut staged = self.stage(who)?.unhashed();
+        let mut staged = self.stage(who).await?.unhashed();
         let mut sums = Md5::new();
         for (part, ino) in &parts {
             let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;

@@ -308,7 +308,7 @@ impl Restoring<'_> {
             .iter()
             .map(|(name, value)| (&name[..], value.clone()))
             .collect();
-        let mut file = self.fs.make_unnamed(&WHO)?;
+        let mut file = self.fs.make_unnamed_near(&WHO, place.dir).await?;
         file.share(&self.view, source.ino, 0..source.size_bytes)
             .await?;
         let placing = Placing {

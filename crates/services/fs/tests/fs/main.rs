@@ -7,6 +7,7 @@ mod folders;
 mod limit;
 mod links;
 mod model;
+mod quota;
 mod requests;
 mod rewrite;
 mod share;

@@ -10,8 +10,8 @@ use cairn_base::disk::Disk;
 use cairn_base::{DiskId, Ino, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_fs::*;
 use cairn_meta::{
-    Batch, ExtentRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Succession,
-    decode_extent,
+    Batch, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Owner,
+    Succession, decode_extent,
 };
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -235,6 +235,7 @@ pub async fn recount(fs: &Fs) {
         }
     }
     let mut live: BTreeMap<SegmentId, (u64, u64)> = BTreeMap::new();
+    let mut of_inodes: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
     let (mut stored_bytes, mut history_bytes) = (0, 0);
     let mut count = |value: &[u8], len: u64| {
         let extent = ExtentRecord::decode(value).unwrap();
@@ -249,11 +250,15 @@ pub async fn recount(fs: &Fs) {
     };
     let (from, to) = Key::all_extents();
     let scanned = meta.live().scan_with(&from, &to, |key, value, _| {
-        let (_, end, extent) = decode_extent(key, value).unwrap();
-        count(value, end - extent.start);
+        let (ino, end, extent) = decode_extent(key, value).unwrap();
+        let stored = count(value, end - extent.start);
+        let of_inode = of_inodes.entry(ino).or_default();
+        of_inode.0 += end - extent.start;
+        of_inode.1 += stored;
         ControlFlow::Continue(())
     });
     scanned.unwrap();
+    recount_usages(fs, &of_inodes);
     let (from, to) = Key::everything();
     let snapshots = meta.snapshots();
     for version in meta.history(&from, &to, None, usize::MAX).unwrap() {
@@ -284,6 +289,47 @@ pub async fn recount(fs: &Fs) {
         BTreeMap::new(),
         "extents in segments that are not there"
     );
+}
+
+/// What quotas count, from inodes and the bytes that they have.
+fn recount_usages(fs: &Fs, of_inodes: &BTreeMap<Ino, (u64, u64)>) {
+    let meta = fs.meta();
+    let mut want: BTreeMap<QuotaKey, UsageRecord> = BTreeMap::new();
+    let (from, to) = Key::inodes();
+    for (key, value) in meta.live().scan(&from, &to, usize::MAX).unwrap() {
+        let Ok(KeyKind::Inode(ino)) = key.kind() else {
+            panic!("{key:?}");
+        };
+        let record = InodeRecord::decode(&value).unwrap();
+        let (used, stored) = of_inodes.get(&ino).copied().unwrap_or_default();
+        if record.nlink > 0 {
+            let noted = (record.used_bytes, record.stored_bytes);
+            assert_eq!(noted, (used, stored), "inode {ino}");
+        }
+        let owner = Owner {
+            tree: record.tree,
+            uid: record.uid,
+            gid: record.gid,
+        };
+        for key in owner.keys() {
+            let sum = want.entry(key).or_default();
+            sum.inodes += 1;
+            sum.file_bytes += used;
+            sum.stored_bytes += stored;
+        }
+    }
+    let counted: BTreeMap<QuotaKey, UsageRecord> = meta.own_usages().into_iter().collect();
+    assert_eq!(counted, want, "usage");
+    let volume = fs.quota(ROOT_INO, QuotaKind::Tree, 0).expect("a volume");
+    let counters = meta.counters();
+    let all = (counters.inodes, counters.file_bytes);
+    assert_eq!((volume.used.inodes, volume.used.file_bytes), all, "volume");
+}
+
+/// The record of an inode as the metadata has it.
+pub fn stored(fs: &Fs, ino: Ino) -> InodeRecord {
+    let value = fs.meta().live().get(&Key::inode(ino)).unwrap();
+    InodeRecord::decode(&value.expect("an inode")).unwrap()
 }
 
 pub async fn read_all(fs: &FsView, ino: Ino) -> Vec<u8> {

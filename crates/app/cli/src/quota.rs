@@ -1,0 +1,483 @@
+//! `cairn quota`: flags and commands.
+
+use std::process::Command;
+
+use cairn_admin::quotas::{QuotaAt, QuotaLimitView, QuotaOf, QuotaSet, QuotaView};
+use cairn_base::units::{format_size, parse_size};
+use cairn_config::VolumeName;
+use clap::{Args, Subcommand};
+
+use crate::access;
+use crate::args::{ServerArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::status::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum QuotaCommand {
+    /// Set limits: `cairn quota set main/home/anna --hard 100GiB --soft 80GiB --grace 7d --files 1000000`
+    ///
+    /// On a directory and all below it, on a volume, on a user or group (--user, --group), or on each user or group without
+    /// limits of their own (--default-user, --default-group); on these in the volume or in one directory. Limits that are
+    /// not named stay as they are; "none" takes one away. A limit holds at once. What a directory has already is counted in
+    /// the background, and may be more than the limit: then nothing more is let in.
+    Set(QuotaSetArgs),
+    /// List the quotas of a volume, or what each user uses: `cairn quota list main`, `cairn quota list main --users`
+    List(QuotaListArgs),
+    /// Show one, or what is used where there is none: `cairn quota show main --user anna`
+    Show(QuotaShowArgs),
+    /// Take one away: `cairn quota remove main/home/anna`
+    Remove(QuotaRemoveArgs),
+}
+
+/// A volume, or a directory in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub volume: VolumeName,
+    pub path: String,
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (volume, path) = text.split_once('/').unwrap_or((text, ""));
+        let volume = volume
+            .parse::<VolumeName>()
+            .map_err(|error| error.to_string())?;
+        let path = format!("/{}", path.trim_matches('/'));
+        Ok(Self { volume, path })
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OfArgs {
+    /// A user, by name or number
+    #[arg(long, value_name = "USER", group = "of")]
+    pub user: Option<String>,
+    /// A group, by name or number
+    #[arg(long, value_name = "GROUP", group = "of")]
+    pub group: Option<String>,
+    /// Each user without limits of their own; not root
+    #[arg(long, group = "of")]
+    pub default_user: bool,
+    /// Each group without limits of its own; not root's
+    #[arg(long, group = "of")]
+    pub default_group: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct QuotaSetArgs {
+    /// VOLUME, or VOLUME/DIRECTORY
+    pub place: Place,
+    #[command(flatten)]
+    pub of: OfArgs,
+    /// Most bytes: a size such as 10TiB, or none
+    #[arg(long, value_name = "SIZE")]
+    pub hard: Option<String>,
+    /// Bytes that may be passed for the time of grace
+    #[arg(long, value_name = "SIZE")]
+    pub soft: Option<String>,
+    /// Bytes that are reported when they are passed, and nothing else
+    #[arg(long, value_name = "SIZE")]
+    pub advisory: Option<String>,
+    /// Most files, directories and such: a number, or none
+    #[arg(long, value_name = "NUMBER", visible_alias = "hard-files")]
+    pub files: Option<String>,
+    /// Files that may be passed for the time of grace
+    #[arg(long, value_name = "NUMBER")]
+    pub soft_files: Option<String>,
+    /// Files that are reported when they are passed
+    #[arg(long, value_name = "NUMBER")]
+    pub advisory_files: Option<String>,
+    /// For how long soft limits may be passed: 7d, 12h, 30m [a new quota: 7d]
+    #[arg(long, value_name = "TIME")]
+    pub grace: Option<String>,
+    /// Count bytes as they are stored, after compression and before parity
+    #[arg(long, conflicts_with = "logical")]
+    pub physical: bool,
+    /// Count the bytes of files again
+    #[arg(long)]
+    pub logical: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct QuotaListArgs {
+    /// VOLUME; with --users or --groups also VOLUME/DIRECTORY, if that has a quota
+    pub place: Place,
+    /// What each user uses, limited or not
+    #[arg(long, conflicts_with = "groups")]
+    pub users: bool,
+    /// What each group uses
+    #[arg(long)]
+    pub groups: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct QuotaShowArgs {
+    /// VOLUME, or VOLUME/DIRECTORY
+    pub place: Place,
+    #[command(flatten)]
+    pub of: OfArgs,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct QuotaRemoveArgs {
+    /// VOLUME, or VOLUME/DIRECTORY
+    pub place: Place,
+    #[command(flatten)]
+    pub of: OfArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+pub fn quota(command: &QuotaCommand) -> Result<(), Failure> {
+    match command {
+        QuotaCommand::Set(args) => set(args),
+        QuotaCommand::List(args) => list(args),
+        QuotaCommand::Show(args) => {
+            let at = at(&args.place, &args.of)?;
+            let client = access::client(&args.view.server)?;
+            let view = client.quota(&args.place.volume, &at)?;
+            shown(&[view], args.view.json)
+        }
+        QuotaCommand::Remove(args) => {
+            let at = at(&args.place, &args.of)?;
+            let client = access::client(&args.server)?;
+            client.quota_remove(&args.place.volume, &at)?;
+            print::text(&format!(
+                "the quota of {} in {}{} is gone; what is used there stays",
+                of_text(at.of, at.id),
+                args.place.volume,
+                at.path
+            ))
+        }
+    }
+}
+
+fn at(place: &Place, of: &OfArgs) -> Result<QuotaAt, Failure> {
+    let (of, id) = match of {
+        OfArgs {
+            user: Some(user), ..
+        } => (QuotaOf::User, Some(id_of("passwd", user)?)),
+        OfArgs {
+            group: Some(group), ..
+        } => (QuotaOf::Group, Some(id_of("group", group)?)),
+        OfArgs {
+            default_user: true, ..
+        } => (QuotaOf::DefaultUser, None),
+        OfArgs {
+            default_group: true,
+            ..
+        } => (QuotaOf::DefaultGroup, None),
+        OfArgs { .. } => (QuotaOf::All, None),
+    };
+    let path = place.path.clone();
+    Ok(QuotaAt { path, of, id })
+}
+
+fn set(args: &QuotaSetArgs) -> Result<(), Failure> {
+    let at = at(&args.place, &args.of)?;
+    let client = access::client(&args.view.server)?;
+    let volume = &args.place.volume;
+    // What is not named stays.
+    let before = client.quota(volume, &at).ok();
+    let before = before.filter(|quota| !quota.inherited);
+    let mut bytes = before.as_ref().map(|quota| quota.bytes).unwrap_or_default();
+    let mut files = before.as_ref().map(|quota| quota.files).unwrap_or_default();
+    let mut is_given = args.grace.is_some() || args.physical || args.logical;
+    let size = |text: &str| parse_size(text).map_err(|error| error.to_string());
+    let number = |text: &str| {
+        let number = text.replace('_', "").parse::<u64>();
+        number.map_err(|_| format!("{text:?} is no number"))
+    };
+    for (flag, given, limit) in [
+        ("--hard", &args.hard, &mut bytes.hard),
+        ("--soft", &args.soft, &mut bytes.soft),
+        ("--advisory", &args.advisory, &mut bytes.advisory),
+    ] {
+        is_given |= change(flag, given.as_deref(), limit, size)?;
+    }
+    for (flag, given, limit) in [
+        ("--files", &args.files, &mut files.hard),
+        ("--soft-files", &args.soft_files, &mut files.soft),
+        (
+            "--advisory-files",
+            &args.advisory_files,
+            &mut files.advisory,
+        ),
+    ] {
+        is_given |= change(flag, given.as_deref(), limit, number)?;
+    }
+    if !is_given {
+        return Err(Failure::usage("no limit is given")
+            .hint("for example: cairn quota set main/home --hard 10TiB --soft 8TiB --grace 7d"));
+    }
+    let is_unlimited = |limit: &QuotaLimitView| *limit == QuotaLimitView::default();
+    if is_unlimited(&bytes) && is_unlimited(&files) {
+        return Err(Failure::usage("no limit would be left").hint(format!(
+            "`cairn quota remove {}{}` takes the quota away",
+            volume, at.path
+        )));
+    }
+    let grace = args.grace.as_deref().map(grace_seconds).transpose()?;
+    let physical = match (args.physical, args.logical) {
+        (true, _) => true,
+        (_, true) => false,
+        _ => before.as_ref().is_some_and(|quota| quota.physical),
+    };
+    let set = QuotaSet {
+        path: at.path,
+        of: at.of,
+        id: at.id,
+        bytes,
+        files,
+        physical,
+        grace_seconds: grace.or(before.map(|quota| quota.grace_seconds)),
+    };
+    let view = client.quota_set(volume, &set)?;
+    shown(&[view], args.view.json)
+}
+
+fn change(
+    flag: &str,
+    given: Option<&str>,
+    limit: &mut Option<u64>,
+    parse: impl Fn(&str) -> Result<u64, String>,
+) -> Result<bool, Failure> {
+    let Some(text) = given else {
+        return Ok(false);
+    };
+    *limit = match text {
+        "none" => None,
+        text => Some(parse(text).map_err(|why| Failure::usage(format!("{flag}: {why}")))?),
+    };
+    Ok(true)
+}
+
+/// Reads `7d`, `12h`, `30m`, `45s`; without a letter seconds are meant.
+fn grace_seconds(text: &str) -> Result<u64, Failure> {
+    let bad = || {
+        Failure::usage(format!("--grace: {text:?} is no time"))
+            .hint("write 7d, 12h, 30m or a number of seconds")
+    };
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 'd')) => (&text[..at], 24 * 60 * 60),
+        Some((at, 'h')) => (&text[..at], 60 * 60),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 's')) => (&text[..at], 1),
+        _ => (text, 1),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(factor).ok_or_else(bad)
+}
+
+fn list(args: &QuotaListArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let volume = &args.place.volume;
+    let of = match (args.users, args.groups) {
+        (true, _) => Some(QuotaOf::User),
+        (_, true) => Some(QuotaOf::Group),
+        _ => None,
+    };
+    let list = match of {
+        Some(of) => {
+            let path = args.place.path.clone();
+            client.quota_usages(volume, &QuotaAt { path, of, id: None })?
+        }
+        None if args.place.path != "/" => {
+            return Err(Failure::usage(
+                "the list is of a volume; of a directory there is what users or groups use",
+            )
+            .hint("add --users or --groups, or use `cairn quota show`"));
+        }
+        None => client.quotas(volume)?,
+    };
+    if args.view.json {
+        return print::json(&list);
+    }
+    if list.quotas.is_empty() {
+        return print::text(&format!(
+            "volume {volume} has no quotas; `cairn quota set {volume}/DIRECTORY --hard SIZE` sets one"
+        ));
+    }
+    shown(&list.quotas, false)
+}
+
+fn shown(quotas: &[QuotaView], json: bool) -> Result<(), Failure> {
+    const COLUMNS: &[Column] = &[
+        ("PATH", Align::Left),
+        ("OF", Align::Left),
+        ("USED", Align::Right),
+        ("HARD", Align::Right),
+        ("SOFT", Align::Right),
+        ("ADVISORY", Align::Right),
+        ("FILES", Align::Right),
+        ("HARD", Align::Right),
+        ("SOFT", Align::Right),
+        ("", Align::Left),
+    ];
+    if json {
+        return match quotas {
+            [one] => print::json(one),
+            quotas => print::json(&quotas),
+        };
+    }
+    let size = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), format_size);
+    let count =
+        |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+    let rows = quotas.iter().map(|quota| {
+        vec![
+            quota.path.clone(),
+            of_text(quota.of, quota.id),
+            format_size(quota.used_bytes),
+            size(quota.bytes.hard),
+            size(quota.bytes.soft),
+            size(quota.bytes.advisory),
+            quota.used_files.to_string(),
+            count(quota.files.hard),
+            count(quota.files.soft),
+            notes(quota),
+        ]
+    });
+    print::text(&print::table(COLUMNS, rows.collect()))
+}
+
+/// What there is to say of a quota beside its numbers.
+fn notes(quota: &QuotaView) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_seconds = now.map_or(0, |now| now.as_secs());
+    let mut notes = Vec::new();
+    if quota.counting {
+        notes.push("being counted".to_owned());
+    }
+    if quota.physical {
+        notes.push("as stored".to_owned());
+    }
+    if quota.inherited && quota.bytes != QuotaLimitView::default() {
+        notes.push("by default".to_owned());
+    }
+    let is_default = matches!(quota.of, QuotaOf::DefaultUser | QuotaOf::DefaultGroup);
+    let passes = |limit: Option<u64>, used: u64| limit.is_some_and(|limit| used > limit);
+    for (what, limit, used, ends) in [
+        (
+            "bytes",
+            quota.bytes,
+            quota.used_bytes,
+            quota.bytes_grace_ends_seconds,
+        ),
+        (
+            "files",
+            quota.files,
+            quota.used_files,
+            quota.files_grace_ends_seconds,
+        ),
+    ] {
+        if is_default {
+            continue;
+        }
+        if passes(limit.hard, used) {
+            notes.push(format!(
+                "more {what} than its hard limit: nothing more is let in"
+            ));
+        } else if limit.hard == Some(used) {
+            notes.push(format!("full: {what}"));
+        } else if passes(limit.soft, used) {
+            notes.push(match ends.map(|ends| ends.saturating_sub(now_seconds)) {
+                Some(0) => format!("soft limit on {what} passed, and its grace is over"),
+                Some(left) => format!("soft limit on {what} passed, {} left", duration(left)),
+                None => format!("soft limit on {what} passed"),
+            });
+        } else if passes(limit.advisory, used) {
+            notes.push(format!("advisory limit on {what} passed"));
+        }
+    }
+    notes.join("; ")
+}
+
+fn of_text(of: QuotaOf, id: Option<u32>) -> String {
+    let named = |database: &str, id: u32| {
+        let found = entry_of(database, &id.to_string());
+        let name = found.as_deref().and_then(|line| line.split(':').next());
+        name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
+    };
+    match (of, id) {
+        (QuotaOf::User, Some(id)) => format!("user {}", named("passwd", id)),
+        (QuotaOf::Group, Some(id)) => format!("group {}", named("group", id)),
+        (QuotaOf::DefaultUser, _) => "each user".to_owned(),
+        (QuotaOf::DefaultGroup, _) => "each group".to_owned(),
+        (QuotaOf::All | QuotaOf::User | QuotaOf::Group, _) => "all".to_owned(),
+    }
+}
+
+/// The number of a user or group that may be given by name, as this machine knows it.
+fn id_of(database: &str, text: &str) -> Result<u32, Failure> {
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let what = if database == "passwd" {
+        "user"
+    } else {
+        "group"
+    };
+    let line = entry_of(database, text);
+    let id = line
+        .as_deref()
+        .and_then(|line| line.split(':').nth(2))
+        .and_then(|id| id.parse().ok());
+    id.ok_or_else(|| {
+        Failure::usage(format!("this machine knows no {what} {text}"))
+            .hint("give the number: the file system knows numbers only")
+    })
+}
+
+/// A line of the user or group database, wherever that is kept.
+fn entry_of(database: &str, key: &str) -> Option<String> {
+    if key.starts_with('-') {
+        return None;
+    }
+    let found = Command::new("getent")
+        .arg(database)
+        .arg(key)
+        .output()
+        .ok()?;
+    let is_found = found.status.success();
+    is_found.then(|| String::from_utf8_lossy(&found.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_times_are_read_or_refused() {
+        let place = |text: &str| {
+            text.parse::<Place>()
+                .map(|place| (place.volume.to_string(), place.path))
+        };
+        let ok = |volume: &str, path: &str| Ok((volume.to_owned(), path.to_owned()));
+        assert_eq!(place("main"), ok("main", "/"));
+        assert_eq!(place("main/"), ok("main", "/"));
+        assert_eq!(place("main/a/b/"), ok("main", "/a/b"));
+        assert!(place("/a").is_err());
+        let times = [
+            ("7d", Some(604_800)),
+            ("12h", Some(43_200)),
+            ("30m", Some(1800)),
+            ("5", Some(5)),
+            ("", None),
+            ("d", None),
+            ("7w", None),
+            ("99999999999999999d", None),
+        ];
+        for (text, want) in times {
+            assert_eq!(grace_seconds(text).ok(), want, "{text}");
+        }
+    }
+}

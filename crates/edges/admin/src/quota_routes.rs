@@ -1,0 +1,103 @@
+//! The paths of quotas.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use cairn_config::VolumeName;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::query::Query;
+use crate::quotas::{QuotaAt, QuotaControl, QuotaList, QuotaOf, QuotaSet, QuotaView};
+
+fn control(shared: &Shared) -> Result<&dyn QuotaControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no quotas");
+    shared.control.quotas().ok_or_else(absent)
+}
+
+/// Reads which quota is meant.
+fn quota_at(query: Option<&str>) -> Result<QuotaAt, ControlError> {
+    let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
+    let query = Query::parse(query, &["path", "of", "id"])?;
+    let one = |key: &str| query.values(key).last().map(str::to_owned);
+    let of = one("of").unwrap_or_else(|| "all".to_owned());
+    let of = QuotaOf::from_name(&of).ok_or_else(|| {
+        invalid(format!(
+            "{of:?} is not whose usage a quota is about: all, user, group, default-user or default-group"
+        ))
+    })?;
+    let id = one("id")
+        .map(|id| id.parse::<u32>())
+        .transpose()
+        .map_err(|_| invalid("the id of a user or group is a number".to_owned()))?;
+    Ok(QuotaAt {
+        path: one("path").unwrap_or_else(|| "/".to_owned()),
+        of,
+        id,
+    })
+}
+
+/// All quotas of a volume.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)),
+    responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
+pub(super) async fn quota_list(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<Json<QuotaList>, ControlError> {
+    Ok(Json(control(&shared)?.quotas(volume).await?))
+}
+
+/// Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
+/// the background then, and the quota says so.
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/quotas", params(("name" = String, Path)), request_body = QuotaSet,
+    responses((status = 200, body = QuotaView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn quota_set(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(set): Given<QuotaSet>,
+) -> Result<Json<QuotaView>, ControlError> {
+    let set = async move { control(&shared)?.quota_set(volume, set).await };
+    Ok(Json(to_the_end(set).await?))
+}
+
+/// One quota, or what is used where there is none.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
+    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+    responses((status = 200, body = QuotaView), (status = 404, body = ErrorBody)))]
+pub(super) async fn quota_show(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<QuotaView>, ControlError> {
+    let at = quota_at(query.as_deref())?;
+    Ok(Json(control(&shared)?.quota(volume, at).await?))
+}
+
+/// Takes a quota away.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/quota", params(("name" = String, Path), ("path" = Option<String>, Query),
+    ("of" = Option<String>, Query), ("id" = Option<u32>, Query)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn quota_remove(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, ControlError> {
+    let at = quota_at(query.as_deref())?;
+    to_the_end(async move { control(&shared)?.quota_remove(volume, at).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What each user, or group (`of=group`), uses in a directory with a quota, or in the volume.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/quota/usages", params(("name" = String, Path),
+    ("path" = Option<String>, Query), ("of" = Option<String>, Query)),
+    responses((status = 200, body = QuotaList), (status = 404, body = ErrorBody)))]
+pub(super) async fn quota_usages(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<QuotaList>, ControlError> {
+    let at = quota_at(query.as_deref())?;
+    Ok(Json(control(&shared)?.quota_usages(volume, at).await?))
+}

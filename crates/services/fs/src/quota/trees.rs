@@ -1,0 +1,357 @@
+//! Which inodes count in which tree, when that changes.
+//!
+//! Owns: the tasks that find the inodes of a directory that got a quota, or lost it, while clients work; which moves and
+//! links would cross from one tree to another. Must not know: limits.
+//!
+//! A directory is given its tree before its entries are looked at: what is made there meanwhile has the tree already. No
+//! directory comes from another tree, and what moves between directories that were looked at and others is looked at
+//! again. After a crash it begins again; what was found is found at once then.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cairn_base::Ino;
+use cairn_base::planted::{self, Bug};
+use cairn_meta::{
+    Batch, CookieRecord, InodeKind, InodeRecord, Key, KeyKind, QuotaRecord, Ticket, TreeState,
+};
+
+use super::{VOLUME_TREE, owner_of, tree_key, usage_of};
+use crate::inode::{Inode, State};
+use crate::types::FsError;
+use crate::volume::{ROOT, Shared, meta_error};
+
+/// Entries, or inodes, that are looked at before that is made durable, and others get their turn.
+const PAGE_MAX: usize = 1024;
+/// After an error, or as long as removed inodes are not gone yet.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const IDLE_PAUSE: Duration = Duration::from_secs(60);
+
+/// How a task came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Done,
+    /// The quota was changed meanwhile, or the volume closes.
+    NotWanted,
+    /// Something is left that cannot be had now.
+    Left,
+}
+
+impl Shared {
+    /// Has an inode that the metadata has count in another tree. The batch has to put its record.
+    pub(crate) fn move_to_tree(&self, state: &mut State, tree: Ino, batch: &mut Batch) {
+        let usage = usage_of(&state.record);
+        let before = owner_of(&state.record);
+        state.record.tree = tree;
+        batch.charge(before, -usage);
+        batch.charge(owner_of(&state.record), usage);
+    }
+
+    /// The tree that a directory is in, whatever its inode says: that is not so yet while the tree is being counted.
+    pub(crate) fn tree_around(&self, dir: Ino) -> Result<Ino, FsError> {
+        let mut at = dir;
+        loop {
+            if at == ROOT {
+                return Ok(VOLUME_TREE);
+            }
+            if self.quotas.table.read().is_live(at) {
+                return Ok(at);
+            }
+            let parent = self.inode(at)?.lock().record.parent;
+            if parent == at {
+                return Ok(VOLUME_TREE);
+            }
+            at = parent;
+        }
+    }
+
+    /// Whether what has a name in one directory would have one in another tree in the other. While a tree is being counted
+    /// its inodes do not tell. Directories stay in their trees, so this stays true.
+    pub(crate) fn is_other_tree(&self, dir: Ino, other: Ino) -> Result<bool, FsError> {
+        match self.quotas.is_counting() {
+            true => Ok(self.tree_around(dir)? != self.tree_around(other)?),
+            false => {
+                let tree_of = |dir| {
+                    let inode = self.inode(dir)?;
+                    let state = inode.lock();
+                    Ok::<Ino, FsError>(self.quotas.inherited(&state.record))
+                };
+                Ok(self.quotas.has_trees() && tree_of(dir)? != tree_of(other)?)
+            }
+        }
+    }
+
+    /// Refuses to move a directory into another tree: all that is in it would have to be counted elsewhere. The lock of
+    /// such moves is held.
+    pub(crate) fn require_same_tree(&self, from_dir: Ino, to_dir: Ino) -> Result<(), FsError> {
+        if !self.quotas.has_trees() || self.tree_around(from_dir)? == self.tree_around(to_dir)? {
+            return Ok(());
+        }
+        Err(FsError::CrossTree)
+    }
+
+    pub(crate) async fn run_trees(self: Arc<Self>) {
+        loop {
+            let work = {
+                let table = self.quotas.table.read();
+                let trees = table.records.iter();
+                let mut trees = trees.filter(|(_, record)| record.state != TreeState::Counted);
+                trees.next().map(|(key, record)| (key.tree, record.state))
+            };
+            let mut pause = IDLE_PAUSE;
+            if let Some((tree, state)) = work {
+                let done = match state {
+                    TreeState::Counting => self.count_tree(tree).await,
+                    TreeState::Leaving | TreeState::Counted => self.leave_tree(tree).await,
+                };
+                match done {
+                    Ok(End::Done | End::NotWanted) if !self.tasks.is_stopping() => continue,
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::error!(volume = %self.volume, %tree, %error, "counting what is in a directory with a quota failed; it is tried again");
+                    }
+                }
+                pause = RETRY_PAUSE;
+            }
+            let wake = self.quotas.trees_wake.notified();
+            if !self.tasks.pause(pause, wake).await {
+                return;
+            }
+        }
+    }
+
+    fn is_in_state(&self, tree: Ino, state: TreeState) -> bool {
+        let table = self.quotas.table.read();
+        let record = table.tree(tree);
+        !self.tasks.is_stopping() && record.is_some_and(|record| record.state == state)
+    }
+
+    /// Finds all inodes below the directory of a tree.
+    async fn count_tree(self: &Arc<Self>, tree: Ino) -> Result<End, FsError> {
+        let mut dirs = vec![tree];
+        loop {
+            let Some(dir) = dirs.pop() else {
+                let ended = self.reading(|| self.end_counting(tree, &mut dirs)).await?;
+                match ended {
+                    Some(ticket) => {
+                        self.durable(ticket).await?;
+                        tracing::info!(volume = %self.volume, %tree, "all that is in a directory with a quota is counted");
+                        return Ok(End::Done);
+                    }
+                    None if self.is_in_state(tree, TreeState::Counting) => continue,
+                    None => return Ok(End::NotWanted),
+                }
+            };
+            if !self.is_in_state(tree, TreeState::Counting) {
+                return Ok(End::NotWanted);
+            }
+            if dir != tree && self.quotas.table.read().is_live(dir) {
+                continue;
+            }
+            let inode = match self.reading(|| self.inode(dir)).await {
+                Ok(inode) => inode,
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            let is_first = !planted::is(Bug::CountingMissesCreates);
+            if is_first {
+                self.adopt(&inode, tree, None)?;
+            }
+            let (mut from, to) = Key::cookies_after(dir, 0);
+            loop {
+                let page = self
+                    .reading(|| {
+                        let page = self.meta.live().scan(&from, &to, PAGE_MAX);
+                        page.map_err(meta_error)
+                    })
+                    .await?;
+                let mut last = Ticket::NONE;
+                for (_, value) in &page {
+                    let entry = CookieRecord::decode(value);
+                    let entry = entry.map_err(|error| meta_error(error.into()))?;
+                    if entry.kind == InodeKind::Directory {
+                        dirs.push(entry.ino);
+                        continue;
+                    }
+                    let inode = match self.reading(|| self.inode(entry.ino)).await {
+                        Ok(inode) => inode,
+                        Err(FsError::Stale) => continue,
+                        Err(error) => return Err(error),
+                    };
+                    let place = Some((dir, &entry.name[..]));
+                    let adopted = self.reading(|| self.adopt(&inode, tree, place)).await?;
+                    last = last.max(adopted.unwrap_or(Ticket::NONE));
+                }
+                let counted = &self.quotas.counted;
+                counted.fetch_add(page.len() as u64, Ordering::Relaxed);
+                self.durable(last).await?;
+                self.meta.admit().await;
+                if page.len() < PAGE_MAX {
+                    break;
+                }
+                if !self.is_in_state(tree, TreeState::Counting) {
+                    return Ok(End::NotWanted);
+                }
+                from = page.last().map_or(from, |(key, _)| key.successor());
+            }
+            if !is_first {
+                self.adopt(&inode, tree, None)?;
+            }
+        }
+    }
+
+    /// Has an inode count in a tree. One with a name in `place`: it may have left that since.
+    fn adopt(
+        &self,
+        inode: &Inode,
+        tree: Ino,
+        place: Option<(Ino, &[u8])>,
+    ) -> Result<Option<Ticket>, FsError> {
+        let mut state = inode.lock();
+        if state.removed || state.record.tree == tree {
+            return Ok(None);
+        }
+        if let Some((dir, name)) = place
+            && state.record.parent != dir
+        {
+            // With its lock held it gets and loses no name.
+            let entry = self.dirent(dir, name)?;
+            if entry.is_none_or(|entry| entry.ino != inode.ino) {
+                return Ok(None);
+            }
+        }
+        self.require_serving()?;
+        let mut batch = Batch::new();
+        self.move_to_tree(&mut state, tree, &mut batch);
+        batch.put(Key::inode(inode.ino), state.stored_record().encode());
+        let ticket = self.meta.submit(batch);
+        state.ticket = ticket;
+        self.sync_pending(&mut state);
+        Ok(Some(ticket))
+    }
+
+    /// Ends the counting of a tree, unless directories moved meanwhile: those come to `dirs`.
+    fn end_counting(&self, tree: Ino, dirs: &mut Vec<Ino>) -> Result<Option<Ticket>, FsError> {
+        let _moving = self.directory_moves.lock();
+        let moved = self.quotas.moved.lock().clone();
+        let mut found = Vec::new();
+        for dir in &moved {
+            match self.tree_around(*dir) {
+                Ok(around) if around == tree => found.push(*dir),
+                Ok(_) | Err(FsError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Those of other trees that are still to be counted are found when they are.
+        self.quotas.moved.lock().clear();
+        if !found.is_empty() {
+            dirs.append(&mut found);
+            return Ok(None);
+        }
+        let changed = self.put_tree_state(tree, TreeState::Counting, TreeState::Counted)?;
+        Ok(changed)
+    }
+
+    /// Changes the state of a tree, if it is `from` now.
+    fn put_tree_state(
+        &self,
+        tree: Ino,
+        from: TreeState,
+        to: TreeState,
+    ) -> Result<Option<Ticket>, FsError> {
+        self.require_serving()?;
+        let mut table = self.quotas.table.write();
+        let Some(record) = table.records.get_mut(&tree_key(tree)) else {
+            return Ok(None);
+        };
+        if record.state != from {
+            return Ok(None);
+        }
+        record.state = to;
+        let mut batch = Batch::new();
+        batch.put(Key::quota(tree_key(tree)), record.encode());
+        let ticket = self.meta.submit(batch);
+        self.quotas.note_change(&self.meta, &mut table);
+        Ok(Some(ticket))
+    }
+
+    /// Has all inodes of a tree count in the one around it, and forgets the tree.
+    async fn leave_tree(self: &Arc<Self>, tree: Ino) -> Result<End, FsError> {
+        if !self.meta.is_tree_used(tree) {
+            return self.forget_tree(tree);
+        }
+        let (all, to) = Key::inodes();
+        let mut from = all;
+        let mut is_left = false;
+        loop {
+            if !self.is_in_state(tree, TreeState::Leaving) {
+                return Ok(End::NotWanted);
+            }
+            let page = self
+                .reading(|| {
+                    let page = self.meta.live().scan(&from, &to, PAGE_MAX);
+                    page.map_err(meta_error)
+                })
+                .await?;
+            let mut last = Ticket::NONE;
+            for (key, value) in &page {
+                let record = InodeRecord::decode(value);
+                let record = record.map_err(|error| meta_error(error.into()))?;
+                let Ok(KeyKind::Inode(ino)) = key.kind() else {
+                    continue;
+                };
+                if record.tree != tree {
+                    continue;
+                }
+                let inode = match self.reading(|| self.inode(ino)).await {
+                    Ok(inode) => inode,
+                    Err(FsError::Stale) => continue,
+                    Err(error) => return Err(error),
+                };
+                // It is gone soon.
+                is_left |= inode.lock().removed;
+                let around = self.quotas.table.read().resolve(tree);
+                let adopted = self.adopt(&inode, around, None)?;
+                last = last.max(adopted.unwrap_or(Ticket::NONE));
+            }
+            self.durable(last).await?;
+            self.meta.admit().await;
+            tokio::task::yield_now().await;
+            if page.len() < PAGE_MAX {
+                break;
+            }
+            from = page.last().map_or(from, |(key, _)| key.successor());
+        }
+        // Files without a name yet, say.
+        if is_left || self.meta.is_tree_used(tree) {
+            return Ok(End::Left);
+        }
+        self.forget_tree(tree)
+    }
+
+    fn forget_tree(&self, tree: Ino) -> Result<End, FsError> {
+        self.require_serving()?;
+        let _moving = self.directory_moves.lock();
+        let mut table = self.quotas.table.write();
+        let is_leaving = |record: &&QuotaRecord| record.state == TreeState::Leaving;
+        let Some(parent) = table.tree(tree).filter(is_leaving).map(|tree| tree.parent) else {
+            return Ok(End::NotWanted);
+        };
+        let mut batch = Batch::new();
+        // Those that lie in it lie in the one around it now.
+        for (key, record) in &mut table.records {
+            if key.kind == tree_key(tree).kind && record.parent == tree {
+                record.parent = parent;
+                batch.put(Key::quota(*key), record.encode());
+            }
+        }
+        table.records.remove(&tree_key(tree));
+        batch.delete(Key::quota(tree_key(tree)));
+        self.meta.submit(batch);
+        self.quotas.note_change(&self.meta, &mut table);
+        drop(table);
+        tracing::info!(volume = %self.volume, %tree, "a directory without a quota any more is counted in what is around it");
+        Ok(End::Done)
+    }
+}

@@ -1,0 +1,103 @@
+"""Quotas: `cairn quota`, and what clients are told, by libnfs; over kill -9."""
+
+import errno
+import json
+
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content
+
+MIB = 1 << 20
+COUNTED_SECONDS_MAX = 60
+
+
+class Quotas(WorldTest):
+    def quota(self, place, *flags):
+        return json.loads(self.world.cairn("quota", "show", place, "--json", *flags).stdout)
+
+    def refused(self, *arguments):
+        run = self.world.cairn("quota", *arguments, check=False)
+        self.assertNotEqual(run.returncode, 0)
+        return run.stderr
+
+    def assert_errno(self, number, call, *arguments):
+        with self.assertRaises(OSError) as raised:
+            call(*arguments)
+        self.assertEqual(raised.exception.errno, number, raised.exception)
+
+    def assert_over_quota(self, call, *arguments):
+        with self.assertRaises(OSError) as raised:
+            call(*arguments)
+        # libnfs has no number of its own for NFS3ERR_DQUOT, and says EFAULT of writes that it splits.
+        is_told = "DQUOT" in str(raised.exception) or raised.exception.errno == errno.EFAULT
+        self.assertTrue(is_told, raised.exception)
+
+    def test_a_directory_has_as_much_room_as_its_quota_says(self):
+        self.world = self.server(1)
+        cairn = self.world.cairn
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/a")
+            mount.mkdir("/a/deep")
+            mount.mkdir("/b")
+            mount.write_file("/a/deep/before", content(1, 3 * MIB))
+            cairn("quota", "set", "main/a", "--hard", "8MiB", "--files", "5", "--advisory", "1MiB")
+            harness.wait_until(
+                lambda: not self.quota("main/a")["counting"], COUNTED_SECONDS_MAX, "the directory to be counted"
+            )
+            quota = self.quota("main/a")
+            self.assertEqual((quota["used_bytes"], quota["used_files"]), (3 * MIB, 3))
+            self.assertEqual(mount.space("/a/deep"), (8 * MIB, 5 * MIB))
+            self.assertGreater(mount.space()[0], 8 * MIB)
+
+            mount.write_file("/a/more", content(2, 4 * MIB))
+            self.assert_over_quota(mount.write_file, "/a/most", content(3, 2 * MIB))
+            self.assert_over_quota(mount.mkdir, "/a/another")
+            mount.write_file("/b/beside", content(4, 9 * MIB))
+
+            # A directory stays where it is, a file goes with what it uses if there is room.
+            self.assert_errno(errno.EXDEV, mount.rename, "/a/deep", "/b/deep")
+            self.assert_errno(errno.EXDEV, mount.link, "/a/more", "/b/more")
+            self.assert_over_quota(mount.rename, "/b/beside", "/a/beside")
+            mount.unlink("/a/most")
+            mount.rename("/a/more", "/b/more")
+            self.assertEqual(self.quota("main/a")["used_bytes"], 3 * MIB)
+
+        self.world.kill()
+        self.world.start()
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(self.quota("main/a")["used_bytes"], 3 * MIB)
+            mount.write_file("/a/again", content(5, 5 * MIB))
+            self.assert_over_quota(mount.write_file, "/a/one", b"1")
+
+            self.assertIn("/a", cairn("quota", "list", "main").stdout)
+            cairn("quota", "remove", "main/a")
+            mount.write_file("/a/one", content(6, 4 * MIB))
+        self.assertIn("no quotas", cairn("quota", "list", "main").stdout)
+        self.assertIn("no quota", self.refused("remove", "main/a"))
+
+    def test_users_and_the_volume(self):
+        self.world = self.server(1)
+        cairn = self.world.cairn
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.write_file("/file", content(1, 2 * MIB))
+            mount.chown("/file", 7001, 7002)
+            self.assertEqual(self.quota("main", "--user", "7001")["used_bytes"], 2 * MIB)
+            said = cairn("quota", "set", "main", "--user", "7001", "--hard", "1MiB").stdout
+            self.assertIn("more bytes than its hard limit", said)
+            listed = cairn("quota", "list", "main", "--users").stdout
+            self.assertIn("user 7001", listed)
+            cairn("quota", "set", "main", "--group", "7002", "--soft", "1MiB", "--grace", "7d")
+            self.assertIn("left", cairn("quota", "show", "main", "--group", "7002").stdout)
+            # The volume's own is its size limit, and the other way round.
+            cairn("quota", "set", "main", "--hard", "64MiB")
+            self.assertIn("64 MiB", cairn("volume", "show", "main").stdout)
+            cairn("volume", "set", "main", "--quota", "32MiB")
+            self.assertEqual(self.quota("main")["bytes"]["hard"], 32 * MIB)
+            self.assert_over_quota(mount.write_file, "/large", content(2, 33 * MIB))
+            cairn("quota", "remove", "main")
+            self.assertIn("none", cairn("volume", "show", "main").stdout)
+
+            self.assertIn("no directory", self.refused("set", "main/nothing", "--hard", "1MiB"))
+            self.assertIn("is no directory", self.refused("set", "main/file", "--hard", "1MiB"))
+            self.assertIn("above the hard", self.refused("set", "main", "--hard", "1MiB", "--soft", "2MiB"))
+            self.assertIn("no limit", self.refused("set", "main"))
+            self.assertIn("knows no user", self.refused("set", "main", "--user", "nobody-has-this", "--hard", "1MiB"))
