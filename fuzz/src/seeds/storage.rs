@@ -281,6 +281,7 @@ fn keys() -> Vec<(&'static str, Key)> {
         ),
         ("applied", Key::applied()),
         ("counters", Key::counters()),
+        ("request", Key::request(258)),
         ("lineage", Key::lineage()),
     ]
 }
@@ -382,6 +383,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("file", InodeRecord::new(InodeKind::Regular).encode()),
         ("symlink", symlink.encode()),
         ("dirent", dirent.encode()),
+        ("request", request.encode()),
         ("cookie", cookie.encode()),
         ("extent-raw", extent(b"stone", Compression::None).encode()),
         ("extent-lz4", extent(&[7; 4096], Compression::Lz4).encode()),

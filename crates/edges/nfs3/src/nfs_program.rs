@@ -109,7 +109,7 @@ impl Handler for NfsHandler {
         let digest = Digest::of(args_bytes);
         let request = match self.resolve(call, procedure, handle) {
             Resolved::Inode(request) if is_once(procedure) => {
-                request.as_request(digest.key(&self.session.peer, call, &[]))
+                request.for_request(digest.key(&self.session.peer, call, &[]))
             }
             Resolved::Inode(request) => request,
             Resolved::Elsewhere(volume) => {

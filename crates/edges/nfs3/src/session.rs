@@ -114,7 +114,7 @@ pub struct Request {
 
 impl Request {
     /// The same, of which its changes say which request they are.
-    pub fn as_request(self, key: RequestKey) -> Self {
+    pub fn for_request(self, key: RequestKey) -> Self {
         let who = Credentials {
             request: Some(RequestId(key.to_bytes())),
             ..Credentials::clone(&self.who)
