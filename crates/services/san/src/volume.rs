@@ -404,7 +404,7 @@ impl San {
             xattrs.push((OF_RESERVATIONS, kept));
         }
         let mut file = self.fs.make_unnamed(&WHO)?;
-        file.share(&view, source.ino).await?;
+        file.share(&view, source.ino, 0..source.size_bytes).await?;
         let placing = Placing {
             dir: folder,
             name: name.as_bytes(),
