@@ -245,13 +245,13 @@ impl Restoring<'_> {
             }
         }
         let (restoring, filling) = (&*self, &*filling);
-        let made = others.iter().map(|(source, name)| async move {
+        let made = others.into_iter().map(|(source, name)| async move {
             let place = Place {
                 dir: filling.made,
-                name,
-                path: format!("{}/{}", filling.path, String::from_utf8_lossy(name)),
+                name: &name,
+                path: format!("{}/{}", filling.path, String::from_utf8_lossy(&name)),
             };
-            restoring.entry(source, &place, Expected::Nothing).await
+            restoring.entry(&source, &place, Expected::Nothing).await
         });
         let mut made = futures_util::stream::iter(made).buffer_unordered(ENTRIES_AT_ONCE);
         let (mut files, mut bytes) = (0, 0);

@@ -196,11 +196,14 @@ impl Start {
             name: format!("n{}", self.index),
             internal_address: format!("node{}:7400", self.index),
             external_address: format!("node{}", self.index),
+            iscsi: None,
             versions: VersionRange {
                 oldest: 1,
                 newest: 1,
             },
             joined: self.env.clock.now(),
+            draining: false,
+            replaced_by: None,
         };
         insist(&self.env, || map.add_node(&record)).await?;
         for disk in &state.disks {
