@@ -15,6 +15,7 @@ use cairn_erasure::Code;
 use cairn_fs::{GcBacklog, VolumeSpace};
 use cairn_meta::{
     CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore,
+    Owner, QuotaKey, UsageRecord,
 };
 use cairn_segment::SegmentStore;
 use cairn_testkit::MemDisk;
@@ -112,11 +113,13 @@ pub async fn recount(env: &Env, meta: &MetaStore) -> Result<(), String> {
         file_bytes: 0,
         stored_bytes: 0,
         history_bytes: 0,
+        usages: BTreeMap::new(),
     };
     count.load()?;
     count.check_directories()?;
     count.check_links()?;
     count.check_extents()?;
+    count.check_usages()?;
     count.check_history()?;
     count.check_counters()
 }
@@ -153,6 +156,8 @@ struct Recount<'a> {
     file_bytes: u64,
     stored_bytes: u64,
     history_bytes: u64,
+    /// What quotas count.
+    usages: BTreeMap<QuotaKey, UsageRecord>,
 }
 
 impl Recount<'_> {
@@ -315,7 +320,7 @@ impl Recount<'_> {
     }
 
     fn check_extents(&mut self) -> Result<(), String> {
-        let mut used: BTreeMap<Ino, u64> = BTreeMap::new();
+        let mut used: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
         let mut last: Option<(Ino, u64)> = None;
         let mut live: BTreeMap<SegmentId, (u64, u64)> = BTreeMap::new();
         let (mut file_bytes, mut stored_bytes) = (0, 0);
@@ -360,23 +365,53 @@ impl Recount<'_> {
             entry.1 += 1;
             file_bytes += len;
             stored_bytes += stored;
-            *used.entry(ino).or_default() += len;
+            let of_inode = used.entry(ino).or_default();
+            of_inode.0 += len;
+            of_inode.1 += stored;
             Ok(())
         })?;
         for (ino, record) in &self.inodes {
-            let used = used.get(ino).copied().unwrap_or(0);
+            let (used, stored) = used.get(ino).copied().unwrap_or_default();
             // An orphan's extents go before it does.
-            if !self.orphans.contains(ino) && record.used_bytes != used {
+            let noted = (record.used_bytes, record.stored_bytes);
+            if !self.orphans.contains(ino) && noted != (used, stored) {
                 return Err(format!(
-                    "inode {ino} uses {} bytes, its extents {used}",
-                    record.used_bytes
+                    "inode {ino} uses {noted:?} bytes of files and as stored, its extents {used} and {stored}"
                 ));
+            }
+            let owner = Owner {
+                tree: record.tree,
+                uid: record.uid,
+                gid: record.gid,
+            };
+            for key in owner.keys() {
+                let usage = self.usages.entry(key).or_default();
+                usage.inodes += 1;
+                usage.file_bytes += used;
+                usage.stored_bytes += stored;
             }
         }
         self.live = live;
         self.file_bytes = file_bytes;
         self.stored_bytes = stored_bytes;
         Ok(())
+    }
+
+    /// What quotas count of trees, users and groups.
+    fn check_usages(&self) -> Result<(), String> {
+        let mut counted: BTreeMap<_, _> = self.meta.own_usages().into_iter().collect();
+        for (key, want) in &self.usages {
+            let is = counted.remove(key).unwrap_or_default();
+            if is != *want {
+                return Err(format!(
+                    "quotas count {is:?} of {key:?}, which has {want:?}"
+                ));
+            }
+        }
+        match counted.first_key_value() {
+            Some((key, is)) => Err(format!("quotas count {is:?} of {key:?}, which has nothing")),
+            None => Ok(()),
+        }
     }
 
     /// What snapshots hold beside the volume: each version is seen by some, and extents count as those of the volume.

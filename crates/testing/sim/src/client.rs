@@ -119,6 +119,8 @@ impl Life {
             FsError::NoSpace | FsError::QuotaExceeded => {
                 (shape.trouble != Trouble::Crashes || is_small) && !took_effect
             }
+            // Directories with quotas come and go.
+            FsError::CrossTree => shape.sets_quotas && !took_effect,
             FsError::Fenced if self.is_reopening() => {
                 self.serving.come_later();
                 true

@@ -21,6 +21,7 @@ use crate::client::{self, Client};
 use crate::faults::{self, FaultKind};
 use crate::judge::Judge;
 use crate::pool::{Disks, Job, PoolFile, label_of};
+use crate::quotas::Quoter;
 use crate::scenario::{End, Life, Trouble};
 use crate::snapshots::{Snapshotter, delete_all};
 use crate::work::{self, Worker};
@@ -151,6 +152,15 @@ impl Driver {
             let work = snapshotter.run(self.snapshot_steps());
             self.env.spawner.spawn("snapshots", Box::pin(work));
         }
+        if shape.sets_quotas {
+            let quoter = Quoter {
+                life: self.shared.clone(),
+                env: self.env.clone(),
+                rng: Rng::new(self.seed ^ 0x90a7_5407),
+            };
+            let work = quoter.run(self.snapshot_steps());
+            self.env.spawner.spawn("quotas", Box::pin(work));
+        }
         self.shared.clients_done().await;
         self.env
             .clock
@@ -190,7 +200,7 @@ impl Driver {
         Ok(())
     }
 
-    /// How often a snapshot is taken, deleted or read in this life: about as long as clients work.
+    /// How often a snapshot is taken, deleted or read in this life, and how often a quota is changed: about as long as clients work.
     fn snapshot_steps(&self) -> u64 {
         u64::from(self.life.op_count) / 3
     }

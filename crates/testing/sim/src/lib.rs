@@ -22,6 +22,7 @@ mod holes;
 mod judge;
 pub mod model;
 pub mod pool;
+mod quotas;
 pub mod run;
 pub mod scenario;
 mod serving;

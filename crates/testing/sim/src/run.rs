@@ -265,7 +265,9 @@ impl Pool {
             ops_refused: AtomicU64::new(0),
             changes_refused: AtomicU64::new(0),
             clients_left: AtomicU32::new(
-                self.shape.client_count as u32 + u32::from(self.shape.takes_snapshots),
+                self.shape.client_count as u32
+                    + u32::from(self.shape.takes_snapshots)
+                    + u32::from(self.shape.sets_quotas),
             ),
             snapshots: self.snapshots.clone(),
             waiting: Mutex::default(),

@@ -82,6 +82,8 @@ pub struct Shape {
     pub rebuild_delay_ms: u64,
     #[serde(default)]
     pub takes_snapshots: bool,
+    #[serde(default)]
+    pub sets_quotas: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -309,6 +311,7 @@ impl Scenario {
         let mut delays = Rng::new(seed ^ 0x41d8_70b3);
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
+        shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
         Self { seed, shape, lives }
     }
 
@@ -383,6 +386,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         forgets_starts: false,
         rebuild_delay_ms: 0,
         takes_snapshots: false,
+        sets_quotas: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

@@ -1,0 +1,101 @@
+//! Quotas that come and go beside the clients of a volume: so large that nothing is refused for them. What they count is
+//! counted again with everything else (`check`).
+//!
+//! Owns: when quotas are set and removed. Must not know: what clients do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::Ino;
+use cairn_base::env::Env;
+use cairn_fs::{
+    Credentials, FileKind, Fs, FsError, QuotaKind, QuotaLimit, QuotaLimits, QuotaView, ROOT,
+};
+use cairn_testkit::Rng;
+
+use crate::client;
+
+/// At a time.
+const COUNT_MAX: usize = 6;
+/// Between two steps, at most.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+const ENTRIES_MAX: usize = 1000;
+/// Users of files are from below.
+const UID_MAX: u64 = 3;
+
+/// Sets and removes quotas in one life, as a client does what it does.
+pub(crate) struct Quoter {
+    pub life: Arc<client::Life>,
+    pub env: Env,
+    pub rng: Rng,
+}
+
+impl Quoter {
+    pub async fn run(mut self, step_count: u64) {
+        for _ in 0..step_count {
+            let pause = self.rng.below(PAUSE_MAX.as_micros() as u64);
+            self.env.clock.sleep(Duration::from_micros(pause)).await;
+            if self.life.has_failed() {
+                break;
+            }
+            let fs = self.life.serving.begin().await;
+            match self.step(&fs).await {
+                // The directory may be gone by now.
+                Ok(()) | Err(FsError::Stale | FsError::NotFound | FsError::TooManyLinks) => {}
+                Err(error) if self.life.is_excused(&fs, &error, false) => {}
+                Err(error) => self.life.fail(format!("changing quotas: {error}")),
+            }
+            self.life.serving.end();
+        }
+        self.life.client_is_done();
+    }
+
+    async fn step(&mut self, fs: &Fs) -> Result<(), FsError> {
+        let quotas = fs.quotas();
+        let is_full = quotas.len() >= COUNT_MAX;
+        if !quotas.is_empty() && (is_full || self.rng.below(3) == 0) {
+            let pick = self.rng.below(quotas.len() as u64) as usize;
+            let QuotaView { key, .. } = quotas[pick];
+            let dir = if key.tree == Ino(0) { ROOT } else { key.tree };
+            return fs.remove_quota(dir, key.kind, key.id).await;
+        }
+        let dir = self.some_directory(fs).await?;
+        let limits = QuotaLimits {
+            bytes: QuotaLimit {
+                hard: Some(1 << 50),
+                soft: None,
+                advisory: Some(1 << 16),
+            },
+            files: QuotaLimit {
+                soft: Some(3),
+                ..QuotaLimit::default()
+            },
+            is_physical: self.rng.coin(),
+            grace_seconds: 1 << 40,
+        };
+        let (kind, id) = match self.rng.below(4) {
+            0 => (QuotaKind::User, self.rng.below(UID_MAX) as u32),
+            1 => (QuotaKind::DefaultGroup, 0),
+            _ => (QuotaKind::Tree, 0),
+        };
+        fs.set_quota(dir, kind, id, limits, b"").await.map(drop)
+    }
+
+    /// The root, or what a walk from there comes to.
+    async fn some_directory(&mut self, fs: &Fs) -> Result<Ino, FsError> {
+        let mut at = ROOT;
+        while self.rng.below(4) > 0 {
+            let page = fs.names_after(&Credentials::ROOT, at, b"", true, ENTRIES_MAX);
+            let names = page.await?.entries.into_iter();
+            let dirs: Vec<Ino> = names
+                .filter(|entry| entry.kind == FileKind::Directory)
+                .map(|entry| entry.ino)
+                .collect();
+            if dirs.is_empty() {
+                break;
+            }
+            at = dirs[self.rng.below(dirs.len() as u64) as usize];
+        }
+        Ok(at)
+    }
+}
