@@ -187,6 +187,16 @@ fn keys_are_golden() {
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
         ("request", Key::request(258), KeyKind::Request(258)),
         (
+            "sharer",
+            Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
+            KeyKind::Sharer {
+                segment: SegmentId(6),
+                ino: Ino(3),
+                start: 4096,
+                end: 8192,
+            },
+        ),
+        (
             "history",
             Key::history(&inode, Generation(9)),
             KeyKind::History {

@@ -282,6 +282,7 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("applied", Key::applied()),
         ("counters", Key::counters()),
         ("request", Key::request(258)),
+        ("sharer", Key::sharer(SegmentId(6), Ino(3), 4096, 8192)),
         ("lineage", Key::lineage()),
     ]
 }
