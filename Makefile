@@ -210,6 +210,28 @@ sim-bite: setup-build ## Does the simulator find bugs that are planted, and how 
 sim-bite-ci: setup-build ## The same, with the seeds first that found them before
 	scripts/sim bite-ci
 
+.PHONY: cluster-sim
+cluster-sim: setup-build ## Simulate whole clusters, with lost nodes, bad networks and etcd: SEEDS=200, FROM=n for the first
+	scripts/sim cluster $(or $(SEEDS),200) $(FROM)
+
+.PHONY: cluster-sim-ci
+cluster-sim-ci: setup-build ## A fixed set of clusters, and half a minute of others; the model of the log
+	scripts/sim cluster-ci
+	$(MAKE) --no-print-directory log-model
+
+.PHONY: cluster-sim-bite
+cluster-sim-bite: setup-build ## Does the simulation of clusters find bugs that are planted, and how soon?
+	scripts/sim cluster-bite
+
+.PHONY: cluster-sim-bite-ci
+cluster-sim-bite-ci: setup-build ## The same, with the seeds first that found them before
+	scripts/sim cluster-bite-ci
+
+.PHONY: log-model
+log-model: ## Try every order of the steps of a log on several nodes, in small bounds; then each mistake in it
+	python3 tests/model/log_model.py
+	python3 tests/model/log_model.py --bugs
+
 .PHONY: fuzz-short
 fuzz-short: setup-build ## Every fuzz target with its corpus and mutations of it; no special compiler
 	scripts/fuzz-short

@@ -158,9 +158,13 @@ impl Committer {
                 return self.finish().await;
             } else if self.log.is_resting() {
                 self.shared.pause(&*self.clock).await;
+                // All of this also if nobody writes.
+                self.shared.look_at_copies();
                 if self.log.wants_group() {
-                    // Also if nobody writes.
                     self.shared.submit(Batch::new());
+                } else if self.log.may_widen() {
+                    self.log.widen().await?;
+                    *self.shared.log_status.lock() = self.log.status();
                 }
             } else {
                 self.shared.work.notified().await;

@@ -334,9 +334,10 @@ async fn choose_state(
     remote: Option<&RemoteCopies>,
 ) -> Result<ChosenState, MetaError> {
     let (candidates, leftovers) = state::discover(disks, settings).await;
-    let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) = candidates
-        .into_iter()
-        .partition(|candidate| recovered.continues(&candidate.applied));
+    let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) =
+        candidates.into_iter().partition(|candidate| {
+            recovered.continues(&candidate.applied) || planted::is(Bug::OldStateTaken)
+        });
     // The best last: newest, and of equals the one that needs no work.
     fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
     let mut damage = None;
@@ -372,7 +373,9 @@ async fn choose_state(
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
-            Ok((applied, state)) if recovered.continues(&applied) => {
+            Ok((applied, state))
+                if recovered.continues(&applied) || planted::is(Bug::OldStateTaken) =>
+            {
                 if let Some(remote) = source {
                     // It counts as one of the copies from now on.
                     state.flush().await?;

@@ -384,6 +384,9 @@ impl Shared {
     /// How far the oldest of the states that count goes; `None` if there are too few to cut the log.
     pub fn states_through(&self) -> Option<LogPosition> {
         if let Some(remote) = &self.remote {
+            if planted::is(Bug::LogCutBehindTheCopies) {
+                return Some(self.applied.lock().position);
+            }
             let is_too_long = self.log_is_too_long();
             let elsewhere = remote.through(is_too_long);
             // On a node without others, the state here is all that there can be.
@@ -453,6 +456,17 @@ impl Shared {
                 .is_some_and(|remote| remote.wants_disks())
         };
         if is_due || wants_disks() {
+            self.ship_in_background();
+        }
+    }
+
+    /// Makes another copy of the state if that would be better protected.
+    pub fn look_at_copies(self: &Arc<Self>) {
+        if self
+            .remote
+            .as_ref()
+            .is_some_and(|remote| remote.wants_disks())
+        {
             self.ship_in_background();
         }
     }

@@ -7,7 +7,7 @@
 //! A process keeps a promise in memory from the moment it is asked for one, and answers when the disk has it. Whoever
 //! is refused in between is refused in vain if the power fails; nobody was told of the promise then.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_base::disk::{Disk, DiskError, DiskFile, OpenMode};
@@ -28,7 +28,7 @@ use crate::identity_file::CopyError;
 /// The promises of one disk.
 #[derive(Default)]
 pub(crate) struct Fences {
-    volumes: Mutex<HashMap<VolumeId, Gate>>,
+    volumes: Mutex<BTreeMap<VolumeId, Gate>>,
     /// Something of a lower epoch has ended.
     older_ended: Notify,
     /// Held while a promise is written.
@@ -164,7 +164,9 @@ impl Fences {
         self.load(keeper, volume).await?;
         self.refuse_below(volume, epoch)
             .map_err(|promised| keeper.fenced(volume, epoch, promised))?;
-        self.older_ended(volume).await;
+        if !planted::is(Bug::PromiseDoesNotWait) {
+            self.older_ended(volume).await;
+        }
         let _keeping = self.keeping.lock().await;
         let (refused_below, kept) = self.state(volume);
         if refused_below > epoch {

@@ -286,7 +286,10 @@ impl ShardService for ShardDisk {
         capacity_bytes: u64,
     ) -> ShardFuture<'static, ()> {
         Box::pin(async move {
-            let _turn = self.enter(name.volume, epoch).await?;
+            let _turn = match planted::is(Bug::EpochIgnoredInCreate) {
+                true => self.enter_unasked(name.volume, epoch),
+                false => self.enter(name.volume, epoch).await?,
+            };
             ShardDisk::create(&self, name, capacity_bytes).await?;
             Ok(())
         })
@@ -299,7 +302,10 @@ impl ShardService for ShardDisk {
         writes: Vec<ShardWrite>,
     ) -> ShardFuture<'static, ()> {
         Box::pin(async move {
-            let _turn = self.enter(name.volume, epoch).await?;
+            let _turn = match planted::is(Bug::EpochIgnoredInAppend) {
+                true => self.enter_unasked(name.volume, epoch),
+                false => self.enter(name.volume, epoch).await?,
+            };
             let shard = self.open_shard(name).await?;
             let writes = writes
                 .into_iter()
@@ -487,7 +493,10 @@ impl ShardService for ShardDisk {
             let mut swept = SweptShards::default();
             for name in names.into_iter().filter(|name| name.volume == volume) {
                 // One after the other: a fence must not wait for all of them.
-                let _turn = self.enter(volume, epoch).await?;
+                let _turn = match planted::is(Bug::EpochIgnoredInSweep) {
+                    true => self.enter_unasked(volume, epoch),
+                    false => self.enter(volume, epoch).await?,
+                };
                 let is_wanted = || self.is_published_since(name, mark);
                 match self.remove_unless(name, is_wanted).await {
                     Ok(true) => swept.removed += 1,
@@ -516,8 +525,7 @@ fn damaged_pieces(start: u64, bytes: &[u8], checksums: &[u32]) -> Vec<Range<u64>
 }
 
 /// Hidden shards by their names, and whose they are.
-pub(crate) type HiddenShards =
-    std::collections::HashMap<HiddenId, (Epoch, crate::shard_disk::HiddenShard)>;
+pub(crate) type HiddenShards = BTreeMap<HiddenId, (Epoch, crate::shard_disk::HiddenShard)>;
 
 impl ShardDisk {
     fn hidden(&self, id: HiddenId) -> Result<Arc<Shard>, ShardError> {

@@ -423,9 +423,9 @@ impl Drop for Passage<'_> {
 /// The live handles of a disk, so that there is one per name.
 #[derive(Default)]
 pub(crate) struct Live {
-    shards: std::collections::HashMap<ShardName, Weak<Shard>>,
+    shards: std::collections::BTreeMap<ShardName, Weak<Shard>>,
     /// Handles are gone, but a write of theirs may be under way: their files are not recycled.
-    tainted: std::collections::HashSet<ShardName>,
+    tainted: std::collections::BTreeSet<ShardName>,
 }
 
 impl Live {

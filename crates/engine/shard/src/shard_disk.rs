@@ -3,7 +3,7 @@
 //! Owns: names and the order in which they become durable, handles, health.
 //! Must not know: what the shards hold.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,7 +20,9 @@ use cairn_formats::shard::name::{
 };
 use cairn_formats::shard::promise::{promise_path, promise_path_new};
 use parking_lot::Mutex;
+use quick_cache::UnitWeighter;
 use quick_cache::sync::Cache;
+use rustc_hash::FxBuildHasher;
 
 use crate::error::ShardError;
 use crate::fence::{Fences, Keeper, Turn};
@@ -111,10 +113,10 @@ pub struct ShardDisk {
     identity: DiskIdentity,
     shared: Arc<Shared>,
     /// Keeps handles open; those in use elsewhere are also found through `Shared::live`.
-    open: Cache<ShardName, Arc<Shard>>,
+    open: Cache<ShardName, Arc<Shard>, UnitWeighter, FxBuildHasher>,
     free: FreeFiles,
     /// Volumes whose marker is known to be there.
-    volumes: Mutex<HashSet<VolumeId>>,
+    volumes: Mutex<BTreeSet<VolumeId>>,
     /// Held for writing while a name changes to another file, for reading while one is looked up,
     /// so that no handle is made of a file that is on its way to the free ones.
     names: tokio::sync::RwLock<()>,
@@ -252,7 +254,13 @@ impl ShardDisk {
                 health: Health::new(settings.errors_in_a_row_max.max(1)),
                 live: Mutex::default(),
             }),
-            open: Cache::new(settings.open_shards_max.max(1)),
+            open: Cache::with(
+                settings.open_shards_max.max(1),
+                settings.open_shards_max.max(1) as u64,
+                UnitWeighter,
+                FxBuildHasher,
+                Default::default(),
+            ),
             free,
             volumes: Mutex::new(volumes),
             names: tokio::sync::RwLock::default(),
@@ -833,7 +841,7 @@ impl ShardDisk {
         let left: Vec<HiddenShard> = {
             let mut hidden = self.hidden.lock();
             let is_left = |id: &HiddenId, of: Epoch| id.name.volume == volume && of < epoch;
-            let left = hidden.extract_if(|id, (of, _)| is_left(id, *of));
+            let left = hidden.extract_if(.., |id, (of, _)| is_left(id, *of));
             left.map(|(_, (_, hidden))| hidden).collect()
         };
         for hidden in left {

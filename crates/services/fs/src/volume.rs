@@ -210,7 +210,12 @@ pub(crate) struct Shared {
     pub policy: RwLock<Policy>,
     pub inodes: InodeTable,
     /// Inodes as snapshots show them.
-    pub snapshot_inodes: quick_cache::sync::Cache<(Generation, Ino), Arc<Inode>>,
+    pub snapshot_inodes: quick_cache::sync::Cache<
+        (Generation, Ino),
+        Arc<Inode>,
+        quick_cache::UnitWeighter,
+        rustc_hash::FxBuildHasher,
+    >,
     pub snapshots: SnapshotWork,
     pub extent_count: ExtentCount,
     extents_max: usize,
@@ -317,8 +322,12 @@ impl Fs {
             segments,
             policy: RwLock::new(policy),
             inodes: InodeTable::new(inodes_max),
-            snapshot_inodes: quick_cache::sync::Cache::new(
+            snapshot_inodes: quick_cache::sync::Cache::with(
                 SNAPSHOT_INODES_MAX.min(inodes_max.max(16)),
+                SNAPSHOT_INODES_MAX.min(inodes_max.max(16)) as u64,
+                quick_cache::UnitWeighter,
+                rustc_hash::FxBuildHasher,
+                Default::default(),
             ),
             snapshots: SnapshotWork::default(),
             extent_count: ExtentCount::default(),

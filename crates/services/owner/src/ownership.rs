@@ -12,6 +12,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{NodeId, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
@@ -380,6 +381,10 @@ impl ClusterMember {
     /// Closes a volume and lets another node have it.
     async fn give(&self, pool: &Arc<Pool>, id: VolumeId) {
         self.say_farewell(id).await;
+        if planted::is(Bug::GivenUpBeforeItIsClosed) {
+            self.give_up(id).await;
+            self.env.clock.sleep(SETTLED).await;
+        }
         pool.disown(id, Leave::Close).await;
         self.give_up(id).await;
     }

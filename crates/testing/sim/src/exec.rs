@@ -56,6 +56,7 @@ impl Trace {
     }
 
     pub fn note_text(&self, text: &str) {
+        tracing::trace!(text, hash = self.hash());
         let mut words = [0, text.len() as u64];
         for byte in text.bytes() {
             words[0] = words[0].wrapping_mul(131).wrapping_add(u64::from(byte));

@@ -127,7 +127,11 @@ fn fresh_seed() -> u64 {
 fn log_or_be_quiet(is_logged: bool) {
     if is_logged {
         tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
+            .with_max_level(match std::env::var_os("SIM_TRACE") {
+                // Each step and each operation of a disk: to find where two runs of one seed part.
+                Some(_) => tracing::Level::TRACE,
+                None => tracing::Level::DEBUG,
+            })
             .with_writer(std::io::stderr)
             .without_time()
             .init();

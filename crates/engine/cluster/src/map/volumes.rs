@@ -654,7 +654,10 @@ impl ClusterMap {
             Settled::Refused(_) => return Ok(None),
             Settled::Done(reply) => {
                 let entry = reply.read_one(0);
-                let log = log_at(super::found(entry, &log_key, "a volume's log")?)?;
+                let mut log = log_at(super::found(entry, &log_key, "a volume's log")?)?;
+                if planted::is(Bug::LogOfBeforeTheTakeover) {
+                    log.log = before.log.log.clone();
+                }
                 (reply.revision, log)
             }
             // The takeover holds, so that only this process can have changed the log since, and it has not.

@@ -61,6 +61,14 @@ pub(crate) trait LogWriter: Send {
     fn is_resting(&self) -> bool {
         false
     }
+    /// Whether what it keeps could have more copies now.
+    fn may_widen(&mut self) -> bool {
+        false
+    }
+    /// Makes those copies.
+    fn widen(&mut self) -> LogFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Whether it wants a group now, be it an empty one, to go back to where it was kept before.
     fn wants_group(&self) -> bool {
         false

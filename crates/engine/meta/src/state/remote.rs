@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::env::{Clock, Env};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId, crc32c, crc32c_append};
 use cairn_formats::metadata::descriptor::{FileEntry, RemoteCopy, STATE_PART_BYTES, part_count};
 use cairn_formats::shard::name::{ShardKind, ShardName};
@@ -151,7 +152,8 @@ impl RemoteCopies {
         let held = self.newest().map_or_else(Vec::new, |copy| copy.disks);
         let mut there = self.seat.disks.choices();
         there.retain(|(node, disk)| {
-            *node != self.seat.node && !disk.is_avoided() && !without.contains(&disk.id())
+            let is_other = *node != self.seat.node || planted::is(Bug::StateCopiedToOwnNode);
+            is_other && !disk.is_avoided() && !without.contains(&disk.id())
         });
         there.sort_by_key(|(_, disk)| !held.contains(&disk.id()));
         let mut nodes: Vec<NodeId> = Vec::new();

@@ -515,3 +515,43 @@ fn a_disk_that_leaves_is_left_also_when_nothing_is_written() {
         cluster.while_time_passes(work).await;
     });
 }
+
+/// What was sealed while nodes were away is on as few disks as were there then. When they are back it gets its other copies,
+/// though nobody writes any more: both nodes that have it may be lost next.
+#[test]
+fn what_is_sealed_has_all_its_copies_again_though_nobody_writes() {
+    block_on(async {
+        let cluster = Cluster::new(11, 4, 3).await;
+        let work = async {
+            let mut model = Model::new(11);
+            let (store, _) = cluster.take_over(0).await.expect("takes over");
+            assert!(model.submit(&store) && model.wait(&store).await);
+            let lost = [2, 3];
+            lost.iter().for_each(|index| cluster.lose(*index));
+            for _ in 0..5 {
+                assert!(model.submit(&store) && model.wait(&store).await);
+            }
+            for index in lost {
+                cluster.bring_back(index, Crash::LoseUnsynced).await;
+            }
+            let copies = || {
+                let list = cluster.agreed.lock().list.clone();
+                let counts = list.ensembles.iter().map(|part| part.disks.len());
+                counts.min().unwrap_or(0)
+            };
+            let mut looks = 0;
+            while copies() < 3 || store.stats().is_degraded() {
+                looks += 1;
+                assert!(looks < 1000, "{:?}", cluster.agreed.lock().list);
+                let clock = cluster.world.env.clock.clone();
+                clock.sleep(Duration::from_millis(100)).await;
+            }
+            store.abort().await;
+            [0, 1].iter().for_each(|index| cluster.lose(*index));
+            let (store, recovered) = cluster.take_over(2).await.expect("takes over");
+            model.recovered(&store, &recovered);
+            store.abort().await;
+        };
+        cluster.while_time_passes(work).await;
+    });
+}

@@ -39,6 +39,9 @@ const WHOLE_WAIT_MAX: Duration = Duration::from_secs(1800);
 const LOOK: Duration = Duration::from_millis(500);
 /// Clients go on for so long after the last thing that happens.
 const AFTERWARDS: Duration = Duration::from_secs(4);
+/// A takeover is waited for so long, and looked for so often, by what happens to a new owner.
+const NEXT_WAIT_MAX: Duration = Duration::from_secs(20);
+const NEXT_LOOK: Duration = Duration::from_millis(3);
 /// How often requests to etcd that are late are looked at.
 const ETCD_LOOK: Duration = Duration::from_millis(20);
 
@@ -416,6 +419,15 @@ impl Cluster {
                 }
             }
             What::Pause { who, machine, ms } => self.pause(self.index_of(who), machine, ms),
+            What::PauseNext { after_ms, ms } => {
+                let cluster = Arc::clone(self);
+                self.under_way.fetch_add(1, Ordering::Relaxed);
+                let task = async move {
+                    cluster.pause_next(after_ms, ms).await;
+                    cluster.under_way.fetch_sub(1, Ordering::Relaxed);
+                };
+                world_spawn(&self.env, task);
+            }
             What::Cut {
                 who,
                 from,
@@ -558,6 +570,20 @@ impl Cluster {
                 cluster.groups.resume(group);
             }
         });
+    }
+
+    async fn pause_next(self: &Arc<Self>, after_ms: u64, ms: u64) {
+        let count = self.terms.count();
+        let until = self.clock.monotonic() + NEXT_WAIT_MAX;
+        while self.terms.count() == count {
+            if self.clock.monotonic() >= until {
+                return;
+            }
+            self.env.clock.sleep(NEXT_LOOK).await;
+        }
+        let wait = Duration::from_millis(after_ms);
+        self.env.clock.sleep(wait).await;
+        self.pause(self.index_of(Who::Owner), false, ms);
     }
 
     fn cut(self: &Arc<Self>, ways: Vec<(usize, usize)>, ms: u64) {
@@ -714,7 +740,10 @@ impl Cluster {
                 process.member.ask_to_give(VOLUME);
             }
             Ending::CrashOwner => {
-                self.crash(term.node, Crash::LoseUnsynced, true, None);
+                let index = term.node;
+                self.crash(index, Crash::LoseUnsynced, true, None);
+                // What was written while too few disks worked may be on this node alone.
+                self.later(8000, move |cluster| cluster.start(index));
             }
             Ending::CrashAll => {
                 for index in &all {

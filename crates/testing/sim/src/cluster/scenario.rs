@@ -59,6 +59,11 @@ pub enum What {
         machine: bool,
         ms: u64,
     },
+    /// The next node that serves the volume is suspended soon after it begins to.
+    PauseNext {
+        after_ms: u64,
+        ms: u64,
+    },
     /// Nothing gets from a node to another, or both ways.
     Cut {
         who: Who,
@@ -145,6 +150,7 @@ impl What {
             What::Crash { .. } => "crash_process",
             What::Pause { machine: true, .. } => "suspend",
             What::Pause { .. } => "pause",
+            What::PauseNext { .. } => "pause_next",
             What::Cut { both: true, .. } => "cut_both",
             What::Cut { .. } => "cut_one_way",
             What::CutOff {
@@ -168,11 +174,12 @@ impl What {
         }
     }
 
-    pub const NAMES: [&str; 20] = [
+    pub const NAMES: [&str; 21] = [
         "crash_power",
         "crash_process",
         "suspend",
         "pause",
+        "pause_next",
         "cut_both",
         "cut_one_way",
         "cut_off",
@@ -254,7 +261,7 @@ impl ClusterScenario {
 }
 
 fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
-    let log_file_kib = one_of(rng, &[64, 128, 512]);
+    let log_file_kib = one_of(rng, &[512, 1024]);
     Shape {
         trouble: Trouble::Errors,
         disk_count,
@@ -365,6 +372,10 @@ fn draw_what(rng: &mut Rng, kind: u64, node_count: usize) -> What {
                 ms,
             }
         }
+        10 if rng.coin() => What::PauseNext {
+            after_ms: one_of(rng, &[0, 10, 100, 1000]),
+            ms: long_ms,
+        },
         10 => What::Break { who, other: from },
         11 => What::Slow {
             who,

@@ -298,6 +298,10 @@ impl Terms {
         life.clients_done().await;
     }
 
+    pub fn count(&self) -> usize {
+        self.state.lock().terms.len()
+    }
+
     /// The node of the newest.
     pub fn newest_node(&self) -> Option<usize> {
         self.state.lock().terms.last().map(|term| term.node)

@@ -11,6 +11,7 @@
 
 pub(crate) mod list;
 mod recover;
+mod widen;
 mod writer;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, VolumeId};
 use cairn_formats::metadata::log::SET_COUNT_MAX;
 use cairn_formats::shard::name::{FILE_NUMBER_END, ShardName};
@@ -149,7 +151,11 @@ impl Seat {
 
     /// A number for a new file; an error when there is none any more in this epoch.
     pub(crate) fn number(&self, counter: u64) -> Result<u64, MetaError> {
-        let first = self.epoch.0.checked_mul(1 << COUNTER_BITS);
+        let epoch = match planted::is(Bug::LogFileNumberUsedAgain) {
+            true => 1,
+            false => self.epoch.0,
+        };
+        let first = epoch.checked_mul(1 << COUNTER_BITS);
         let is_known = counter < 1 << COUNTER_BITS;
         let number = first.and_then(|first| first.checked_add(counter).filter(|_| is_known));
         let number = number.filter(|number| *number < FILE_NUMBER_END);

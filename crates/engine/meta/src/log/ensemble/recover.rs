@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::env::Env;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition};
 use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, Term, find_records};
 use cairn_shard::{ShardError, ShardErrorKind, ShardService};
@@ -145,7 +146,9 @@ impl Finder<'_> {
             let told = copies.iter().map(|copy| copy.retained_from);
             retained_from = told.fold(retained_from, LogPosition::max);
             let sealed = union(copies);
-            let within = |record: &LogRecord| record.first >= ensemble.from && record.last <= to;
+            let is_cut = !planted::is(Bug::CopyCountsBehindTheSeal);
+            let within =
+                |record: &LogRecord| !is_cut || record.first >= ensemble.from && record.last <= to;
             found.extend(sealed.into_iter().filter(|(_, record)| within(record)));
         }
         let oldest = self.seat.list.ensembles.first().map(|oldest| oldest.from);
@@ -211,7 +214,7 @@ impl Finder<'_> {
             }
         }
         let is_whole = match ensemble.to {
-            None => !copies.is_empty(),
+            None => !copies.is_empty() || planted::is(Bug::TakeoverWithoutAnyMember),
             Some(to) => covers(&copies, ensemble.from, to),
         };
         match is_whole {
@@ -229,7 +232,7 @@ impl Finder<'_> {
             return Err(Absent::Unread("it is not there".to_owned()));
         };
         let reading = async {
-            if is_open {
+            if is_open && !planted::is(Bug::TakeoverDoesNotFence) {
                 let promise = disk.clone().fence(self.seat.volume, self.seat.epoch);
                 promise.await.map_err(absent)?;
             }
@@ -291,6 +294,32 @@ fn absent(error: ShardError) -> Absent {
         (_, ShardErrorKind::NotFound) => Absent::Without(error.to_string()),
         _ => Absent::Unread(error.to_string()),
     }
+}
+
+/// A sealed range as some disk has it whole, with the header of its file; `None` if none can be read now.
+pub(super) async fn read_sealed(
+    env: &Env,
+    seat: &Seat,
+    ensemble: &Ensemble,
+) -> Option<(FileHeader, Vec<LogRecord>)> {
+    let to = ensemble.to?;
+    let finder = Finder { env, seat };
+    for disk in &ensemble.disks {
+        let Ok(copy) = finder.copy(*disk, ensemble, false).await else {
+            continue;
+        };
+        if !covers(std::slice::from_ref(&copy), ensemble.from, to) {
+            continue;
+        }
+        let Copy {
+            header,
+            mut records,
+            ..
+        } = copy;
+        records.retain(|record| record.first >= ensemble.from && record.last <= to);
+        return Some((header, records));
+    }
+    None
 }
 
 /// The records that any of the copies has, by their first position.

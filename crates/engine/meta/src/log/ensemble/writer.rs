@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId};
 use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
@@ -38,9 +39,9 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Between two tries to begin a file.
 const TRY_PAUSE: Duration = Duration::from_millis(50);
 /// An ensemble with fewer disks than wanted looks for more so often.
-const GROW_AFTER: Duration = Duration::from_secs(2);
+pub(super) const GROW_AFTER: Duration = Duration::from_secs(2);
 /// Written at a time of what is carried over.
-const CARRY_BYTES: usize = 4 << 20;
+pub(super) const CARRY_BYTES: usize = 4 << 20;
 
 /// Said once, heard by all clones.
 #[derive(Clone, Default)]
@@ -85,21 +86,23 @@ struct Open {
 
 /// Writes the log.
 pub(crate) struct EnsembleWriter {
-    env: cairn_base::env::Env,
+    pub(super) env: cairn_base::env::Env,
     tasks: Tasks,
-    seat: Seat,
-    list: Arc<AgreedList>,
+    pub(super) seat: Seat,
+    pub(super) list: Arc<AgreedList>,
     stopped: Stopped,
-    capacity_bytes: u64,
-    write_wait: Duration,
+    pub(super) capacity_bytes: u64,
+    pub(super) write_wait: Duration,
     terms: Vec<Term>,
     /// Sealed ensembles that may still be needed, oldest first.
-    sealed: Vec<Ensemble>,
+    pub(super) sealed: Vec<Ensemble>,
     open: Open,
     counter: u64,
     /// Files that were begun since the list was changed last, and what it named before: not all of it will be in it.
     begun: Vec<Ensemble>,
-    retained_from: LogPosition,
+    pub(super) retained_from: LogPosition,
+    /// When it is looked again whether what is sealed could have more copies.
+    pub(super) widen_at: Duration,
     /// Disks that rest, until when.
     resting: BTreeMap<DiskId, Duration>,
     /// When it is looked again whether there are more disks.
@@ -148,6 +151,7 @@ pub(super) async fn begin(
         counter: 0,
         begun: Vec::new(),
         retained_from: history.retained_from,
+        widen_at: Duration::ZERO,
         resting: BTreeMap::new(),
         grow_at: Duration::ZERO,
         syncs: 0,
@@ -173,7 +177,10 @@ impl EnsembleWriter {
                 continue;
             };
             let open = ensembles.last().cloned();
-            self.agree(ensembles.clone()).await?;
+            match planted::is(Bug::ServedBeforeTakeoverIsAgreed) {
+                true => self.agree_later(ensembles.clone()),
+                false => self.agree(ensembles.clone()).await?,
+            }
             self.sealed = ensembles;
             self.sealed.pop();
             if let Some(open) = open {
@@ -224,6 +231,9 @@ impl EnsembleWriter {
             }
             copy.seal(self.open.number, history.retained_from);
             self.open.last = record.last;
+            if planted::is(Bug::TakeoverCopiesNothing) {
+                continue;
+            }
             buffered_bytes += copy.bytes.len();
             buffered.push(copy.bytes.freeze());
         }
@@ -265,13 +275,13 @@ impl EnsembleWriter {
 
     /// As many disks as are wanted, or fewer.
     fn choices(&self) -> Vec<Arc<dyn ShardService>> {
-        let now = self.env.clock.monotonic();
-        let is_resting = |disk: DiskId| self.resting.get(&disk).is_some_and(|until| *until > now);
+        let is_one_enough = planted::is(Bug::LogCopiesOnOneNode);
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut chosen = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
-            let is_fit = !disk.is_avoided() && !is_resting(disk.id());
-            if is_fit && !nodes.contains(&node) && chosen.len() < self.seat.copies.wanted() {
+            let is_fit = !disk.is_avoided() && !self.is_resting_disk(disk.id());
+            let is_other = is_one_enough || !nodes.contains(&node);
+            if is_fit && is_other && chosen.len() < self.seat.copies.wanted() {
                 nodes.push(node);
                 chosen.push(disk);
             }
@@ -279,7 +289,12 @@ impl EnsembleWriter {
         chosen
     }
 
-    fn rest(&mut self, disk: &dyn ShardService, why: &dyn std::fmt::Display) {
+    pub(super) fn is_resting_disk(&self, disk: DiskId) -> bool {
+        let now = self.env.clock.monotonic();
+        self.resting.get(&disk).is_some_and(|until| *until > now)
+    }
+
+    pub(super) fn rest(&mut self, disk: &dyn ShardService, why: &dyn std::fmt::Display) {
         tracing::warn!(volume = %self.seat.volume, disk = disk.label(), "the log goes on without this disk: {why}");
         let until = self.env.clock.monotonic().saturating_add(REST);
         self.resting.insert(disk.id(), until);
@@ -378,6 +393,12 @@ impl EnsembleWriter {
                     ShardError::Fenced { promised, .. } => return Err(self.fenced(promised)),
                     error => self.rest(&**disk, &error),
                 },
+                Done::Late(work) if planted::is(Bug::LateDiskCountsAsWritten) => {
+                    self.tasks.spawn("log-late", async move {
+                        drop(work.await);
+                    });
+                    continue;
+                }
                 Done::Late(work) => {
                     self.rest(&**disk, &"it does not answer");
                     // What it still does is to a file that does not count any more.
@@ -391,7 +412,7 @@ impl EnsembleWriter {
         Ok(is_whole)
     }
 
-    fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
+    pub(super) fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
         MetaError::Fenced {
             volume: self.seat.volume,
             epoch: self.seat.epoch,
@@ -411,19 +432,34 @@ impl EnsembleWriter {
         Ok(())
     }
 
+    /// A planted bug: nobody waits for the transaction.
+    fn agree_later(&self, ensembles: Vec<Ensemble>) {
+        let list = self.list.clone();
+        self.tasks.spawn("agree", async move {
+            let _ = list.change(|list| list.ensembles = ensembles).await;
+        });
+    }
+
     /// Goes on in a new file, with `record` as its first, which is durable when this returns.
     async fn reform(&mut self, record: &mut RecordBuf) -> Result<(), MetaError> {
-        let from = record.head.first;
+        let is_sealed_behind = planted::is(Bug::SealedBehindWhatAllHave);
+        let from = match is_sealed_behind {
+            true => LogPosition(record.head.last.0 + 1),
+            false => record.head.first,
+        };
         let ended = Ensemble {
             number: self.open.number,
             from: self.open.from,
-            to: Some(self.open.last),
+            to: Some(LogPosition(from.0 - 1)),
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
         };
         let before = self.begun.len();
         loop {
             let disks = self.choose().await?;
             if self.create(&disks, from).await? {
+                if is_sealed_behind {
+                    break;
+                }
                 record.seal(self.open.number, self.retained_from);
                 let bytes = Bytes::copy_from_slice(&record.bytes);
                 if self.write(vec![bytes]).await? {
@@ -444,7 +480,13 @@ impl EnsembleWriter {
             to: None,
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
         });
-        self.agree(ensembles).await
+        match planted::is(Bug::AnsweredBeforeSealIsAgreed) {
+            true => {
+                self.agree_later(ensembles);
+                Ok(())
+            }
+            false => self.agree(ensembles).await,
+        }
     }
 
     /// Removes what a try made that failed, which no list ever named, and waits a moment: with too few disks tries would
@@ -566,6 +608,14 @@ impl LogWriter for EnsembleWriter {
     /// A disk of the open file may fail, or another may come, at any time.
     fn is_resting(&self) -> bool {
         true
+    }
+
+    fn may_widen(&mut self) -> bool {
+        EnsembleWriter::may_widen(self)
+    }
+
+    fn widen(&mut self) -> LogFuture<'_, ()> {
+        Box::pin(self.widen_sealed())
     }
 
     fn wants_group(&self) -> bool {

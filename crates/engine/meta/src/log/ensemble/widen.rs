@@ -1,0 +1,171 @@
+//! More copies of what is sealed, when there are disks for them again.
+//!
+//! Owns: which sealed ranges have too few copies, and making others. Must not know: why there were too few.
+//!
+//! A range that was sealed while nodes were away is on as few disks as were there then, and a volume to which nobody
+//! writes may need it for long. So it is copied from a disk that has all of it, and one transaction names the new disks
+//! beside the earlier ones: a disk that the list names has the whole range, here as everywhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::NodeId;
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, RecordBuf};
+use cairn_shard::{ShardError, ShardService, ShardWrite};
+use futures_util::future::{Either, select};
+
+use super::Ensemble;
+use super::recover::read_sealed;
+use super::writer::{CARRY_BYTES, EnsembleWriter, GROW_AFTER};
+use crate::error::MetaError;
+use crate::log::LogRecord;
+
+impl EnsembleWriter {
+    /// Whether a sealed range that is needed could be on more nodes. Looks now and then only.
+    pub(super) fn may_widen(&mut self) -> bool {
+        let now = self.env.clock.monotonic();
+        if now < self.widen_at {
+            return false;
+        }
+        self.widen_at = now.saturating_add(GROW_AFTER);
+        let needed = self.needed();
+        needed.iter().any(|part| !self.more_disks(part).is_empty())
+    }
+
+    fn needed(&self) -> Vec<Ensemble> {
+        let is_needed = |part: &&Ensemble| part.to.is_some_and(|to| to >= self.retained_from);
+        self.sealed.iter().filter(is_needed).cloned().collect()
+    }
+
+    /// Disks that a range is not on, on nodes of which none has it, as many as copies are missing.
+    fn more_disks(&self, part: &Ensemble) -> Vec<Arc<dyn ShardService>> {
+        let there = self.seat.disks.choices();
+        let has_part = |disk: &Arc<dyn ShardService>| part.disks.contains(&disk.id());
+        let holders = there.iter().filter(|(_, disk)| has_part(disk));
+        let mut nodes: Vec<NodeId> = holders.map(|(node, _)| *node).collect();
+        // One that is away for a moment counts: it has what the list says.
+        let missing = self.seat.copies.wanted().saturating_sub(part.disks.len());
+        let mut more = Vec::new();
+        for (node, disk) in there {
+            let is_fit = !disk.is_avoided() && !self.is_resting_disk(disk.id());
+            if is_fit && !has_part(&disk) && !nodes.contains(&node) && more.len() < missing {
+                nodes.push(node);
+                more.push(disk);
+            }
+        }
+        more
+    }
+
+    /// Puts sealed ranges on more disks, and has the list name those. A disk that fails is left to another time.
+    pub(super) async fn widen_sealed(&mut self) -> Result<(), MetaError> {
+        let mut widened: Vec<Ensemble> = Vec::new();
+        for part in self.needed() {
+            let disks = self.more_disks(&part);
+            if disks.is_empty() {
+                continue;
+            }
+            let Some((header, records)) = read_sealed(&self.env, &self.seat, &part).await else {
+                continue;
+            };
+            let mut wider = part.clone();
+            for disk in disks {
+                match self.copy_part(&disk, &part, &header, &records).await {
+                    Ok(()) => wider.disks.push(disk.id()),
+                    Err(ShardError::Fenced { promised, .. }) => return Err(self.fenced(promised)),
+                    Err(error) => self.rest(&*disk, &error),
+                }
+            }
+            if wider != part {
+                widened.push(wider);
+            }
+        }
+        if widened.is_empty() {
+            return Ok(());
+        }
+        let wider = |part: &mut Ensemble| {
+            let found = widened.iter().find(|wider| wider.number == part.number);
+            if let Some(found) = found {
+                part.disks.clone_from(&found.disks);
+            }
+        };
+        self.list
+            .change(|list| list.ensembles.iter_mut().for_each(wider))
+            .await?;
+        self.sealed.iter_mut().for_each(wider);
+        tracing::info!(volume = %self.seat.volume, ranges = widened.len(), "parts of the log have more copies again");
+        Ok(())
+    }
+
+    /// Makes the file of a sealed range on one more disk. What this disk may have of it is no copy: the list would name it.
+    async fn copy_part(
+        &self,
+        disk: &Arc<dyn ShardService>,
+        part: &Ensemble,
+        header: &FileHeader,
+        records: &[LogRecord],
+    ) -> Result<(), ShardError> {
+        let (epoch, name) = (self.seat.epoch, self.seat.name(part.number));
+        let len_bytes = records.iter().map(|record| record.payload.len() as u64);
+        let len_bytes: u64 = len_bytes.map(|len| len + 2 * BLOCK_BYTES as u64).sum();
+        let capacity_bytes = (len_bytes + BLOCK_BYTES as u64)
+            .next_multiple_of(IO_ALIGN_BYTES as u64)
+            .max(self.capacity_bytes);
+        let making = async {
+            match disk.clone().create(epoch, name, capacity_bytes).await {
+                Err(ShardError::Exists { .. }) => {
+                    disk.remove(epoch, name).await?;
+                    disk.clone().create(epoch, name, capacity_bytes).await
+                }
+                made => made,
+            }
+        };
+        self.in_time(disk, making).await?;
+        let mut offset = 0;
+        let mut parts = vec![header.encode().freeze()];
+        let mut parts_bytes = parts[0].len();
+        for record in records {
+            let positions = (record.first, record.last);
+            let mut copy =
+                RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
+            copy.seal(part.number, self.retained_from);
+            if parts_bytes >= CARRY_BYTES {
+                self.append_at(disk, part, offset, std::mem::take(&mut parts))
+                    .await?;
+                offset += std::mem::take(&mut parts_bytes) as u64;
+            }
+            parts_bytes += copy.bytes.len();
+            parts.push(copy.bytes.freeze());
+        }
+        self.append_at(disk, part, offset, parts).await
+    }
+
+    async fn append_at(
+        &self,
+        disk: &Arc<dyn ShardService>,
+        part: &Ensemble,
+        offset: u64,
+        parts: Vec<Bytes>,
+    ) -> Result<(), ShardError> {
+        let (epoch, name) = (self.seat.epoch, self.seat.name(part.number));
+        let writes = vec![ShardWrite { offset, parts }];
+        self.in_time(disk, disk.clone().append(epoch, name, writes))
+            .await
+    }
+
+    /// Groups wait for this: a disk that does not answer must not hold them up for long.
+    async fn in_time<T>(
+        &self,
+        disk: &Arc<dyn ShardService>,
+        work: impl Future<Output = Result<T, ShardError>>,
+    ) -> Result<T, ShardError> {
+        let late = self.env.clock.sleep(self.write_wait);
+        match select(Box::pin(work), late).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(ShardError::Late {
+                disk: disk.label().to_owned(),
+                what: "copying a part of the log".to_owned(),
+            }),
+        }
+    }
+}
