@@ -85,8 +85,9 @@ impl Quoter {
     async fn some_directory(&mut self, fs: &Fs) -> Result<Ino, FsError> {
         let mut at = ROOT;
         while self.rng.below(4) > 0 {
-            let page = fs.names_after(&Credentials::ROOT, at, b"", true, ENTRIES_MAX);
-            let names = page.await?.entries.into_iter();
+            let who = Credentials::ROOT;
+            let page = fs.names_after(&who, at, b"", true, ENTRIES_MAX).await?;
+            let names = page.entries.into_iter();
             let dirs: Vec<Ino> = names
                 .filter(|entry| entry.kind == FileKind::Directory)
                 .map(|entry| entry.ino)

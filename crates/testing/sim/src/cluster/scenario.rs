@@ -284,6 +284,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         forgets_starts: rng.below(4) == 0,
         rebuild_delay_ms: one_of(rng, &[5_000, 30_000, 600_000]),
         takes_snapshots: false,
+        sets_quotas: false,
         space: Space {
             shard_kib: one_of(rng, &[256, 1024]),
             recycled_files_max: one_of(rng, &[0, 4]),
