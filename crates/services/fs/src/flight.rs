@@ -14,10 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
-use cairn_meta::{Batch, Fold, Key};
+use cairn_meta::{Batch, Fold, Key, MetaError, Ticket};
 use cairn_segment::{
     Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream, encode_record,
 };
+use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use crate::budget::NO_SPACE_PATIENCE;
@@ -236,7 +237,7 @@ impl Shared {
         job: &Job,
         placed: &[(&Cut, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
-    ) -> Result<cairn_meta::Ticket, FsError> {
+    ) -> Result<Ticket, FsError> {
         let mut at = 0;
         let ticket = loop {
             if let Some(ticket) = self.land_from(job, placed, segments, &mut at)? {
@@ -258,7 +259,7 @@ impl Shared {
         placed: &[(&Cut, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
         at: &mut u64,
-    ) -> Result<Option<cairn_meta::Ticket>, FsError> {
+    ) -> Result<Option<Ticket>, FsError> {
         let inode = &job.inode;
         let mut loaded = 0;
         let mut needed: Option<Range<u64>> = None;
@@ -291,6 +292,11 @@ impl Shared {
             return Ok(Some(state.ticket));
         }
         let limit = state.flights[index].limit;
+        let before = (
+            state.record.used_bytes,
+            state.record.stored_bytes,
+            state.stable_size_bytes,
+        );
         let mut change = Change::default();
         let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
         let is_last = *at == u64::MAX;
@@ -321,6 +327,19 @@ impl Shared {
         }
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
         let ticket = self.submit_change(&mut state, &change, batch);
+        if ticket == Ticket::REFUSED
+            && let Some(Err(error @ MetaError::BatchTooLarge { .. })) =
+                self.meta.durable(ticket).now_or_never()
+        {
+            // Nothing of it is there: the bytes stay dirty.
+            (
+                state.record.used_bytes,
+                state.record.stored_bytes,
+                state.stable_size_bytes,
+            ) = before;
+            state.extents.forget_all();
+            return Err(FsError::Io(error.to_string()));
+        }
         state.ticket = ticket;
         // Which bytes were in the journal is not known any more.
         state.changed = state.changed.max(state.journaled);
