@@ -456,6 +456,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/master-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The master keys that the server knows, read anew from where they come from; never the keys themselves. */
+        get: operations["master_key_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/master-keys/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Wraps the keys of all encrypted volumes with the first master key. No data is read or written. */
+        post: operations["master_key_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nfs/mounts": {
         parameters: {
             query?: never;
@@ -682,6 +716,23 @@ export interface paths {
         head?: never;
         /** Changes settings of a volume. */
         patch: operations["volume_set"];
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted. */
+        delete: operations["volume_key_erase"];
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/volumes/{name}/move": {
@@ -1027,6 +1078,17 @@ export interface components {
             /** Format: int64 */
             write_errors: number;
         };
+        /**
+         * @description How a volume is encrypted.
+         * @enum {string}
+         */
+        EncryptionState: "none" | "encrypted" | "locked" | "erased";
+        /** @description How a volume is encrypted, and with the help of which master key. */
+        EncryptionView: {
+            /** @description The id of the master key that its key is wrapped with. */
+            master_key?: string | null;
+            state: components["schemas"]["EncryptionState"];
+        };
         /** @description The body of every answer that is not a success. */
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
@@ -1175,6 +1237,19 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description A volume whose key could not be wrapped anew. */
+        KeyFailureView: {
+            volume: string;
+            why: string;
+        };
+        /** @description What became of the keys of volumes. */
+        KeyRotationView: {
+            /** @description Volumes whose keys could not be unwrapped. */
+            failed: components["schemas"]["KeyFailureView"][];
+            keys: components["schemas"]["MasterKeysView"];
+            /** @description Volumes whose keys are wrapped with the current master key now, and were not before. */
+            wrapped: string[];
+        };
         /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
         LimitView: {
             /** Format: int64 */
@@ -1315,6 +1390,29 @@ export interface components {
             volume: string;
             /** @description Writes may be answered before they are stable. */
             write_cache: boolean;
+        };
+        /** @description A master key. */
+        MasterKeyView: {
+            /** @description It wraps keys of new volumes. */
+            current: boolean;
+            /**
+             * @description 16 hexadecimal digits that follow from the key.
+             * @example 1f0c9b6e52d3a874
+             */
+            id: string;
+            /** @description Whether the server has it. If not, its volumes are not served. */
+            present: boolean;
+            /** @description Volumes whose keys are wrapped with it: it must not be thrown away before there are none. */
+            volumes: string[];
+        };
+        /** @description The master keys that a server knows. Nothing here tells anything of a key but its id. */
+        MasterKeysView: {
+            /** @description The first wraps keys of new volumes. Those that are needed and missing are last. */
+            keys: components["schemas"]["MasterKeyView"][];
+            /** @description Why they could not be read from there just now. */
+            problem?: string | null;
+            /** @description Where they come from: `file PATH`, `command LINE`; `null` if the server was given none. */
+            source?: string | null;
         };
         /** @description The memory limit and its parts. */
         MemoryView: {
@@ -1794,6 +1892,8 @@ export interface components {
         };
         /** @description A volume to make; what is left out has its default. */
         VolumeCreate: components["schemas"]["VolumeChange"] & {
+            /** @description Encrypt its bytes, which can never be changed. */
+            encrypt?: boolean;
             /** @example projects */
             name: string;
         };
@@ -1818,6 +1918,8 @@ export interface components {
             created_seconds: number;
             /** Format: int32 */
             disk_failures_tolerated: number;
+            /** @description Whether its bytes are encrypted. */
+            encryption?: components["schemas"]["EncryptionView"];
             exported: boolean;
             /** Format: int64 */
             free_bytes: number;
@@ -4669,6 +4771,109 @@ export interface operations {
             };
         };
     };
+    master_key_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MasterKeysView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    master_key_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyRotationView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     mount_list: {
         parameters: {
             query?: never;
@@ -5835,6 +6040,71 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_key_erase: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -20,6 +20,7 @@ use cairn_segment::DiskStatus;
 use crate::classes;
 use crate::cluster_view;
 use crate::convert;
+use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
 use cairn_pool::health::{Judgement, Observed, judge};
@@ -195,11 +196,15 @@ impl Control for Controller {
         Box::pin(async move {
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
+            if create.encrypt {
+                // The newest, which is what a file or a command has by now.
+                self.inner.keys.look().await;
+            }
             let class = create.settings.class.as_ref();
             let class = class.and_then(|class| class.name().cloned());
             self.inner
                 .pool
-                .volume_create(&create.name, settings, Vec::new(), class)
+                .volume_create(&create.name, settings, Vec::new(), class, create.encrypt)
                 .await
                 .map_err(refusal)?;
             self.volume_now(&create.name).await
@@ -272,6 +277,10 @@ impl Control for Controller {
     }
 
     fn snapshots(&self) -> Option<&dyn cairn_admin::snapshots::SnapshotControl> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn cairn_admin::keys::KeyControl> {
         Some(self)
     }
 
@@ -569,6 +578,7 @@ impl Controller {
             snapshots: 0,
             snapshot_bytes: 0,
             exported: !volume.exports.is_empty(),
+            encryption: encryption_view(volume, &inner.keys.known()),
         };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
@@ -597,7 +607,13 @@ impl Controller {
                     view.serving = true;
                     view.owner = Some(name);
                 }
-                Some(Err(why)) => view.problem = Some(why),
+                Some(Err(why)) => {
+                    view.problem = Some(match inner.pool.key_trouble(volume) {
+                        None => why,
+                        // One of several nodes that could serve it, and this may be what is in the way on all.
+                        Some(trouble) => format!("{why}; on this node {trouble}"),
+                    });
+                }
                 None => view.problem = Some("it is being opened or deleted".to_owned()),
             },
         }

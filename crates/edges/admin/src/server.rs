@@ -234,6 +234,9 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(s3_routes::bucket_delete))
         .routes(routes!(s3_routes::key_list, s3_routes::key_create))
         .routes(routes!(s3_routes::key_revoke))
+        .routes(routes!(key_routes::master_key_list))
+        .routes(routes!(key_routes::master_key_rotate))
+        .routes(routes!(key_routes::volume_key_erase))
         .routes(routes!(
             snapshot_routes::snapshot_list,
             snapshot_routes::snapshot_create
@@ -859,6 +862,8 @@ async fn openapi(State(shared): Api) -> Response {
 
 #[path = "class_routes.rs"]
 mod class_routes;
+#[path = "key_routes.rs"]
+mod key_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
 #[path = "s3_routes.rs"]

@@ -50,6 +50,7 @@ fn view(name: &VolumeName) -> VolumeView {
         snapshots: 0,
         snapshot_bytes: 0,
         exported: true,
+        encryption: Default::default(),
     }
 }
 
@@ -514,6 +515,7 @@ fn the_client_speaks_to_the_server() {
     assert_eq!(client.volume(&main).unwrap().name, main);
     let create = VolumeCreate {
         name: main.clone(),
+        encrypt: false,
         settings: VolumeChange::default(),
     };
     match client.volume_create(&create) {

@@ -82,6 +82,9 @@ pub struct Shape {
     pub rebuild_delay_ms: u64,
     #[serde(default)]
     pub takes_snapshots: bool,
+    /// The volume is encrypted.
+    #[serde(default)]
+    pub is_encrypted: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -309,6 +312,7 @@ impl Scenario {
         let mut delays = Rng::new(seed ^ 0x41d8_70b3);
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
+        shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         Self { seed, shape, lives }
     }
 
@@ -383,6 +387,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         forgets_starts: false,
         rebuild_delay_ms: 0,
         takes_snapshots: false,
+        is_encrypted: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };
