@@ -13,6 +13,7 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View, VolumeId,
 };
 
+use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
 use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
@@ -23,7 +24,7 @@ use crate::metadata::{
     state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
-use crate::pool_file::{DeletedVolume, PoolDisk, decode_pool, encode_pool};
+use crate::pool_file::{DeletedVolume, PoolDisk, PoolVolume, decode_pool, encode_pool};
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
@@ -111,6 +112,7 @@ fn pointer(codec: Codec, len_bytes: u32, file_len_bytes: u32, checksums: &[u32])
         codec,
         file_len_bytes,
         checksums: checksums.to_vec(),
+        encryption: None,
     }
 }
 
@@ -122,15 +124,34 @@ fn pointers() -> [RecordPointer; 3] {
     ]
 }
 
+/// The first two as they are of an encrypted volume.
+fn encrypted_pointers() -> [RecordPointer; 2] {
+    let [raw, lz4, _] = pointers();
+    [raw, lz4].map(|pointer| RecordPointer {
+        encryption: Some(Box::new(encryption(pointer.checksums.len()))),
+        ..pointer
+    })
+}
+
+fn encryption(tag_count: usize) -> Encryption {
+    Encryption {
+        salt: [0x5a; 16],
+        tags: (0..tag_count).map(|at| [0xa0 + at as u8; 16]).collect(),
+    }
+}
+
 #[test]
 fn pointers_are_golden() {
     let mut lines = Lines::default();
-    for pointer in pointers() {
+    let all = || pointers().into_iter().chain(encrypted_pointers());
+    for pointer in all() {
         let mut bytes = Vec::new();
         encode_pointer(&pointer, &mut bytes);
-        lines.add(&format!("{:?}", pointer.codec).to_lowercase(), bytes);
+        let encrypted = pointer.encryption.map_or("", |_| "-encrypted");
+        let name = format!("{:?}{encrypted}", pointer.codec).to_lowercase();
+        lines.add(&name, bytes);
     }
-    for (bytes, pointer) in lines.check("pointers.hex").iter().zip(pointers()) {
+    for (bytes, pointer) in lines.check("pointers.hex").iter().zip(all()) {
         assert_eq!(decode_pointer(bytes), Ok((pointer, &[][..])));
     }
 }
@@ -402,10 +423,18 @@ fn the_log_is_golden() {
         ino: Ino(2),
         offset: 100,
         data: Bytes::from_static(b"written"),
+        encryption: None,
         size_bytes: 107,
         mtime: TIME,
         ctime: TIME,
         mode: 0o644,
+    });
+    group.journal.push(JournalEntry {
+        offset: 107,
+        data: Bytes::from_static(b"*******"),
+        encryption: Some(Box::new(encryption(1))),
+        size_bytes: 114,
+        ..group.journal[0].clone()
     });
     group.folds.push(Fold {
         ino: Ino(2),
@@ -613,6 +642,20 @@ fn a_pool_file_is_golden() {
     let mut state = example_pool(2);
     state.disks[0].draining = true;
     state.disks[1].seen = 2;
+    let mut volume = PoolVolume {
+        id: VolumeId(2),
+        name: "safe".parse().expect("it is a name"),
+        encryption: Some(VolumeEncryption::Key(WrappedKey {
+            master_key: MasterKeyId([0x12; 8]),
+            wrapped: [0x34; WRAPPED_LEN_BYTES],
+        })),
+        ..state.volumes[0].clone()
+    };
+    state.volumes.push(volume.clone());
+    (volume.id, volume.name) = (VolumeId(3), "erased".parse().expect("it is a name"));
+    volume.encryption = Some(VolumeEncryption::Erased(TIME));
+    state.volumes.push(volume);
+    state.volume_next = VolumeId(4);
     state.left.push(PoolDisk::new(DiskId(9), "/data/9", TIME));
     state.deleted.push(DeletedVolume {
         id: VolumeId(0),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod copies;
+pub mod encryption;
 mod error;
 mod fields;
 pub mod file_handle;

@@ -2,6 +2,8 @@
 
 use cairn_base::SegmentId;
 
+use crate::encryption::{Encryption, Salt, Tag};
+
 /// Most bytes of a file in one record, before compression.
 pub const RECORD_LEN_BYTES_MAX: u32 = 1 << 20;
 /// A raw record has one CRC32C per so many bytes, so that a small read fetches and checks little.
@@ -38,7 +40,8 @@ pub struct Location {
     pub len_bytes: u32,
 }
 
-/// Names a record: its place, its form and its checksums, which are kept here, apart from it (Rule 2).
+/// Names a record: its place, its form, its checksums and, if it is encrypted, its tags, which are kept here, apart from it
+/// (Rule 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordPointer {
     pub location: Location,
@@ -47,10 +50,14 @@ pub struct RecordPointer {
     pub file_len_bytes: u32,
     /// CRC32C of the stored bytes: one per [`CHECKSUM_GRANULE_BYTES`] if `Raw`, else one of them all.
     pub checksums: Vec<u32>,
+    /// Of an encrypted record: a tag of what each checksum is of.
+    pub encryption: Option<Box<Encryption>>,
 }
 
 /// Version of the byte encoding of a pointer, in its first byte's high half.
 const POINTER_VERSION: u8 = 1;
+/// In the first byte's low half, beside the codec: the record is encrypted.
+const ENCRYPTED: u8 = 0x08;
 /// Most units of data in a row; bounds the offsets that a pointer can hold.
 const DATA_UNITS_MAX: u64 = 16;
 /// Longest LEB128 encoding of a u64.
@@ -88,7 +95,11 @@ impl RecordPointer {
             && end_bytes <= unit_len_bytes * DATA_UNITS_MAX
             && self.file_len_bytes <= RECORD_LEN_BYTES_MAX
             && form_fits
-            && self.checksums.len() == checksum_count(self.codec, len_bytes);
+            && self.checksums.len() == checksum_count(self.codec, len_bytes)
+            && self
+                .encryption
+                .as_ref()
+                .is_none_or(|encryption| encryption.tags.len() == self.checksums.len());
         if fits {
             Ok(())
         } else {
@@ -125,7 +136,8 @@ pub enum PointerError {
 /// Appends the bytes of `pointer` to `out`. Layout: `docs/reference/formats/segment.md`, "Record pointer".
 pub fn encode_pointer(pointer: &RecordPointer, out: &mut Vec<u8>) {
     let location = &pointer.location;
-    out.push(POINTER_VERSION << 4 | pointer.codec as u8);
+    let encrypted = pointer.encryption.as_ref().map_or(0, |_| ENCRYPTED);
+    out.push(POINTER_VERSION << 4 | encrypted | pointer.codec as u8);
     put_varint(location.segment.0, out);
     put_varint(u64::from(location.stripe_block), out);
     put_varint(u64::from(location.unit_blocks), out);
@@ -137,6 +149,10 @@ pub fn encode_pointer(pointer: &RecordPointer, out: &mut Vec<u8>) {
     for checksum in &pointer.checksums {
         out.extend_from_slice(&checksum.to_le_bytes());
     }
+    if let Some(encryption) = &pointer.encryption {
+        out.extend_from_slice(&encryption.salt);
+        out.extend_from_slice(encryption.tags.as_flattened());
+    }
 }
 
 /// Takes one record pointer; returns it and the rest of `input`. Never allocates more than a record
@@ -147,7 +163,7 @@ pub fn decode_pointer(input: &[u8]) -> Result<(RecordPointer, &[u8]), PointerErr
     if version != POINTER_VERSION {
         return Err(PointerError::Version { version });
     }
-    let codec = match head & 0x0f {
+    let codec = match head & 0x0f & !ENCRYPTED {
         0 => Codec::Raw,
         1 => Codec::Lz4,
         2 => Codec::Zstd,
@@ -176,6 +192,13 @@ pub fn decode_pointer(input: &[u8]) -> Result<(RecordPointer, &[u8]), PointerErr
         .iter()
         .map(|chunk| u32::from_le_bytes(*chunk))
         .collect();
+    let (encryption, rest) = match head & ENCRYPTED {
+        0 => (None, rest),
+        _ => {
+            let (encryption, rest) = take_encryption(rest, count)?;
+            (Some(Box::new(encryption)), rest)
+        }
+    };
     let pointer = RecordPointer {
         location: Location {
             segment: SegmentId(segment),
@@ -187,9 +210,24 @@ pub fn decode_pointer(input: &[u8]) -> Result<(RecordPointer, &[u8]), PointerErr
         codec,
         file_len_bytes,
         checksums,
+        encryption,
     };
     pointer.check()?;
     Ok((pointer, rest))
+}
+
+fn take_encryption(input: &[u8], count: usize) -> Result<(Encryption, &[u8]), PointerError> {
+    let (salt, rest) = input
+        .split_first_chunk::<{ size_of::<Salt>() }>()
+        .ok_or(PointerError::Truncated)?;
+    let (tags, rest) = rest
+        .split_at_checked(count * size_of::<Tag>())
+        .ok_or(PointerError::Truncated)?;
+    let encryption = Encryption {
+        salt: *salt,
+        tags: tags.as_chunks().0.to_vec(),
+    };
+    Ok((encryption, rest))
 }
 
 /// LEB128, least significant seven bits first.
@@ -247,6 +285,18 @@ mod tests {
             codec,
             file_len_bytes,
             checksums: (0..checksum_count(codec, len_bytes) as u32).collect(),
+            encryption: None,
+        }
+    }
+
+    fn encrypted(pointer: RecordPointer) -> RecordPointer {
+        let tags = (0..pointer.checksums.len()).map(|at| [at as u8; 16]);
+        RecordPointer {
+            encryption: Some(Box::new(Encryption {
+                salt: [0xee; 16],
+                tags: tags.collect(),
+            })),
+            ..pointer
         }
     }
 
@@ -262,6 +312,12 @@ mod tests {
             ("largest", pointer(Codec::Raw, 1 << 20, 1 << 20)),
             ("lz4", pointer(Codec::Lz4, 500, 4096)),
             ("zstd", pointer(Codec::Zstd, 1, 1 << 20)),
+            ("empty, encrypted", encrypted(pointer(Codec::Raw, 0, 0))),
+            (
+                "largest, encrypted",
+                encrypted(pointer(Codec::Raw, 1 << 20, 1 << 20)),
+            ),
+            ("lz4, encrypted", encrypted(pointer(Codec::Lz4, 500, 4096))),
         ];
         for (name, want) in cases {
             let mut bytes = Vec::new();
@@ -284,6 +340,18 @@ mod tests {
     }
 
     #[test]
+    fn an_encrypted_record_has_a_tag_for_each_checksum() {
+        let good = encrypted(pointer(Codec::Raw, 70_000, 70_000));
+        assert_eq!(good.check(), Ok(()));
+        for count in [0, 2, 4] {
+            let mut bad = good.clone();
+            let encryption = bad.encryption.as_mut().expect("it is encrypted");
+            encryption.tags.resize(count, [0; 16]);
+            assert_eq!(bad.check(), Err(PointerError::Impossible), "{count}");
+        }
+    }
+
+    #[test]
     fn bytes_that_no_append_made_are_refused() {
         let cases: &[(&str, &[u8], PointerError)] = &[
             (
@@ -294,6 +362,11 @@ mod tests {
             (
                 "other codec",
                 &[0x13, 1, 0, 1, 0, 0],
+                PointerError::Codec { codec: 3 },
+            ),
+            (
+                "other codec, encrypted",
+                &[0x1b, 1, 0, 1, 0, 0],
                 PointerError::Codec { codec: 3 },
             ),
             ("no unit", &[0x10, 1, 0, 0, 0, 0], PointerError::Impossible),
@@ -342,8 +415,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_to_what_encodes_back(bytes in proptest::collection::vec(any::<u8>(), 0..64), head in 0x10_u8..0x13) {
-            let mut input = vec![head];
+        fn any_bytes_decode_to_what_encodes_back(bytes in proptest::collection::vec(any::<u8>(), 0..64), codec in 0_u8..3, is_encrypted in any::<bool>()) {
+            let encrypted = if is_encrypted { ENCRYPTED } else { 0 };
+            let mut input = vec![POINTER_VERSION << 4 | encrypted | codec];
             input.extend(bytes);
             if let Ok((pointer, rest)) = decode_pointer(&input) {
                 let mut again = Vec::new();

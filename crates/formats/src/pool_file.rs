@@ -10,6 +10,7 @@ use cairn_base::{DiskId, DomainPath, NodeId, PoolId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
+use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, VolumeName,
     VolumeSettings, built_in,
@@ -120,6 +121,9 @@ pub struct PoolVolume {
     /// The class whose rates it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ClassName>,
+    /// `None`: it is not encrypted. That is for ever as it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<VolumeEncryption>,
 }
 
 impl PoolVolume {

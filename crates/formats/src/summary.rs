@@ -125,6 +125,7 @@ mod tests {
             codec: Codec::Raw,
             file_len_bytes: 100,
             checksums: vec![7],
+            encryption: None,
         };
         let good = encode_summary_place(std::slice::from_ref(&pointer));
         assert_eq!(

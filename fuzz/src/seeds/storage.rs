@@ -7,6 +7,9 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
 use cairn_config::{ClassSpec, ExportRule, VolumeSettings};
+use cairn_formats::encryption::{
+    Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
+};
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
@@ -196,6 +199,23 @@ fn segment(corpus: &Corpus) {
         encode_pointer(&pointer, &mut seed);
         seed.extend_from_slice(&stored);
         write(corpus, "segment_record", &format!("pointer-{name}"), &seed);
+
+        let pointer = RecordPointer {
+            encryption: Some(Box::new(Encryption {
+                salt: [7; 16],
+                tags: vec![[9; 16]; pointer.checksums.len()],
+            })),
+            ..pointer
+        };
+        let mut seed = Vec::new();
+        encode_pointer(&pointer, &mut seed);
+        seed.extend_from_slice(&stored);
+        write(
+            corpus,
+            "segment_record",
+            &format!("pointer-encrypted-{name}"),
+            &seed,
+        );
 
         let mut seed = vec![pointer.codec as u8];
         seed.extend_from_slice(&pointer.file_len_bytes.to_le_bytes());
@@ -427,10 +447,18 @@ fn group() -> Group {
         ino: Ino(1),
         offset: 100,
         data: Bytes::from_static(b"data"),
+        encryption: None,
         size_bytes: 104,
         mtime: CREATED,
         ctime: CREATED,
         mode: 0o644,
+    });
+    group.journal.push(JournalEntry {
+        encryption: Some(Box::new(Encryption {
+            salt: [1; 16],
+            tags: vec![[2; 16]],
+        })),
+        ..group.journal[0].clone()
     });
     group.folds.push(Fold {
         ino: Ino(1),
@@ -498,6 +526,10 @@ fn pool(corpus: &Corpus) {
             created: CREATED,
             exports: ExportRule::this_machine(),
             class: Some("gold".parse().expect("it is a name")),
+            encryption: Some(VolumeEncryption::Key(WrappedKey {
+                master_key: MasterKeyId([0x12; 8]),
+                wrapped: [0x34; WRAPPED_LEN_BYTES],
+            })),
         }],
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
@@ -519,6 +551,7 @@ fn pool(corpus: &Corpus) {
                 created: CREATED,
                 exports: Vec::new(),
                 class: None,
+                encryption: Some(VolumeEncryption::Erased(CREATED)),
             })
             .collect(),
         deleted: Vec::new(),

@@ -79,6 +79,13 @@ fn config(corpus: &Corpus) {
         ("word-size", "12.5GiB".to_owned()),
         ("word-protection", "+2n".to_owned()),
         ("word-class", "premium".to_owned()),
+        (
+            "master-keys",
+            format!(
+                "# the newest\nAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n{}\n",
+                "0f".repeat(31) + "1e"
+            ),
+        ),
     ];
     for (name, text) in seeds {
         write(corpus, "config_file", name, text.as_bytes());

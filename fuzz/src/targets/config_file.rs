@@ -9,6 +9,7 @@ use cairn_config::{
     AccessPattern, ClassChoice, ClientNet, Compression, DATA_FOLDERS_MAX, MEMORY_LIMIT_BYTES_MIN,
     Protection, SizeLimit, Squash, THREADS_MAX, VolumeName, parse_file,
 };
+use cairn_keys::{KEYS_MAX, MasterKey};
 
 const CPU_COUNT: usize = 2;
 
@@ -27,6 +28,14 @@ pub fn run(input: &[u8]) {
     word::<Squash>(text);
     word::<VolumeName>(text);
     let _ = parse_size(text);
+    keys(text);
+}
+
+/// A file of master keys: what is read has keys, and not too many.
+fn keys(text: &str) {
+    if let Ok(keys) = MasterKey::parse_all(text) {
+        assert!((1..=KEYS_MAX).contains(&keys.len()));
+    }
 }
 
 fn file(content: &str) {

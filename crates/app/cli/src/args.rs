@@ -15,6 +15,7 @@ use crate::bench_args::BenchCommand;
 use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
+use crate::key::KeyCommand;
 use crate::plan_args::PlanArgs;
 use crate::quota::QuotaCommand;
 use crate::s3_args::{BucketCommand, S3Command};
@@ -60,6 +61,9 @@ pub enum Command {
     /// Classes of service: which rates volumes get
     #[command(subcommand)]
     Class(ClassCommand),
+    /// Master keys of encrypted volumes
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Exports: who may mount which volume
     #[command(subcommand)]
     Export(ExportCommand),
@@ -387,6 +391,11 @@ pub enum VolumeCommand {
     Delete(VolumeDeleteArgs),
     /// Have another node of the cluster own a volume; clients wait for a moment
     Move(VolumeMoveArgs),
+    /// Erase the key of an encrypted volume, so that nobody can read it any more: `cairn volume erase-key old --yes`
+    ///
+    /// It cannot be undone. Copies of the wrapped key may be left in freed blocks of the disks, on disks that are away and in
+    /// backups of etcd; whoever must be sure destroys the master key too, after `cairn key rotate` to another one.
+    EraseKey(VolumeEraseKeyArgs),
     /// The address that follows a volume's owner, for clients to mount
     #[command(subcommand)]
     Address(VolumeAddressCommand),
@@ -474,6 +483,10 @@ pub struct VolumeCreateArgs {
     /// The name of the volume, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
     /// or '-', starting with a letter or a digit
     pub name: VolumeName,
+    /// Encrypt what files hold, with AES-256-GCM; the server needs a master key (`cairn key generate`). It can never be
+    /// changed
+    #[arg(long)]
+    pub encrypt: bool,
     #[command(flatten)]
     pub flags: VolumeFlags,
     #[command(flatten)]
@@ -497,6 +510,17 @@ pub struct VolumeDeleteArgs {
     /// Delete it although it is exported
     #[arg(long)]
     pub force: bool,
+    /// Do not ask for the name again
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeEraseKeyArgs {
+    /// The name of the volume
+    pub name: VolumeName,
     /// Do not ask for the name again
     #[arg(long, short)]
     pub yes: bool,

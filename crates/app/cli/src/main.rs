@@ -19,6 +19,7 @@ mod exit;
 mod export;
 mod freeze;
 mod host_plan;
+mod key;
 mod plan;
 mod plan_args;
 mod print;
@@ -124,6 +125,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),
         Command::Volume(VolumeCommand::Set(args)) => volume::set(&args),
         Command::Volume(VolumeCommand::Delete(args)) => volume::delete(&args),
+        Command::Volume(VolumeCommand::EraseKey(args)) => key::erase(&args),
+        Command::Key(command) => key::key(&command),
         Command::Class(command) => class::class(&command),
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),

@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use cairn_admin::api::{VolumeChange, VolumeCreate, VolumeView};
+use cairn_admin::keys::EncryptionState;
 use cairn_base::units::format_size;
 
 use crate::access;
@@ -28,6 +29,7 @@ pub fn show(args: &VolumeShowArgs) -> Result<(), Failure> {
 pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
     let create = VolumeCreate {
         name: args.name.clone(),
+        encrypt: args.encrypt,
         settings: args.flags.change(),
     };
     let volume = access::client(&args.view.server)?.volume_create(&create)?;
@@ -54,7 +56,7 @@ pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     if !args.yes {
         let volume = client.volume(&args.name)?;
-        ask_for_name(&volume)?;
+        ask_for_name(&volume, "This deletes")?;
     }
     client.volume_delete(&args.name, args.force)?;
     if args.view.json {
@@ -63,16 +65,17 @@ pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
     print::text(&format!("volume {} deleted", args.name))
 }
 
-fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
+/// `what` is done to the volume if its name is typed.
+pub fn ask_for_name(volume: &VolumeView, what: &str) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Failure::usage(
-            "deleting a volume asks for its name, but there is no terminal",
+            "this asks for the name of the volume, but there is no terminal",
         )
-        .hint("add --yes to delete without being asked"));
+        .hint("add --yes to do it without being asked"));
     }
     eprint!(
-        "This deletes {} with {} in {} inodes for good.\nType its name to continue: ",
+        "{what} {} with {} in {} inodes for good.\nType its name to continue: ",
         volume.name,
         format_size(volume.used_bytes),
         volume.inodes
@@ -88,7 +91,7 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::refused(
-            "that is not the name of the volume; nothing was deleted",
+            "that is not the name of the volume; nothing was done",
         ))
     }
 }
@@ -99,6 +102,22 @@ fn survives(volume: &VolumeView) -> String {
         None => format!("{disks} lost disks"),
         Some(1) => format!("{disks} lost disks, or 1 lost node"),
         Some(nodes) => format!("{disks} lost disks, or {nodes} lost nodes"),
+    }
+}
+
+fn encryption(volume: &VolumeView) -> String {
+    let master_key = volume.encryption.master_key.as_deref().unwrap_or_default();
+    match volume.encryption.state {
+        EncryptionState::None => "none".to_owned(),
+        EncryptionState::Encrypted => {
+            format!("AES-256-GCM; its key is wrapped with master key {master_key}")
+        }
+        EncryptionState::Locked => {
+            format!(
+                "AES-256-GCM; its key is wrapped with master key {master_key}, which is MISSING"
+            )
+        }
+        EncryptionState::Erased => "its key was ERASED: nobody can read it any more".to_owned(),
     }
 }
 
@@ -113,6 +132,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
+        format!("encryption       {}", encryption(volume)),
         format!("class            {}", volume.class),
         format!(
             "used             {} in {} inodes",

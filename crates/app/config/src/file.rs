@@ -75,6 +75,14 @@ const KEYS: &[(&str, Setter)] = &[
     ("log_format", |settings, value, _| {
         word(&mut settings.log_format, value)
     }),
+    ("master_key_command", |settings, value, _| {
+        settings.master_key_command = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("master_key_file", |settings, value, folder| {
+        settings.master_key_file = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("memory_limit", |settings, value, _| {
         word(&mut settings.memory_limit, value)?;
         settings.memory_limit.map_or(Ok(()), check_memory_limit)
@@ -276,6 +284,8 @@ mod tests {
             address_hook = "address-hook"
             ready_file = "ready.json"
             token_file = "/etc/token"
+            master_key_file = "master.key"
+            master_key_command = "pass cairn"
             memory_limit = "4GiB"
             threads = 8
             log_format = "json"
@@ -308,6 +318,8 @@ mod tests {
             address_hook: Some("/etc/cairn/address-hook".into()),
             ready_file: Some("/etc/cairn/ready.json".into()),
             token_file: Some("/etc/token".into()),
+            master_key_file: Some("/etc/cairn/master.key".into()),
+            master_key_command: Some("pass cairn".to_owned()),
             memory_limit: Some(Size(4 << 30)),
             threads: Some(8),
             log_format: Some(LogFormat::Json),

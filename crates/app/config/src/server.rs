@@ -142,6 +142,13 @@ pub struct Settings {
     /// data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// A file with the master key of encrypted volumes: 32 bytes, hexadecimal or in base64, for nobody else to read; the first
+    /// line has the one in use, others those before it (`cairn key generate` makes one)
+    #[arg(long, value_name = "PATH", conflicts_with = "master_key_command")]
+    pub master_key_file: Option<PathBuf>,
+    /// A command that prints what such a file has, within 30 seconds; run by /bin/sh
+    #[arg(long, value_name = "COMMAND")]
+    pub master_key_command: Option<String>,
     /// Memory that the process may use, at least 256MiB [default: 2GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<Size>,
@@ -247,7 +254,17 @@ pub(crate) fn check_write_deadline(millis: u64) -> Result<(), String> {
 impl Settings {
     /// These settings, with `below` for what they do not say. Flags go above the file.
     pub fn or(self, below: Self) -> Self {
+        // One takes the place of the other.
+        let has_keys = self.master_key_file.is_some() || self.master_key_command.is_some();
         Self {
+            master_key_file: match has_keys {
+                true => self.master_key_file,
+                false => below.master_key_file,
+            },
+            master_key_command: match has_keys {
+                true => self.master_key_command,
+                false => below.master_key_command,
+            },
             data: if self.data.is_empty() {
                 below.data
             } else {
@@ -316,6 +333,11 @@ impl Settings {
             address_hook: self.address_hook,
             ready_file: self.ready_file,
             token_file: self.token_file,
+            master_keys: match (self.master_key_file, self.master_key_command) {
+                (Some(path), _) => Some(KeySource::File(path)),
+                (None, Some(line)) => Some(KeySource::Command(line)),
+                (None, None) => None,
+            },
             memory_limit_bytes: self
                 .memory_limit
                 .map_or(MEMORY_LIMIT_BYTES_DEFAULT, |size| size.0),
@@ -385,6 +407,12 @@ impl Settings {
         if self.s3_certificate.is_some() != self.s3_key.is_some() {
             refuse("s3_certificate and s3_key belong together: give both, or neither".to_owned());
         }
+        if self.master_key_file.is_some() && self.master_key_command.is_some() {
+            refuse(
+                "master_key_file and master_key_command are given: choose one, which has all keys"
+                    .to_owned(),
+            );
+        }
         for domain in &self.s3_domain {
             if let Err(why) = check_domain(domain) {
                 refuse(format!("s3_domain: {why}"));
@@ -409,6 +437,23 @@ impl Settings {
                 "write_deadline: {write_deadline} ms is not less than hang_after, {hang_after} s, after which the disk \
                  is given up"
             ));
+        }
+    }
+}
+
+/// Where the master keys of encrypted volumes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    File(PathBuf),
+    /// A line for /bin/sh, which prints them.
+    Command(String),
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Command(line) => write!(f, "command {line}"),
         }
     }
 }
@@ -438,6 +483,8 @@ pub struct Config {
     pub address_hook: Option<PathBuf>,
     pub ready_file: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
+    /// `None`: no volume can be encrypted.
+    pub master_keys: Option<KeySource>,
     pub memory_limit_bytes: u64,
     pub threads: usize,
     pub log_format: LogFormat,
@@ -503,6 +550,28 @@ mod tests {
         assert_eq!(without.resolve(1).unwrap().rpcbind, None);
         assert_eq!(config.threads, 3);
         assert_eq!(config.memory_limit_bytes, 2 << 30);
+    }
+
+    #[test]
+    fn keys_come_from_one_place() {
+        let settings = |file: Option<&str>, command: Option<&str>| Settings {
+            data: vec!["/a".into()],
+            master_key_file: file.map(PathBuf::from),
+            master_key_command: command.map(str::to_owned),
+            ..Settings::default()
+        };
+        let source = |settings: Settings| settings.resolve(1).map(|config| config.master_keys);
+        assert_eq!(source(settings(None, None)), Ok(None));
+        let file = Some(KeySource::File("/key".into()));
+        assert_eq!(source(settings(Some("/key"), None)), Ok(file.clone()));
+        let command = Some(KeySource::Command("pass".to_owned()));
+        assert_eq!(source(settings(None, Some("pass"))), Ok(command.clone()));
+        assert!(source(settings(Some("/key"), Some("pass"))).is_err());
+        // A flag takes the place of what the file says, whichever of the two that is.
+        let flag = settings(Some("/key"), None).or(settings(None, Some("pass")));
+        assert_eq!(source(flag), Ok(file));
+        let flag = settings(None, None).or(settings(None, Some("pass")));
+        assert_eq!(source(flag), Ok(command));
     }
 
     #[test]

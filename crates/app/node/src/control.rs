@@ -24,6 +24,7 @@ use crate::classes;
 use crate::cluster::ClusterNode;
 use crate::cluster_view;
 use crate::convert;
+use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
 use cairn_pool::health::{Judgement, Observed, judge};
@@ -275,11 +276,15 @@ impl Control for Controller {
         Box::pin(async move {
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
+            if create.encrypt {
+                // The newest, which is what a file or a command has by now.
+                self.inner.keys.look().await;
+            }
             let class = create.settings.class.as_ref();
             let class = class.and_then(|class| class.name().cloned());
             self.inner
                 .pool
-                .volume_create(&create.name, settings, Vec::new(), class)
+                .volume_create(&create.name, settings, Vec::new(), class, create.encrypt)
                 .await
                 .map_err(refusal)?;
             self.volume_now(&create.name).await
@@ -356,6 +361,10 @@ impl Control for Controller {
     }
 
     fn quotas(&self) -> Option<&dyn cairn_admin::quotas::QuotaControl> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn cairn_admin::keys::KeyControl> {
         Some(self)
     }
 
@@ -691,6 +700,7 @@ impl Controller {
             snapshots: 0,
             snapshot_bytes: 0,
             exported: !volume.exports.is_empty(),
+            encryption: encryption_view(volume, &inner.keys.known()),
         };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
@@ -719,7 +729,13 @@ impl Controller {
                     view.serving = true;
                     view.owner = Some(name);
                 }
-                Some(Err(why)) => view.problem = Some(why),
+                Some(Err(why)) => {
+                    view.problem = Some(match inner.pool.key_trouble(volume) {
+                        None => why,
+                        // One of several nodes that could serve it, and this may be what is in the way on all.
+                        Some(trouble) => format!("{why}; on this node {trouble}"),
+                    });
+                }
                 None => view.problem = Some("it is being opened or deleted".to_owned()),
             },
         }

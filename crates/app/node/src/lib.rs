@@ -20,6 +20,7 @@ mod error;
 mod flipped_bits;
 mod folder;
 mod history;
+mod keys;
 mod lock_wait;
 mod metadata_folders;
 mod metrics;

@@ -43,6 +43,8 @@ pub struct Observed {
     /// Of volumes that are in a class of service.
     pub rates: Vec<(String, Report)>,
     pub tolerated: Vec<Tolerated>,
+    /// How each encrypted volume is, by name: encrypted, locked, erased.
+    pub encryption: Vec<(String, &'static str)>,
 }
 
 /// What a volume survives: the loss of so many disks, or of so many nodes. None if the pool is on one node.
@@ -113,6 +115,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     rebuild(&observed.rebuild, &mut out);
     volumes(&observed.volumes, &mut out);
     tolerated(&observed.tolerated, &mut out);
+    encryption(&observed.encryption, &mut out);
     classes(&observed.rates, &mut out);
     out.0
 }
@@ -166,6 +169,18 @@ fn tolerated(volumes: &[Tolerated], out: &mut Families) {
     out.gauges(
         "cairn_volume_failures_tolerated",
         "Disks, or instead of them nodes, that can be lost without loss of data",
+        samples.collect(),
+    );
+}
+
+fn encryption(volumes: &[(String, &'static str)], out: &mut Families) {
+    let samples = volumes.iter().map(|(volume, state)| {
+        let labels = vec![("volume", volume.clone()), ("state", (*state).to_owned())];
+        (labels, 1)
+    });
+    out.gauges(
+        "cairn_volume_encrypted",
+        "1 for each encrypted volume: encrypted, locked (its master key is missing), or erased",
         samples.collect(),
     );
 }

@@ -19,6 +19,7 @@ use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, FsSettings};
 use cairn_iscsi::Targets;
+use cairn_keys::MasterKeys;
 use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
@@ -42,6 +43,7 @@ use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings};
 use crate::error::NodeError;
 use crate::history::History;
+use crate::keys::{KeyHolder, encryption_view};
 use crate::metrics::{Observed, Tolerated, VolumeNumbers};
 use crate::token::{OnDisks, TOKEN_NAME};
 
@@ -57,6 +59,8 @@ const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
 const INODE_BYTES: u64 = 1 << 10;
 /// What an extent in memory takes, its pointer included.
 const EXTENT_BYTES: u64 = 256;
+/// What an encrypted one takes more: salt and tags of a record of the usual size.
+const TAGS_BYTES: u64 = 192;
 
 /// What all parts of a node share.
 pub struct Inner {
@@ -89,6 +93,7 @@ pub struct Inner {
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
+    pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
     pub mounts: OnceLock<Mounts>,
 }
@@ -112,6 +117,7 @@ struct NodeHost {
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
     cluster: Option<Arc<ClusterNode>>,
+    keys: Arc<KeyHolder>,
     node: OnceLock<Weak<Inner>>,
 }
 
@@ -154,11 +160,19 @@ impl Host for NodeHost {
         let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
         settings.policy = policy(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
+        let extent_bytes = match volume.encryption {
+            None => EXTENT_BYTES,
+            Some(_) => EXTENT_BYTES + TAGS_BYTES,
+        };
         let share = self.budget.rest_bytes / count.max(1) as u64;
         let most = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
         settings.inodes_max = most(share / 2, INODE_BYTES).clamp(4096, 128 << 10);
-        settings.extents_max = most(share / 2, EXTENT_BYTES).clamp(64 << 10, 4 << 20);
+        settings.extents_max = most(share / 2, extent_bytes).clamp(64 << 10, 4 << 20);
         settings
+    }
+
+    fn master_keys(&self) -> MasterKeys {
+        self.keys.known()
     }
 
     fn publish(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
@@ -306,6 +320,7 @@ impl Inner {
         let nodes = cluster.as_ref().map(|cluster| cluster.iscsi_nodes());
         let targets = Targets::new(env.clone(), Arc::clone(&shaper), nodes);
         let stores = Stores::new(env.clone(), Arc::clone(&shaper));
+        let keys = KeyHolder::new(config.master_keys.clone());
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),
@@ -320,6 +335,7 @@ impl Inner {
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
             cluster: cluster.clone(),
+            keys: Arc::clone(&keys),
             node: OnceLock::new(),
         });
         let asked = Arc::clone(&host) as Arc<dyn Host>;
@@ -348,6 +364,7 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
+            keys,
             mounts: OnceLock::new(),
             addresses: OnceLock::new(),
         });
@@ -441,6 +458,7 @@ impl Inner {
                 VolumeSettings::default(),
                 ExportRule::this_machine(),
                 None,
+                false,
             )
             .await
             .map_err(|error| first_volume(error.to_string()))
@@ -495,7 +513,13 @@ impl Inner {
             disks: usize::from(self.pool.tolerated(&volume.settings)),
             nodes: self.pool.nodes_tolerated(volume),
         });
+        let keys = self.keys.known();
+        let encryption = state.volumes.iter().filter_map(|volume| {
+            let state = encryption_view(volume, &keys).state.word()?;
+            Some((volume.name.to_string(), state))
+        });
         Observed {
+            encryption: encryption.collect(),
             tolerated: tolerated.collect(),
             rates,
             uptime_seconds: self.uptime().as_secs(),

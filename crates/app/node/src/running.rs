@@ -148,6 +148,8 @@ impl Node {
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
+            // Volumes whose keys cannot be had are not served, and all others are.
+            inner.keys.look().await;
             inner.open_volumes().await?;
             inner.ensure_first_volume().await
         })?;
@@ -207,6 +209,7 @@ impl Node {
         crate::announce::tend(&inner);
         crate::snapshots::tend(&inner);
         classes::tend(&inner);
+        crate::keys::tend(&inner);
         crate::history::tend(&inner).map_err(NodeError::Runtime)?;
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;

@@ -532,6 +532,9 @@ pub struct VolumeView {
     pub snapshots: u64,
     pub snapshot_bytes: u64,
     pub exported: bool,
+    /// Whether its bytes are encrypted.
+    #[serde(default)]
+    pub encryption: crate::keys::EncryptionView,
 }
 
 /// A volume to make; what is left out has its default.
@@ -540,6 +543,9 @@ pub struct VolumeView {
 pub struct VolumeCreate {
     #[schema(value_type = String, example = "projects")]
     pub name: VolumeName,
+    /// Encrypt its bytes, which can never be changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypt: bool,
     #[serde(flatten)]
     pub settings: VolumeChange,
 }

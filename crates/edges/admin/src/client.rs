@@ -14,6 +14,7 @@ use crate::api::{
     VolumeChange, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
+use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
 use crate::s3::{
     AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
@@ -224,6 +225,21 @@ impl Client {
     pub fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ClientError> {
         let path = format!("/api/v1/volumes/{name}?force={force}");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn master_keys(&self) -> Result<MasterKeysView, ClientError> {
+        self.get("/api/v1/master-keys")
+    }
+
+    pub fn rotate_keys(&self) -> Result<KeyRotationView, ClientError> {
+        let path = self.at("/api/v1/master-keys/rotate");
+        let answer = self.send(|agent| self.authorized(agent.post(path)).send_empty())?;
+        self.parse(&answer)
+    }
+
+    pub fn erase_key(&self, volume: &VolumeName) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/volumes/{volume}/key"))
             .map(drop)
     }
 

@@ -107,6 +107,10 @@ pub trait Control: Send + Sync + 'static {
     fn s3(&self) -> Option<&dyn crate::s3::S3Control> {
         None
     }
+    /// What the node does with master keys, if it has any.
+    fn keys(&self) -> Option<&dyn crate::keys::KeyControl> {
+        None
+    }
     /// What the node does with snapshots, if it has any.
     fn snapshots(&self) -> Option<&dyn crate::snapshots::SnapshotControl> {
         None

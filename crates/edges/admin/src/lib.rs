@@ -10,6 +10,7 @@ pub mod api;
 pub mod classes;
 mod client;
 mod control;
+pub mod keys;
 pub mod live;
 mod patience;
 #[doc(hidden)]

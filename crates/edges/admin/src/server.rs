@@ -238,6 +238,9 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(s3_routes::key_list, s3_routes::key_create))
         .routes(routes!(s3_routes::key_revoke))
         .routes(routes!(snapshot_routes::snapshot_create_group))
+        .routes(routes!(key_routes::master_key_list))
+        .routes(routes!(key_routes::master_key_rotate))
+        .routes(routes!(key_routes::volume_key_erase))
         .routes(routes!(
             snapshot_routes::snapshot_list,
             snapshot_routes::snapshot_create
@@ -910,6 +913,8 @@ async fn openapi(State(shared): Api) -> Response {
 
 #[path = "class_routes.rs"]
 mod class_routes;
+#[path = "key_routes.rs"]
+mod key_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
 #[path = "quota_routes.rs"]

@@ -52,6 +52,7 @@ fn view(name: &VolumeName) -> VolumeView {
         snapshots: 0,
         snapshot_bytes: 0,
         exported: true,
+        encryption: Default::default(),
     }
 }
 
@@ -530,6 +531,7 @@ fn the_client_speaks_to_the_server() {
     assert_eq!(client.volume(&main).unwrap().name, main);
     let create = VolumeCreate {
         name: main.clone(),
+        encrypt: false,
         settings: VolumeChange::default(),
     };
     match client.volume_create(&create) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cairn_base::disk::DiskError;
 use cairn_base::{Epoch, LogPosition, View, VolumeId};
 use cairn_formats::metadata::{KeyError, RecordError};
+use cairn_keys::NotAuthentic;
 
 /// What a caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,16 @@ pub enum MetaError {
     NotOwner { volume: VolumeId },
     #[error("volume {volume}: whether its log could go on elsewhere is not known: {why}")]
     Agreement { volume: VolumeId, why: String },
+    #[error("volume {volume}: its journal is encrypted, and it was opened without its key")]
+    NoKey { volume: VolumeId },
+    #[error(
+        "volume {volume}: bytes of files in its log at position {position} cannot be decrypted: {error}; refusing to lose acknowledged changes"
+    )]
+    NotAuthentic {
+        volume: VolumeId,
+        position: LogPosition,
+        error: NotAuthentic,
+    },
     #[error("damaged key: {0}")]
     Key(#[from] KeyError),
     #[error("{0}")]
@@ -160,7 +171,9 @@ impl MetaError {
     pub fn kind(&self) -> MetaErrorKind {
         match self {
             Self::NotFound { .. } | Self::NoSuchView { .. } => MetaErrorKind::NotFound,
-            Self::Exists { .. } | Self::BatchTooLarge { .. } => MetaErrorKind::Invalid,
+            Self::Exists { .. } | Self::BatchTooLarge { .. } | Self::NoKey { .. } => {
+                MetaErrorKind::Invalid
+            }
             Self::TooManyMissing { .. }
             | Self::StateMissing { .. }
             | Self::CopiesMissing { .. }
@@ -171,6 +184,7 @@ impl MetaError {
             | Self::TooManyTerms { .. }
             | Self::LogDamaged { .. }
             | Self::LogUnreadable { .. }
+            | Self::NotAuthentic { .. }
             | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,

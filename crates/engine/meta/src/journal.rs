@@ -260,6 +260,7 @@ mod tests {
             ino: Ino(ino),
             offset,
             data: Bytes::from(data),
+            encryption: None,
             size_bytes: 0,
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),

@@ -151,6 +151,7 @@ fn without_overlaps(journal: Vec<JournalEntry>, data_bytes_max: usize) -> Vec<Jo
                 ino: entry.ino,
                 offset,
                 data,
+                encryption: None,
                 size_bytes: attributes.size_bytes,
                 mtime: attributes.mtime,
                 ctime: attributes.ctime,

@@ -13,6 +13,7 @@ mod counters;
 mod disks;
 pub mod error;
 mod journal;
+mod journal_encryption;
 mod journal_rewrite;
 mod log;
 mod mirrored_log;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
-use cairn_base::env::{Clock, Env};
+use cairn_base::env::{Clock, Entropy, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, VolumeId};
 use cairn_formats::metadata::log::{SET_COUNT_MAX, TERM_COUNT_MAX, Term};
@@ -16,6 +16,7 @@ use cairn_formats::metadata::{
     AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
     SnapshotRecord, UsageRecord,
 };
+use cairn_keys::VolumeKey;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
@@ -25,6 +26,7 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
+use crate::journal_encryption::decrypted;
 use crate::journal_rewrite::forget_earlier_starts;
 use crate::log::begin::{FoundMirror, Mirrored};
 use crate::log::ensemble::list::AgreedList;
@@ -197,6 +199,7 @@ impl Parts {
         let (log, _) = found.begin(term).await?;
         let start = Start {
             clock: env.clock,
+            entropy: env.entropy,
             tasks,
             settings,
             disks,
@@ -239,7 +242,7 @@ impl Parts {
             start: LogPosition(history.end.0 + 1),
         };
         // What takes most memory comes before the term: who dies of it has not used one up.
-        let entries = journal_of(history)?;
+        let entries = journal_of(history, settings.key.as_deref(), disks.volume)?;
         let mut journal = JournalIndex::default();
         for entry in &entries {
             journal.insert(entry);
@@ -252,6 +255,7 @@ impl Parts {
         let counters = load_counters(&*chosen.state, &replay.backlog)?;
         let start = Start {
             clock: env.clock.clone(),
+            entropy: env.entropy.clone(),
             ships: history.terms.len() > TERM_COUNT_SHIP || remote.is_some(),
             remote,
             term_count: history.terms.len(),
@@ -470,7 +474,11 @@ struct Replay {
 }
 
 /// What of the log is in the journal still.
-fn journal_of(recovered: &History) -> Result<Vec<JournalEntry>, MetaError> {
+fn journal_of(
+    recovered: &History,
+    key: Option<&VolumeKey>,
+    volume: VolumeId,
+) -> Result<Vec<JournalEntry>, MetaError> {
     let mut journal = JournalReplay::default();
     if planted::is(Bug::JournalNotReplayed) {
         return Ok(Vec::new());
@@ -478,7 +486,7 @@ fn journal_of(recovered: &History) -> Result<Vec<JournalEntry>, MetaError> {
     for record in replayed(recovered) {
         let group = Group::decode(&record.payload, record.first, record.last)?;
         for entry in group.journal {
-            journal.insert(entry);
+            journal.insert(decrypted(key, volume, entry)?);
         }
         for fold in &group.folds {
             if !planted::is(Bug::JournalFoldIgnored) {
@@ -581,6 +589,7 @@ fn load(counters: &mut Counters, key: &[u8], value: Option<&[u8]>) -> Result<(),
 /// All that a store starts with.
 struct Start {
     clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
     tasks: Tasks,
     settings: MetaSettings,
     disks: DiskSet,
@@ -647,6 +656,7 @@ impl Start {
         }
         let shared = Arc::new(Shared {
             clock: self.clock.clone(),
+            entropy: self.entropy,
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),
                 ..BackgroundShip::default()

@@ -1,9 +1,11 @@
 //! The numbers that people tune, and those they watch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{DiskId, LogPosition};
 use cairn_formats::metadata::log::TERM_COUNT_MAX;
+use cairn_keys::VolumeKey;
 
 use crate::batch::BATCH_BYTES_MAX;
 use crate::succession::Succession;
@@ -80,6 +82,8 @@ pub struct MetaSettings {
     /// Of all stores of the volume in this process. With it, whoever waits for a store that ends hears from its successor
     /// whether a change took effect; without, that the store has ended.
     pub succession: Option<Succession>,
+    /// Of an encrypted volume: what the log carries of files' bytes is encrypted with it.
+    pub key: Option<Arc<VolumeKey>>,
 }
 
 impl MetaSettings {
@@ -96,6 +100,7 @@ impl MetaSettings {
             log_write_wait: Duration::from_millis(500),
             starts_named_max: TERM_COUNT_MAX / 2,
             succession: None,
+            key: None,
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use cairn_base::disk::DiskError;
-use cairn_base::env::Clock;
+use cairn_base::env::{Clock, Entropy};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition, SegmentId, View};
 use cairn_formats::metadata::log::Term;
@@ -24,6 +24,7 @@ use crate::counters::{Changed, Counters};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::JournalIndex;
+use crate::journal_encryption::encrypt_journal;
 use crate::log::LogStatus;
 use crate::progress::{Durable, Progress};
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
@@ -82,6 +83,7 @@ pub(crate) type Overlay = BTreeMap<Key, Submitted>;
 
 pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
     pub tasks: Tasks,
     pub settings: MetaSettings,
     /// That the state and its copies are on.
@@ -239,24 +241,26 @@ impl Shared {
         self.progress.stop_reason().map_or(Ok(()), Err)
     }
 
-    pub fn submit(&self, batch: Batch) -> (Ticket, Generation) {
+    pub fn submit(&self, mut batch: Batch) -> (Ticket, Generation) {
         let len_bytes = batch.len_bytes();
         if len_bytes > self.settings.batch_bytes_max() {
             self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
             return (Ticket::REFUSED, Generation::FIRST);
         }
+        self.encrypt(&mut batch);
         let mut pending = self.pending.lock();
         let generation = pending.counters.record.generation;
         (self.submit_locked(&mut pending, batch), generation)
     }
 
     /// See [`crate::MetaStore::submit_sharing`].
-    pub fn submit_sharing(&self, batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
+    pub fn submit_sharing(&self, mut batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
         let len_bytes = batch.len_bytes();
         if len_bytes > self.settings.batch_bytes_max() {
             self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
             return Some(Ticket::REFUSED);
         }
+        self.encrypt(&mut batch);
         let mut pending = self.pending.lock();
         let known = &pending.counters.segments;
         let is_live = |id| known.get(id).is_some_and(|record| record.live_records > 0);
@@ -264,8 +268,19 @@ impl Shared {
         may_share.then(|| self.submit_locked(&mut pending, batch))
     }
 
-    /// As [`Self::submit`], for who looked at what is pending before. The batch is short.
+    /// Not under the lock: it takes longer than all else of a submission.
+    fn encrypt(&self, batch: &mut Batch) {
+        if let Some(key) = &self.settings.key {
+            encrypt_journal(key, &*self.entropy, batch);
+        }
+    }
+
+    /// As [`Self::submit`], for who looked at what is pending before. The batch is short, and has nothing for the journal.
     pub fn submit_locked(&self, pending: &mut Pending, batch: Batch) -> Ticket {
+        assert!(
+            self.settings.key.is_none()
+                || batch.journal.iter().all(|entry| entry.encryption.is_some())
+        );
         let len_bytes = batch.len_bytes();
         if self.stop() != Stop::No {
             return Ticket::REFUSED;

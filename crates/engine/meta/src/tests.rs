@@ -192,6 +192,7 @@ impl Model {
                 ino,
                 offset,
                 data: data.clone(),
+                encryption: None,
                 size_bytes: offset,
                 mtime: Timestamp::default(),
                 ctime: Timestamp::default(),

@@ -139,6 +139,10 @@ impl SegmentStore {
     ) -> Result<Appended> {
         let volume = self.volume(volume)?;
         volume.require_owned()?;
+        let is_wrong = |record: &EncodedRecord| record.is_encrypted() != volume.key.is_some();
+        if records.iter().any(is_wrong) {
+            return Err(SegmentError::WrongForm { volume: volume.id });
+        }
         let (done, appended) = oneshot::channel();
         let store = self.clone();
         let task = async move {

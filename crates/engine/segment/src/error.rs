@@ -57,6 +57,14 @@ pub enum SegmentError {
         volume: VolumeId,
         segment: SegmentId,
     },
+    /// The record is encrypted.
+    #[error("volume {volume} was opened without its key, so nothing in it can be read")]
+    NoKey { volume: VolumeId },
+    /// What should have gone to the disks is not what the volume stores.
+    #[error(
+        "volume {volume} is encrypted, and a record for it was not, or the other way round; nothing was written"
+    )]
+    WrongForm { volume: VolumeId },
     /// The process is stopping.
     #[error("the store is stopping")]
     Stopping,
@@ -90,6 +98,8 @@ impl SegmentError {
             | Self::TooFewDisks { .. }
             | Self::Protection { .. }
             | Self::BadPointer { .. }
+            | Self::NoKey { .. }
+            | Self::WrongForm { .. }
             | Self::InUse { .. } => ErrorKind::Refused,
             Self::Write { .. } | Self::Stopping => ErrorKind::Io,
         }

@@ -1,7 +1,7 @@
 //! Packs records into protected, immutable segments on the pool's disks, and reads them back,
 //! whatever broke.
 //!
-//! Owns: the layout of stripes, record encoding (compression and checksums), placement of segments on
+//! Owns: the layout of stripes, record encoding (compression, encryption and checksums), placement of segments on
 //! disks, open segments, degraded reads, read repair, the record cache, the space reserve.
 //! Must not know: files, names, protocols; which records are live (the metadata counts that).
 //! Invariant: bytes once written under a [`Location`] never change; what `append` has
@@ -14,6 +14,7 @@
 mod append;
 mod cache;
 mod disk_table;
+mod encoder;
 mod error;
 mod fence;
 mod layout;
@@ -44,11 +45,15 @@ pub use cairn_formats::pointer::{
 };
 pub use cairn_formats::summary::{RecordOwner, SummaryEntry};
 pub use disk_table::{Member, Role};
+pub use encoder::Encoder;
 pub use error::{ErrorKind, SegmentError};
 pub use move_targets::{DiskRoom, MoveRoom, MovingShard, Place};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
-pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
+pub use record::{
+    Compression, EncodedRecord, RecordError, decode_record, decrypt_granules,
+    encode_encrypted_record, encode_record,
+};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
 pub use types::*;

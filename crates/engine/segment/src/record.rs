@@ -1,15 +1,18 @@
-//! Records: compression and checksums. Pure.
+//! Records: compression, encryption and checksums. Pure.
 //!
 //! Owns: how file bytes become stored bytes and back. Must not know: where they are stored.
 
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use cairn_base::{crc32c, crc32c_append};
+use cairn_base::buf::AlignedFill;
+use cairn_base::{AlignedBuf, crc32c, crc32c_append};
+use cairn_formats::encryption::{Encryption, Salt};
 use cairn_formats::pointer::{
     CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
 };
 use cairn_formats::summary::RecordOwner;
+use cairn_keys::{NotAuthentic, RecordForm, VolumeKey};
 
 /// Records shorter than this are not worth compressing: they save less than their checksum costs.
 const COMPRESS_LEN_BYTES_MIN: usize = 256;
@@ -38,6 +41,7 @@ pub struct EncodedRecord {
     file_len_bytes: u32,
     codec: Codec,
     checksums: Vec<u32>,
+    encryption: Option<Box<Encryption>>,
     owner: Option<RecordOwner>,
 }
 
@@ -76,6 +80,10 @@ impl EncodedRecord {
         &self.checksums
     }
 
+    pub fn is_encrypted(&self) -> bool {
+        self.encryption.is_some()
+    }
+
     /// The pointer to this record once an append has given it a place.
     pub fn pointer(&self, location: Location) -> RecordPointer {
         assert_eq!(location.len_bytes, self.stored_len_bytes);
@@ -84,6 +92,7 @@ impl EncodedRecord {
             codec: self.codec,
             file_len_bytes: self.file_len_bytes,
             checksums: self.checksums.clone(),
+            encryption: self.encryption.clone(),
         }
     }
 }
@@ -95,6 +104,8 @@ pub enum RecordError {
     Compressed { detail: String },
     #[error("the record decodes to {len_bytes} bytes instead of {wanted_bytes}")]
     Length { len_bytes: usize, wanted_bytes: u32 },
+    #[error(transparent)]
+    NotAuthentic(#[from] NotAuthentic),
 }
 
 /// Makes a record of file bytes given in parts; compresses them if that saves at least an eighth.
@@ -111,6 +122,7 @@ pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecor
             codec,
             checksums: vec![crc32c(&stored)],
             parts: vec![stored],
+            encryption: None,
             owner: None,
         };
     }
@@ -120,8 +132,87 @@ pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecor
         codec: Codec::Raw,
         checksums: granule_checksums(&data),
         parts: data,
+        encryption: None,
         owner: None,
     }
+}
+
+/// As [`encode_record`], encrypted with the key of a volume. `salt` must be random: two records that have the same one give
+/// each other away. The checksums are of the encrypted bytes, so that nobody needs a key to check them.
+pub fn encode_encrypted_record(
+    data: Vec<Bytes>,
+    compression: Compression,
+    key: &VolumeKey,
+    salt: Salt,
+) -> EncodedRecord {
+    let len: usize = data.iter().map(Bytes::len).sum();
+    assert!(len <= RECORD_LEN_BYTES_MAX as usize);
+    let (codec, mut stored) = match compress(&data, len, compression) {
+        Some((codec, stored)) => (codec, copy_of(&[stored])),
+        // What is given here is read by others meanwhile.
+        None => (Codec::Raw, copy_of(&data)),
+    };
+    let form = RecordForm {
+        codec,
+        file_len_bytes: len as u32,
+        stored_len_bytes: stored.len() as u32,
+    };
+    let cipher = key.record_cipher(&salt, form);
+    let mut checksums = Vec::new();
+    let mut tags = Vec::new();
+    for (granule, bytes) in (0..).zip(stored.chunks_mut(granule_len(codec))) {
+        tags.push(cipher.encrypt(granule, bytes));
+        checksums.push(crc32c(bytes));
+    }
+    EncodedRecord {
+        stored_len_bytes: form.stored_len_bytes,
+        file_len_bytes: form.file_len_bytes,
+        codec,
+        checksums,
+        parts: vec![stored.freeze()],
+        encryption: Some(Box::new(Encryption { salt, tags })),
+        owner: None,
+    }
+}
+
+/// The plain stored bytes of some granules of an encrypted record, from number `first` on, of which `stored` has the
+/// stored ones; of a compressed record all.
+pub fn decrypt_granules(
+    pointer: &RecordPointer,
+    encryption: &Encryption,
+    key: &VolumeKey,
+    first: u32,
+    stored: &[Bytes],
+) -> Result<Bytes, NotAuthentic> {
+    let form = RecordForm {
+        codec: pointer.codec,
+        file_len_bytes: pointer.file_len_bytes,
+        stored_len_bytes: pointer.location.len_bytes,
+    };
+    let cipher = key.record_cipher(&encryption.salt, form);
+    let mut plain = copy_of(stored);
+    let granules = plain.chunks_mut(granule_len(pointer.codec));
+    for (granule, bytes) in (first..).zip(granules) {
+        let tag = encryption.tags.get(granule as usize).ok_or(NotAuthentic)?;
+        cipher.decrypt(granule, bytes, tag)?;
+    }
+    Ok(plain.freeze())
+}
+
+/// What has a checksum, and a tag, of its own: a compressed record as a whole.
+fn granule_len(codec: Codec) -> usize {
+    match codec {
+        Codec::Raw => CHECKSUM_GRANULE_BYTES as usize,
+        Codec::Lz4 | Codec::Zstd => RECORD_LEN_BYTES_MAX as usize,
+    }
+}
+
+fn copy_of(parts: &[Bytes]) -> AlignedBuf {
+    let mut buf = AlignedFill::new(parts.iter().map(Bytes::len).sum());
+    for part in parts {
+        buf.fill_from(part);
+    }
+    buf.finish()
 }
 
 /// Turns the stored bytes of a compressed record into file bytes; allocates `file_len_bytes` (which

@@ -16,6 +16,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
+use cairn_keys::VolumeKey;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardError, ShardFooter,
     ShardFuture, ShardKind, ShardName, ShardService, file_len_bytes,
@@ -151,8 +152,21 @@ impl SegmentStore {
         allocate: Allocate,
         segments: Vec<SegmentInfo>,
     ) -> Result<()> {
+        self.open_volume_with(volume, epoch, None, allocate, segments)
+            .await
+    }
+
+    /// As [`Self::open_volume`], for a volume that is encrypted if there is a `key`.
+    pub async fn open_volume_with(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        epoch: Epoch,
+        key: Option<Arc<VolumeKey>>,
+        allocate: Allocate,
+        segments: Vec<SegmentInfo>,
+    ) -> Result<()> {
         self.fence(volume, epoch).await?;
-        let opened = Arc::new(Volume::new(volume, epoch, allocate, segments));
+        let opened = Arc::new(Volume::new(volume, epoch, key, allocate, segments));
         self.volumes.write().insert(volume, opened);
         Ok(())
     }

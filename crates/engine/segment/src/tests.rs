@@ -2,6 +2,7 @@
 
 mod damage;
 mod domains;
+mod encrypted;
 mod fence;
 mod moves;
 mod moves_damaged;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cairn_base::{Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
+use cairn_keys::VolumeKey;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
@@ -24,6 +25,8 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     /// The ownership term in which it was opened.
     pub epoch: Epoch,
+    /// What its records are encrypted with, if they are.
+    pub key: Option<Arc<VolumeKey>>,
     /// A disk has promised this epoch to somebody else: this owner has ended.
     pub fenced: OnceLock<Epoch>,
     pub allocate: Allocate,
@@ -36,7 +39,13 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub fn new(id: VolumeId, epoch: Epoch, allocate: Allocate, segments: Vec<SegmentInfo>) -> Self {
+    pub fn new(
+        id: VolumeId,
+        epoch: Epoch,
+        key: Option<Arc<VolumeKey>>,
+        allocate: Allocate,
+        segments: Vec<SegmentInfo>,
+    ) -> Self {
         let known = segments
             .into_iter()
             .map(|info| Segment::known(id, epoch, info))
@@ -44,6 +53,7 @@ impl Volume {
         Self {
             id,
             epoch,
+            key,
             fenced: OnceLock::new(),
             allocate,
             segments: RwLock::new(known),

@@ -64,6 +64,7 @@ mod tests {
                 codec: Codec::Raw,
                 file_len_bytes: 2,
                 checksums: vec![1],
+                encryption: None,
             },
         }
     }

@@ -10,6 +10,7 @@ use super::fields::Fields;
 use super::keys::Key;
 use super::log::{RECORD_HEAD_BYTES, RecordBuf, record_len_bytes};
 use super::records::RecordError;
+use crate::encryption::{Encryption, Salt, Tag};
 
 /// Most bytes of data in one journal entry: larger writes are better off as records of a segment.
 pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
@@ -18,6 +19,9 @@ pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
 const DELETED: u32 = u32::MAX;
 /// Set in the length of a key whose value keeps the birth that follows.
 const KEEPS_BIRTH: u16 = 1 << 15;
+/// Set in the length of a journal entry's data that is encrypted: salt and tag come before it.
+const ENCRYPTED: u32 = 1 << 31;
+const _: () = assert!(JOURNAL_DATA_BYTES_MAX < ENCRYPTED as usize);
 const JOURNAL_FIXED_BYTES: usize = 8 + 8 + 8 + 8 + 12 + 12 + 4 + 4;
 const FOLD_BYTES: usize = 8 + 8 + 8 + 8;
 
@@ -31,6 +35,8 @@ pub struct JournalEntry {
     pub offset: u64,
     /// At most [`JOURNAL_DATA_BYTES_MAX`] bytes.
     pub data: Bytes,
+    /// If `data` is encrypted as a whole, as it is in the log of an encrypted volume: with one tag.
+    pub encryption: Option<Box<Encryption>>,
     /// Of the file, after this write.
     pub size_bytes: u64,
     pub mtime: Timestamp,
@@ -120,7 +126,7 @@ impl Group {
         let journal = self
             .journal
             .iter()
-            .map(|entry| JOURNAL_FIXED_BYTES + entry.data.len());
+            .map(|entry| JOURNAL_FIXED_BYTES + encryption_len_bytes(entry) + entry.data.len());
         8 + 8
             + 4
             + 4
@@ -162,7 +168,18 @@ impl Group {
                 out.u32(time.nanos);
             }
             out.u32(entry.mode);
-            out.u32(entry.data.len() as u32);
+            let len = entry.data.len() as u32;
+            match &entry.encryption {
+                None => out.u32(len),
+                Some(encryption) => {
+                    let [tag] = encryption.tags[..] else {
+                        panic!("a journal entry has one tag");
+                    };
+                    out.u32(len | ENCRYPTED);
+                    out.bytes(&encryption.salt);
+                    out.bytes(&tag);
+                }
+            }
             out.bytes(&entry.data);
         }
         for fold in &self.folds {
@@ -227,8 +244,13 @@ impl Group {
     }
 }
 
+fn encryption_len_bytes(entry: &JournalEntry) -> usize {
+    let len_bytes = size_of::<Salt>() + size_of::<Tag>();
+    entry.encryption.as_ref().map_or(0, |_| len_bytes)
+}
+
 fn decode_journal(fields: &mut Fields<'_>, payload: &Bytes) -> Result<JournalEntry, RecordError> {
-    let entry = JournalEntry {
+    let mut entry = JournalEntry {
         position: LogPosition(fields.u64("position")?),
         ino: Ino(fields.u64("ino")?),
         offset: fields.u64("offset")?,
@@ -236,14 +258,21 @@ fn decode_journal(fields: &mut Fields<'_>, payload: &Bytes) -> Result<JournalEnt
         mtime: fields.time("mtime")?,
         ctime: fields.time("ctime")?,
         mode: fields.u32("mode")?,
-        data: {
-            let len = fields.u32("data")? as usize;
-            if len > JOURNAL_DATA_BYTES_MAX {
-                return Err(fields.malformed("data"));
-            }
-            payload.slice_ref(fields.take(len, "data")?)
-        },
+        data: Bytes::new(),
+        encryption: None,
     };
+    let len = fields.u32("data")?;
+    if len & ENCRYPTED != 0 {
+        entry.encryption = Some(Box::new(Encryption {
+            salt: fields.array("salt")?,
+            tags: vec![fields.array("tag")?],
+        }));
+    }
+    let len = (len & !ENCRYPTED) as usize;
+    if len > JOURNAL_DATA_BYTES_MAX {
+        return Err(fields.malformed("data"));
+    }
+    entry.data = payload.slice_ref(fields.take(len, "data")?);
     if entry.offset.checked_add(entry.data.len() as u64).is_none() {
         return Err(fields.malformed("offset"));
     }
@@ -292,10 +321,18 @@ mod tests {
             ino: Ino(1),
             offset: 100,
             data: Bytes::from_static(b"data"),
+            encryption: None,
             size_bytes: 104,
             mtime: Timestamp::new(-5, 6),
             ctime: Timestamp::new(7, 8),
             mode: 0o644,
+        });
+        group.journal.push(JournalEntry {
+            encryption: Some(Box::new(Encryption {
+                salt: [1; 16],
+                tags: vec![[2; 16]],
+            })),
+            ..group.journal[0].clone()
         });
         group.folds.push(Fold {
             ino: Ino(1),

@@ -629,6 +629,7 @@ mod tests {
                 codec: Codec::Raw,
                 file_len_bytes: 40_000,
                 checksums: vec![1, 2],
+                encryption: None,
             },
         }
     }

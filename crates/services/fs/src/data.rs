@@ -406,6 +406,8 @@ pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -
         ino,
         offset,
         data,
+        // The log's part.
+        encryption: None,
         size_bytes: state.stable_size_bytes,
         mtime: state.record.mtime,
         ctime: state.record.ctime,

@@ -439,6 +439,7 @@ mod tests {
                 codec: Codec::Raw,
                 file_len_bytes: len_bytes,
                 checksums: Vec::new(),
+                encryption: None,
             }),
             offset_in_record: 0,
             birth: Generation::FIRST,

@@ -15,9 +15,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
 use cairn_meta::{Batch, Fold, Key, MetaError, Ticket};
-use cairn_segment::{
-    Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream, encode_record,
-};
+use cairn_segment::{Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream};
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
@@ -131,6 +129,15 @@ impl Shared {
         let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
         let _turn = self.writer_turn(len_bytes).await;
         let policy = self.policy.read().clone();
+        let encoder = match self.segments.encoder(self.volume) {
+            Ok(encoder) => encoder,
+            Err(error) => {
+                for job in jobs {
+                    self.turn_back(job, segment_error(error.clone()));
+                }
+                return;
+            }
+        };
         let mut cuts = Vec::new();
         let mut records = Vec::new();
         for job in &jobs {
@@ -140,7 +147,8 @@ impl Shared {
                     object: job.inode.ino.0,
                     offset: cut.start,
                 };
-                encode_record(cut.parts.clone(), policy.compression).owned_by(owner)
+                let parts = cut.parts.clone();
+                encoder.encode(parts, policy.compression).owned_by(owner)
             }));
             cuts.push(of_job);
         }

@@ -22,7 +22,6 @@ use cairn_base::{Generation, Ino, SegmentId};
 use cairn_meta::{Batch, DeadVersion, ExtentRecord, Key, KeyKind, SpaceDelta, Ticket};
 use cairn_segment::{
     ErrorKind, Location, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream,
-    encode_record,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -491,6 +490,7 @@ impl Shared {
         copies: &Mutex<Copies>,
     ) -> Result<Left, FsError> {
         let compression = self.policy.read().compression;
+        let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
         let mut moved = Vec::new();
         let mut records = Vec::new();
@@ -523,7 +523,7 @@ impl Shared {
                             object: victim.ino.0,
                             offset: victim.extent.start,
                         };
-                        records.push(encode_record(parts, compression).owned_by(owner));
+                        records.push(encoder.encode(parts, compression).owned_by(owner));
                         moved.push(victim);
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {

@@ -8,6 +8,7 @@ use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
+use cairn_keys::VolumeKey;
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
     SpaceDelta, Ticket, UsageDelta, decode_extent,
@@ -104,6 +105,8 @@ pub struct FsSettings {
     /// Extents of files kept in memory, of some 256 bytes each.
     pub extents_max: usize,
     pub gc: GcSettings,
+    /// What files' bytes are encrypted with, if they are; the metadata store must have the same.
+    pub key: Option<Arc<VolumeKey>>,
 }
 
 impl FsSettings {
@@ -117,6 +120,7 @@ impl FsSettings {
             inodes_max: 128 << 10,
             extents_max: 1 << 20,
             gc: GcSettings::default(),
+            key: None,
         }
     }
 }
@@ -280,6 +284,7 @@ impl Fs {
             inodes_max,
             extents_max,
             gc,
+            key,
         } = settings;
         let known = meta
             .segments()
@@ -298,9 +303,10 @@ impl Fs {
             })
             .collect::<Result<Vec<_>, FsError>>()?;
         let allocator = meta.clone();
-        let opened = segments.open_volume(
+        let opened = segments.open_volume_with(
             volume,
             meta.epoch(),
+            key,
             Arc::new(move || allocator.allocate_segment()),
             known,
         );

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use cairn_base::{NodeId, Timestamp};
 use cairn_cluster::map::{ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
+use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_formats::settings::{ClassName, ClassSpec, ExportRule, VolumeSettings};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ struct Kept {
     created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<ClassName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encryption: Option<VolumeEncryption>,
 }
 
 pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String> {
@@ -24,6 +27,7 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
         settings: volume.settings,
         created: volume.created,
         class: volume.class.clone(),
+        encryption: volume.encryption,
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
     Ok(VolumeRecord {
@@ -34,7 +38,7 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
     })
 }
 
-fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
+pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
     let bad = |what: &str, error: &dyn std::fmt::Display| {
         format!(
             "the {what} of volume {} in the cluster's map: {error}",
@@ -52,6 +56,7 @@ fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         created: kept.created,
         exports,
         class: kept.class,
+        encryption: kept.encryption,
     })
 }
 

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, NodeId};
-use cairn_cluster::map::{MapErrorKind, VolumeRecord};
+use cairn_cluster::map::MapErrorKind;
 use cairn_cluster::{ClusterMap, MapError};
-use cairn_formats::pool_file::{PoolDisk, PoolState};
+use cairn_formats::encryption::VolumeEncryption;
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_pool::truth::{self, SaveError, Truth};
 
-use crate::state::{Classes, classes_of, classes_record, disk_record, volume_record};
+use crate::state::{Classes, classes_of, classes_record, disk_record, pool_volume, volume_record};
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
 const TRIES_MAX: usize = 8;
@@ -47,10 +48,12 @@ impl MapTruth {
             self.change_classes(&state.classes, &before.classes).await?;
         }
         for volume in &state.volumes {
-            let record = volume_record(volume).map_err(invalid)?;
             match before.volumes.iter().find(|was| was.id == volume.id) {
-                None => self.map.add_volume(&record).await?,
-                Some(was) if was != volume => self.change_volume(&record).await?,
+                None => {
+                    let record = volume_record(volume).map_err(invalid)?;
+                    self.map.add_volume(&record).await?;
+                }
+                Some(was) if was != volume => self.change_volume(was, volume).await?,
                 Some(_) => {}
             }
         }
@@ -96,11 +99,16 @@ impl MapTruth {
         }
     }
 
-    async fn change_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
+    /// Makes the changes between two states of a volume to what the map has of it now: another node may have changed
+    /// something else, and to undo that would be to lose data if it was the key.
+    async fn change_volume(&self, was: &PoolVolume, now: &PoolVolume) -> Result<(), MapError> {
         let mut tries = 1;
         loop {
-            let found = self.map.volume(record.id).await?.record;
-            match self.map.change_volume(found.revision, record).await {
+            let found = self.map.volume(now.id).await?.record;
+            let mut volume = pool_volume(&found.value).map_err(MapError::HighWater)?;
+            apply(was, now, &mut volume);
+            let record = volume_record(&volume).map_err(MapError::HighWater)?;
+            match self.map.change_volume(found.revision, &record).await {
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
             }
@@ -121,6 +129,27 @@ impl MapTruth {
             classes: Classes::new(),
             ..state.clone()
         }
+    }
+}
+
+/// Makes the changes between two states of a volume to a third one.
+fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
+    if was.name != now.name {
+        to.name = now.name.clone();
+    }
+    if was.settings != now.settings {
+        to.settings = now.settings;
+    }
+    if was.exports != now.exports {
+        to.exports = now.exports.clone();
+    }
+    if was.class != now.class {
+        to.class = now.class.clone();
+    }
+    // A key that was erased meanwhile stays erased, and one that was wrapped anew is the one to erase.
+    let is_erasure = matches!(now.encryption, Some(VolumeEncryption::Erased(_)));
+    if was.encryption != now.encryption && (is_erasure || to.encryption == was.encryption) {
+        to.encryption = now.encryption;
     }
 }
 
@@ -162,7 +191,8 @@ impl Truth for MapTruth {
 mod tests {
     use cairn_cluster::MemoryCoordinator;
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
-    use cairn_formats::settings::{ClassName, ClassSpec};
+    use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
+    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit};
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
 
@@ -181,9 +211,7 @@ mod tests {
         }
     }
 
-    /// Two nodes change classes at the same time, each from what it saw last: neither undoes what the other did.
-    #[tokio::test]
-    async fn classes_of_all_nodes_are_in_the_map() {
+    async fn two_nodes() -> (MapTruth, MapTruth) {
         let env = test_env();
         let store = MemoryCoordinator::new(env.clone());
         let memory = Arc::new(Forgotten);
@@ -196,8 +224,64 @@ mod tests {
         );
         let one = MapTruth::new(made.await.unwrap(), NodeId(1));
         let opened = ClusterMap::open(store.client("b".to_owned()), env, "test", memory);
-        let other = MapTruth::new(opened.await.unwrap(), NodeId(2));
+        (one, MapTruth::new(opened.await.unwrap(), NodeId(2)))
+    }
 
+    /// A node that does not know yet what another changed does not undo it: with the key of a volume that was wrapped
+    /// before, all its data could be lost.
+    #[tokio::test]
+    async fn a_change_of_a_volume_undoes_no_other() {
+        let (one, other) = two_nodes().await;
+        let key = |byte| {
+            Some(VolumeEncryption::Key(WrappedKey {
+                master_key: MasterKeyId([byte; 8]),
+                wrapped: [byte; WRAPPED_LEN_BYTES],
+            }))
+        };
+        let empty = PoolState {
+            volumes: Vec::new(),
+            ..example_pool(0)
+        };
+        let with = |change: &dyn Fn(&mut PoolVolume)| {
+            let mut state = example_pool(0);
+            state.volumes[0].encryption = key(1);
+            change(&mut state.volumes[0]);
+            state
+        };
+        let made = with(&|_| {});
+        one.change(&made, &empty).await.unwrap();
+        let seen = async || {
+            let found = one.map.volume(made.volumes[0].id).await.unwrap();
+            pool_volume(&found.record.value).unwrap()
+        };
+        assert_eq!(seen().await, made.volumes[0]);
+
+        let rotated = with(&|volume| volume.encryption = key(2));
+        one.change(&rotated, &made).await.unwrap();
+        let size_limit = SizeLimit::Bytes(1 << 30);
+        let limited = with(&|volume| volume.settings.size_limit = size_limit);
+        other.change(&limited, &made).await.unwrap();
+        let found = seen().await;
+        assert_eq!(
+            (found.encryption, found.settings.size_limit),
+            (key(2), size_limit)
+        );
+
+        // Nor is an erased key there again for a rotation that began before, and it is erased in spite of one.
+        let erased = Some(VolumeEncryption::Erased(Default::default()));
+        let gone = with(&|volume| volume.encryption = erased);
+        other.change(&gone, &made).await.unwrap();
+        assert_eq!(seen().await.encryption, erased);
+        let late = with(&|volume| volume.encryption = key(3));
+        one.change(&late, &rotated).await.unwrap();
+        assert_eq!(seen().await.encryption, erased);
+        assert_eq!(seen().await.settings.size_limit, size_limit);
+    }
+
+    /// Two nodes change classes at the same time, each from what it saw last: neither undoes what the other did.
+    #[tokio::test]
+    async fn classes_of_all_nodes_are_in_the_map() {
+        let (one, other) = two_nodes().await;
         let class = |name: &str| name.parse::<ClassName>().unwrap();
         let spec = |rate| ClassSpec {
             client_throughput: Some(rate),

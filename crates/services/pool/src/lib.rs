@@ -14,6 +14,7 @@
 pub mod assemble;
 mod deleted_volumes;
 pub mod disk_changes;
+mod encryption;
 pub mod executor;
 pub mod health;
 pub mod idle_spares;
@@ -35,6 +36,7 @@ pub mod watch;
 
 pub use assemble::AssembleError;
 pub use cairn_formats::pool_file::PoolState;
+pub use encryption::{Rotation, wrapped_keys};
 pub use nodes::OnNode;
 pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};
 pub use seats::{Leave, PoolLogDisks, SeatFuture, Seats};

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use cairn_base::{DiskId, VolumeId};
+use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::Fs;
 use cairn_meta::MetaError;
@@ -48,6 +49,14 @@ impl OpenAgain {
             at: now + OPEN_PAUSE,
             pause: OPEN_PAUSE,
             tries_left: OPEN_TRIES_MAX,
+        }
+    }
+
+    /// One that is to be tried now.
+    pub(crate) fn due(now: Duration) -> Self {
+        Self {
+            at: now,
+            ..Self::new(now)
         }
     }
 
@@ -390,16 +399,20 @@ impl Pool {
         let now = || self.env.clock.monotonic();
         let due: Vec<VolumeId> = {
             let pool = self.state();
-            let ids = pool.volumes.iter().map(|volume| volume.id);
-            let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+            let failed = pool.volumes.iter().filter(|volume| is_failed(volume.id));
+            let failed: Vec<&PoolVolume> = failed.collect();
+            // One without its key costs none of its tries.
+            let can_be_opened = |volume: &&&PoolVolume| self.key_trouble(volume).is_none();
+            let unlocked = failed.iter().filter(can_be_opened);
+            let unlocked: Vec<VolumeId> = unlocked.map(|volume| volume.id).collect();
             let mut again = self.open_again.lock();
-            again.retain(|id, _| failed.contains(id));
+            again.retain(|id, _| failed.iter().any(|volume| volume.id == *id));
             let now = now();
             let is_due = |id: &VolumeId| {
                 let first = || OpenAgain::new(now);
                 again.entry(*id).or_insert_with(first).is_due(now)
             };
-            failed.into_iter().filter(is_due).collect()
+            unlocked.into_iter().filter(is_due).collect()
         };
         for id in due {
             let _changes = self.changes().await;

@@ -17,6 +17,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::settings::VolumeName;
 use cairn_fs::{Fs, FsSettings};
+use cairn_keys::MasterKeys;
 use cairn_meta::{MetaSettings, Succession};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
@@ -50,6 +51,11 @@ pub trait Host: Send + Sync + 'static {
     fn meta_settings(&self, volume: &PoolVolume, copies: usize, count: usize) -> MetaSettings;
 
     fn fs_settings(&self, volume: &PoolVolume, count: usize) -> FsSettings;
+
+    /// What the keys of encrypted volumes are wrapped with, as far as it is known now.
+    fn master_keys(&self) -> MasterKeys {
+        MasterKeys::default()
+    }
 
     /// Which volumes are served, and to whom, has changed.
     fn publish(&self, _state: &PoolState, _volumes: &BTreeMap<VolumeId, VolumeService>) {}

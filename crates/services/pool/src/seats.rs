@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{LogDisks, MetaSettings, MetaStore, Recovered};
 use cairn_shard::ShardService;
@@ -151,6 +152,11 @@ impl Pool {
             let was = before.volumes.iter().find(|was| was.id == volume.id);
             if was.is_some_and(|was| was.settings != volume.settings) {
                 self.apply_settings(volume).await;
+            }
+            if let Some(VolumeEncryption::Erased(_)) = volume.encryption
+                && was.is_some_and(|was| was.encryption != volume.encryption)
+            {
+                self.leave_erased(volume).await;
             }
         }
         self.publish();

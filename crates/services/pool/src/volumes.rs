@@ -11,6 +11,7 @@ use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::settings::{ClassName, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_fs::Fs;
+use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaStore};
 
 use crate::assemble::failures_tolerated;
@@ -75,9 +76,11 @@ impl Pool {
         mut disks: MetaDisks,
         left: MetaDisks,
     ) -> Result<Fs, String> {
+        // Before anything of it is taken from others.
+        let key = self.key_of(volume)?;
         let mut terms = 0;
         loop {
-            let opened = self.open_on(volume, count, disks.clone(), left.clone());
+            let opened = self.open_on(volume, count, key.clone(), disks.clone(), left.clone());
             let (why, damaged) = match opened.await {
                 Ok(fs) => return Ok(fs),
                 // Each opening has a later term.
@@ -100,6 +103,7 @@ impl Pool {
         &self,
         volume: &PoolVolume,
         count: usize,
+        key: Option<Arc<VolumeKey>>,
         disks: MetaDisks,
         left: MetaDisks,
     ) -> Result<Fs, OpenError> {
@@ -114,6 +118,7 @@ impl Pool {
         let copies = copies_of_metadata(wanted, on_leaving.count());
         let mut settings = self.host.meta_settings(volume, copies, count);
         settings.succession = Some(self.succession(volume.id));
+        settings.key = key.clone();
         let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
         let opened = match &self.seats {
             Some(seats) => seats.take(volume, settings, disks).await,
@@ -144,7 +149,8 @@ impl Pool {
                 is_fenced: error.kind() == cairn_segment::ErrorKind::Fenced,
             });
         }
-        let settings = self.host.fs_settings(volume, count);
+        let mut settings = self.host.fs_settings(volume, count);
+        settings.key = key;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
         let is_new = self.seats.is_some() && meta.counters().inodes == 0;
@@ -179,13 +185,14 @@ impl Pool {
         self.env.spawner.spawn("sweep", Box::pin(task));
     }
 
-    /// Makes a volume and serves it. `exports` are its first rules.
+    /// Makes a volume and serves it. `exports` are its first rules. Whether it is encrypted can never be changed.
     pub async fn volume_create(
         &self,
         name: &VolumeName,
         settings: VolumeSettings,
         exports: Vec<ExportRule>,
         class: Option<ClassName>,
+        encrypt: bool,
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
@@ -199,6 +206,10 @@ impl Pool {
             created: self.env.clock.now(),
             exports,
             class,
+            encryption: match encrypt {
+                true => Some(self.make_key(id)?),
+                false => None,
+            },
         };
         state.check_class_of(&volume)?;
         if self.seats.is_some() {
@@ -241,8 +252,13 @@ impl Pool {
     /// `count`: volumes that there will be.
     async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
         let copies = self.metadata_copies(&volume.settings);
+        let key = self.key_of(volume).map_err(|why| MakeError {
+            why,
+            has_files: false,
+        })?;
         let mut settings = self.host.meta_settings(volume, copies, count);
         settings.succession = Some(self.succession(volume.id));
+        settings.key = key.clone();
         let disks = self.meta_disks(None);
         let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
         let meta = meta.map_err(|error| MakeError {
@@ -250,7 +266,8 @@ impl Pool {
             has_files: !matches!(error, MetaError::Exists { .. }),
             why: error.to_string(),
         })?;
-        let settings = self.host.fs_settings(volume, count);
+        let mut settings = self.host.fs_settings(volume, count);
+        settings.key = key;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {
             has_files: true,

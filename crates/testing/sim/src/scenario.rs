@@ -84,6 +84,9 @@ pub struct Shape {
     pub takes_snapshots: bool,
     #[serde(default)]
     pub sets_quotas: bool,
+    /// The volume is encrypted.
+    #[serde(default)]
+    pub is_encrypted: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -312,6 +315,7 @@ impl Scenario {
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
+        shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         Self { seed, shape, lives }
     }
 
@@ -387,6 +391,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         rebuild_delay_ms: 0,
         takes_snapshots: false,
         sets_quotas: false,
+        is_encrypted: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

@@ -17,6 +17,7 @@ use cairn_fs::{
     AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, FsView,
     GcSettings, Policy,
 };
+use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
@@ -34,6 +35,8 @@ use crate::tree::{Found, FoundKind, FoundNode};
 
 /// The first volume that a pool makes.
 pub const VOLUME: VolumeId = VolumeId(1);
+/// What keys of encrypted volumes are wrapped with.
+const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub static WHO: Credentials = Credentials::ROOT;
 pub const ROOT_INO: Ino = Ino(1);
 /// More than any scenario has, so that what is kept open does not depend on hashes of the host.
@@ -153,6 +156,11 @@ impl Host for SimHost {
         fs_settings(&self.env, &self.shape)
     }
 
+    fn master_keys(&self) -> MasterKeys {
+        let keys = MasterKey::parse_all(MASTER_KEY).unwrap_or_default();
+        MasterKeys::default().with(keys)
+    }
+
     fn move_step(&self) {
         self.move_steps.fetch_add(1, Ordering::Relaxed);
     }
@@ -259,7 +267,8 @@ impl World {
         let pool = Pool::new(env, settings, host, Arc::new(PoolFiles), opened);
         if is_new {
             let name = "main".parse().map_err(|_| "a name that is none")?;
-            let made = pool.volume_create(&name, volume_settings(&shape), Vec::new(), None);
+            let settings = volume_settings(&shape);
+            let made = pool.volume_create(&name, settings, Vec::new(), None, shape.is_encrypted);
             made.await.map_err(|error| error.to_string())?;
         } else {
             let noted = pool.note_returned().await;

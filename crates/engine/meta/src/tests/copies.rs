@@ -302,6 +302,7 @@ fn journal_of(ino: Ino, position: u64) -> JournalEntry {
         ino,
         offset: 10,
         data: Bytes::from_static(b"0123456789"),
+        encryption: None,
         size_bytes: 20,
         mtime: Timestamp::new(1, 2),
         ctime: Timestamp::new(3, 4),

@@ -19,8 +19,9 @@ use self::fetch::{Check, Reader, damaged, join};
 use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
-use crate::record::decode_record;
+use crate::record::{decode_record, decrypt_granules};
 use crate::store::{SegmentStore, count};
+use crate::volume::Volume;
 
 /// A part shorter than this is copied before it is cached: the blocks around it, which were read
 /// with it, would weigh as much as itself.
@@ -65,24 +66,30 @@ impl SegmentStore {
             return Ok(Vec::new());
         }
         count(&self.counters.cache_misses, 1);
-        let segment = self.volume(volume)?.segment(pointer.location.segment)?;
+        let volume = self.volume(volume)?;
+        if pointer.encryption.is_some() && volume.key.is_none() {
+            return Err(SegmentError::NoKey { volume: volume.id });
+        }
+        let segment = volume.segment(pointer.location.segment)?;
         check_place(&segment, &pointer.location)?;
         let result = if is_read_whole(pointer, &range) {
-            match self.read_whole(&segment, pointer, reader).await {
+            match self.read_whole(&volume, &segment, pointer, reader).await {
                 Ok(parts) => Ok(slice(&parts, range)),
                 // Only what was read along may be damaged.
                 Err(SegmentError::Damaged { .. }) if has_parts_beside(pointer, &range) => {
-                    self.read_granules(&segment, pointer, range, reader).await
+                    self.read_granules(&volume, &segment, pointer, range, reader)
+                        .await
                 }
                 Err(error) => Err(error),
             }
         } else {
-            self.read_granules(&segment, pointer, range, reader).await
+            self.read_granules(&volume, &segment, pointer, range, reader)
+                .await
         };
         match result {
             // Its shards are deleted or already hold another segment's bytes.
             Err(_) if segment.is_removed() => Err(SegmentError::Gone {
-                volume,
+                volume: volume.id,
                 segment: segment.id,
             }),
             Err(error) => {
@@ -94,7 +101,8 @@ impl SegmentStore {
     }
 
     /// Reads a whole record from the disks, past the cache, and checks it against its pointer. Damage
-    /// is repaired from redundancy before this returns, where there is enough of it.
+    /// is repaired from redundancy before this returns, where there is enough of it. Needs no key: checksums are of what is
+    /// stored.
     ///
     /// Fails with `Gone` if the segment was removed meanwhile and with `Damaged` if redundancy is not enough.
     pub async fn verify(self: &Arc<Self>, volume: VolumeId, pointer: &RecordPointer) -> Result<()> {
@@ -105,7 +113,7 @@ impl SegmentStore {
             .fetch(&segment, pointer, checks(pointer), Reader::Any)
             .await;
         let checked = fetched.and_then(|stored| {
-            if pointer.codec == Codec::Raw {
+            if pointer.codec == Codec::Raw || pointer.encryption.is_some() {
                 return Ok(());
             }
             decode_record(pointer.codec, &join(stored), pointer.file_len_bytes)
@@ -125,6 +133,7 @@ impl SegmentStore {
 
     async fn read_whole(
         self: &Arc<Self>,
+        volume: &Volume,
         segment: &Arc<Segment>,
         pointer: &RecordPointer,
         reader: Reader,
@@ -137,6 +146,7 @@ impl SegmentStore {
         let stored = self
             .fetch(segment, pointer, checks(pointer), reader)
             .await?;
+        let stored = plain(volume, segment, pointer, 0, stored)?;
         let parts: Parts = if pointer.codec == Codec::Raw {
             stored.into_iter().map(unshare_small).collect()
         } else {
@@ -151,6 +161,7 @@ impl SegmentStore {
 
     async fn read_granules(
         self: &Arc<Self>,
+        volume: &Volume,
         segment: &Arc<Segment>,
         pointer: &RecordPointer,
         range: Range<u32>,
@@ -183,6 +194,7 @@ impl SegmentStore {
                 .map(|(check, _)| check)
                 .collect();
             let stored = self.fetch(segment, pointer, checks, reader).await?;
+            let stored = plain(volume, segment, pointer, run.start, stored)?;
             let run_len = misses.len();
             for (index, miss) in (0..).zip(misses) {
                 let start = index * CHECKSUM_GRANULE_BYTES;
@@ -203,6 +215,24 @@ impl SegmentStore {
             .flat_map(|(granule, parts)| slice(parts, within_granule(*granule, &range)));
         Ok(parts.collect())
     }
+}
+
+/// Verified stored bytes of a record, from granule `first` on, without their encryption.
+fn plain(
+    volume: &Volume,
+    segment: &Segment,
+    pointer: &RecordPointer,
+    first: u32,
+    stored: Vec<Bytes>,
+) -> Result<Vec<Bytes>> {
+    let Some(encryption) = &pointer.encryption else {
+        return Ok(stored);
+    };
+    let no_key = SegmentError::NoKey { volume: volume.id };
+    let key = volume.key.as_ref().ok_or(no_key)?;
+    let plain = decrypt_granules(pointer, encryption, key, first, &stored);
+    let plain = plain.map_err(|error| damaged(segment, &pointer.location, error.to_string()))?;
+    Ok(vec![plain])
 }
 
 /// What is checked in a whole record.

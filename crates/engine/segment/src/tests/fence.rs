@@ -56,7 +56,7 @@ fn is_fenced<T: std::fmt::Debug>(result: &Result<T, SegmentError>) -> bool {
 fn the_volume_of_an_old_owner_ends_and_loses_nothing() {
     block_on(async {
         let mut rng = Rng::new(5);
-        let world = World::new(7, 5).await;
+        let world = World::new(7, 24).await;
         let sealed = vec![data(&mut rng, 300_000, false, true)];
         let mut written = world.append_ok(code(4, 2), sealed).await;
         world.store.seal_all(VOLUME).await;
@@ -208,7 +208,7 @@ impl DiskPace for Held {
 fn a_disk_that_does_not_promise_is_away_until_it_has() {
     block_on(async {
         let mut rng = Rng::new(7);
-        let world = World::new(6, 7).await;
+        let world = World::new(6, 26).await;
         let records = vec![data(&mut rng, 300_000, false, true)];
         let written = world.append_ok(code(4, 2), records).await;
         world.store.seal_all(VOLUME).await;
@@ -275,7 +275,7 @@ fn a_disk_that_cannot_promise_yet_is_asked_again() {
 #[test]
 fn a_disk_that_joins_is_asked_for_all_volumes() {
     block_on(async {
-        let world = World::new(3, 9).await;
+        let world = World::new(3, 28).await;
         let old = world.restart(world.disks.clone(), &[2], Vec::new()).await;
         let opened = old
             .store
@@ -325,7 +325,7 @@ fn a_pool_too_full_to_promise_has_no_room_and_is_not_broken() {
 #[test]
 fn a_sweep_leaves_files_of_log_and_state_alone() {
     block_on(async {
-        let world = World::new(11, 3).await;
+        let world = World::new(11, 22).await;
         world.store.sweep(VOLUME).await.expect("swept");
         let disk = world.store.members().all().next().expect("a disk").clone();
         let unknown = ShardName {

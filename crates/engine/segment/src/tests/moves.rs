@@ -774,7 +774,7 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
             disk.pace_with(gates.clone());
         }
         let mut rng = Rng::new(27);
-        let record = encode_record(vec![data(&mut rng, 5000, false, true)], Compression::None);
+        let record = world.encode(vec![data(&mut rng, 5000, false, true)], Compression::None);
         let local = tokio::task::LocalSet::new();
         let store = world.store.clone();
         let appending = local.spawn_local(async move {

@@ -142,7 +142,7 @@ fn segments_are_removed_when_nobody_needs_them() {
     block_on(async {
         let world = World::new(4, 4).await;
         let mut rng = Rng::new(1);
-        let record = encode_record(vec![data(&mut rng, 9_000, false, true)], Compression::None);
+        let record = world.encode(vec![data(&mut rng, 9_000, false, true)], Compression::None);
         let appended = world
             .store
             .append(VOLUME, code(2, 2), Stream::Mixed, vec![record.clone()])

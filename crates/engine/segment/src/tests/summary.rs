@@ -26,7 +26,7 @@ async fn append_owned(
                 offset: *offset,
             };
             let data = data(&mut rng, *len, len % 2 == 0, len % 3 == 0);
-            encode_record(vec![data], Compression::Lz4).owned_by(owner)
+            world.encode(vec![data], Compression::Lz4).owned_by(owner)
         })
         .collect();
     let appended = world
@@ -122,7 +122,7 @@ fn what_has_no_owner_leaves_its_segment_without_a_summary() {
         let of_segments = append_owned(&world, code(2, 2), Stream::Mixed, &[(1, 0, 5000)]).await;
         let id = *of_segments.keys().next().unwrap();
         let mut rng = Rng::new(4);
-        let record = encode_record(vec![data(&mut rng, 5000, true, true)], Compression::None);
+        let record = world.encode(vec![data(&mut rng, 5000, true, true)], Compression::None);
         let appended = world
             .store
             .append(VOLUME, code(2, 2), Stream::Mixed, vec![record])

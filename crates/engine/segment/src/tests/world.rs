@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_erasure::Code;
+use cairn_keys::VolumeKey;
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{ManualClock, MemDisk, Rng, TestWorld};
 
@@ -34,6 +35,17 @@ pub struct Written {
     pub data: Bytes,
 }
 
+/// Label of the disks of an encrypted volume: it stays over restarts.
+const ENCRYPTED: &str = "encrypted";
+
+/// The key of the volume on these disks, if it is encrypted.
+pub fn key_on(disks: &[Arc<MemDisk>]) -> Option<Arc<VolumeKey>> {
+    let is_encrypted = |disk: &Arc<MemDisk>| disk.label().starts_with(ENCRYPTED);
+    let entropy = TestWorld::new(77).env.entropy;
+    let key = || Arc::new(VolumeKey::random(VOLUME, &*entropy));
+    disks.iter().any(is_encrypted).then(key)
+}
+
 pub fn code(data: u8, parity: u8) -> Code {
     Code::new(data, parity).expect("code")
 }
@@ -53,7 +65,9 @@ impl World {
     pub async fn with_capacity(disk_count: usize, capacity_bytes: u64, seed: u64) -> Self {
         let mut disks = Vec::new();
         for index in 0..disk_count {
-            let disk = MemDisk::new(format!("disk{index}"), capacity_bytes);
+            // Everything holds in an encrypted volume, too.
+            let label = if seed % 2 == 0 { "disk" } else { ENCRYPTED };
+            let disk = MemDisk::new(format!("{label}{index}"), capacity_bytes);
             let id = DiskId(index as u128 + 1);
             ShardDisk::format(disk.clone(), POOL, id, Timestamp::default())
                 .await
@@ -106,8 +120,9 @@ impl World {
     pub async fn open_again(&self, known: Vec<SegmentInfo>) {
         let next = self.next_segment.clone();
         let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
+        let key = key_on(&self.disks);
         self.store
-            .open_volume(VOLUME, EPOCH, Arc::new(allocate), known)
+            .open_volume_with(VOLUME, EPOCH, key, Arc::new(allocate), known)
             .await
             .expect("opened");
     }
@@ -137,12 +152,19 @@ impl World {
         self.restart(self.disks.clone(), away, segments).await
     }
 
+    /// A record as the volume stores it.
+    pub fn encode(&self, data: Vec<Bytes>, compression: Compression) -> EncodedRecord {
+        let encoder = self.store.encoder(VOLUME).expect("it is open");
+        encoder.encode(data, compression)
+    }
+
     pub async fn append(
         &self,
         code: Code,
         stream: Stream,
         records: Vec<(Bytes, Compression)>,
     ) -> Result<Vec<Written>, SegmentError> {
+        let encoder = self.store.encoder(VOLUME)?;
         let encoded: Vec<EncodedRecord> = records
             .iter()
             .map(|(data, compression)| {
@@ -150,7 +172,8 @@ impl World {
                     object: 1,
                     offset: self.appended.fetch_add(1, Ordering::Relaxed),
                 };
-                encode_record(vec![data.clone()], *compression).owned_by(owner)
+                let record = encoder.encode(vec![data.clone()], *compression);
+                record.owned_by(owner)
             })
             .collect();
         let appended = self

@@ -394,7 +394,7 @@ fn appends_reads_sealing_and_damage_may_all_happen_at_once() {
                             0 => world.store.seal_all(VOLUME).await,
                             1 => {
                                 // A caller that goes away in the middle leaves nothing half done.
-                                let record = encode_record(
+                                let record = world.encode(
                                     vec![data(&mut rng, 90_000, false, true)],
                                     Compression::None,
                                 );

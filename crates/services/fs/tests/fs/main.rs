@@ -3,6 +3,7 @@
 mod ahead;
 mod bounds;
 mod durability;
+mod encrypted;
 mod folders;
 mod limit;
 mod links;

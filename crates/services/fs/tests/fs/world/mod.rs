@@ -9,6 +9,7 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, Ino, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_fs::*;
+use cairn_keys::VolumeKey;
 use cairn_meta::{
     Batch, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Owner,
     Succession, decode_extent,
@@ -34,12 +35,28 @@ pub struct World {
 /// Bytes of each disk, unless a test wants another size.
 const DISK_BYTES: u64 = 1 << 30;
 
-fn meta_settings(disk_count: usize, succession: &Succession) -> MetaSettings {
+/// Label of the first disk of an encrypted volume: it stays over restarts and crashes.
+const ENCRYPTED: &str = "encrypted";
+
+/// The key of the volume on these disks, if it is encrypted.
+pub fn key_on<'a>(disks: impl IntoIterator<Item = &'a Arc<MemDisk>>) -> Option<Arc<VolumeKey>> {
+    let is_encrypted = |disk: &Arc<MemDisk>| disk.label().starts_with(ENCRYPTED);
+    let entropy = TestWorld::new(77).env.entropy;
+    let mut disks = disks.into_iter();
+    (disks.any(is_encrypted)).then(|| Arc::new(VolumeKey::random(VOLUME, &*entropy)))
+}
+
+fn meta_settings(
+    disk_count: usize,
+    succession: &Succession,
+    key: &Option<Arc<VolumeKey>>,
+) -> MetaSettings {
     let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
     settings.succession = Some(succession.clone());
     settings.log_file_bytes = 4 << 20;
     settings.ship_bytes = 8 << 20;
     settings.log_bytes_max = 32 << 20;
+    settings.key = key.clone();
     settings
 }
 
@@ -51,8 +68,11 @@ fn segment_settings() -> SegmentSettings {
     }
 }
 
-fn fs_settings(env: &cairn_base::env::Env) -> FsSettings {
-    FsSettings::new(env.clone(), VOLUME, "main")
+fn fs_settings(env: &cairn_base::env::Env, key: Option<Arc<VolumeKey>>) -> FsSettings {
+    FsSettings {
+        key,
+        ..FsSettings::new(env.clone(), VOLUME, "main")
+    }
 }
 
 fn disk_id(index: usize) -> DiskId {
@@ -89,6 +109,11 @@ async fn segments_on(
 }
 
 impl World {
+    /// An encrypted volume on so many disks, or one that is not.
+    pub async fn encrypted(disk_count: usize, is_encrypted: bool) -> Self {
+        Self::with_capacity(100 + u64::from(is_encrypted), disk_count, DISK_BYTES).await
+    }
+
     pub async fn new(seed: u64, disk_count: usize) -> Self {
         Self::with_capacity(seed, disk_count, DISK_BYTES).await
     }
@@ -128,20 +153,26 @@ impl World {
         set: impl FnOnce(&mut FsSettings),
     ) -> Self {
         let TestWorld { env, clock } = TestWorld::new(seed);
+        // Everything holds on an encrypted volume, too.
+        let label = match seed % 2 {
+            0 => "disk",
+            _ => ENCRYPTED,
+        };
         let disks: Vec<_> = (0..disk_count)
-            .map(|index| MemDisk::new(format!("disk{index}"), disk_bytes))
+            .map(|index| MemDisk::new(format!("{label}{index}"), disk_bytes))
             .collect();
+        let key = key_on(&disks);
         let segments = segments_on(&env, &members(&disks), true).await;
         let succession = Succession::default();
         let meta = MetaStore::create(
             env.clone(),
-            meta_settings(disk_count, &succession),
+            meta_settings(disk_count, &succession, &key),
             VOLUME,
             members(&disks),
         )
         .await
         .unwrap();
-        let mut settings = fs_settings(&env);
+        let mut settings = fs_settings(&env, key);
         set(&mut settings);
         let fs = Fs::format(settings, meta, segments.clone()).await.unwrap();
         Self {
@@ -169,10 +200,12 @@ impl World {
         let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
         let segments = segments_on(&env, &members, false).await;
         let succession = Succession::default();
-        let settings = meta_settings(count, &succession);
+        let key = key_on(&disks);
+        let settings = meta_settings(count, &succession, &key);
         let opened = MetaStore::open(env.clone(), settings, VOLUME, members).await;
         let (meta, recovered) = opened.unwrap();
-        let fs = Fs::open(fs_settings(&env), meta, recovered.journal, segments.clone())
+        let settings = fs_settings(&env, key);
+        let fs = Fs::open(settings, meta, recovered.journal, segments.clone())
             .await
             .unwrap();
         Self {
@@ -187,11 +220,12 @@ impl World {
 
     /// Opens the volume anew on the same disks, as a node does that left the other one behind.
     pub async fn open_again(&self) -> Fs {
-        let settings = meta_settings(self.disks.len(), &self.succession);
+        let key = key_on(&self.disks);
+        let settings = meta_settings(self.disks.len(), &self.succession, &key);
         let members = members(&self.disks);
         let opened = MetaStore::open(self.env.clone(), settings, VOLUME, members).await;
         let (meta, recovered) = opened.unwrap();
-        let settings = fs_settings(&self.env);
+        let settings = fs_settings(&self.env, key);
         let opened = Fs::open(settings, meta, recovered.journal, self.segments.clone());
         opened.await.unwrap()
     }

@@ -1,0 +1,125 @@
+//! `cairn key`: master keys of encrypted volumes.
+
+use cairn_admin::keys::{KeyRotationView, MasterKeysView};
+use cairn_base::real::OsEntropy;
+use cairn_config::VolumeName;
+use cairn_keys::MasterKey;
+use clap::Subcommand;
+
+use crate::access;
+use crate::args::{ViewArgs, VolumeEraseKeyArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Print a new master key: `(umask 077; cairn key generate >/etc/cairn/master.key)`
+    ///
+    /// It is 32 random bytes in base64. Keep a copy where the disks are not: without it nobody can read the volumes whose
+    /// keys are wrapped with it. `cairn serve --master-key-file PATH` uses it.
+    Generate,
+    /// List the master keys that the server has, and the volumes whose keys are wrapped with each
+    List(ViewArgs),
+    /// Wrap the keys of all volumes with the first master key: put a new one in the first line of the file, then `cairn key rotate`
+    ///
+    /// No data is read or written. Once `cairn key list` shows no volumes beside the earlier master key, that can go.
+    Rotate(ViewArgs),
+}
+
+pub fn key(command: &KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::Generate => print::text(&MasterKey::generate(&OsEntropy)),
+        KeyCommand::List(args) => list(args),
+        KeyCommand::Rotate(args) => rotate(args),
+    }
+}
+
+/// `cairn volume erase-key`.
+pub fn erase(args: &VolumeEraseKeyArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    if !args.yes {
+        let volume = client.volume(&args.name)?;
+        let what = "This erases the key of";
+        crate::volume::ask_for_name(&volume, what)?;
+    }
+    client.erase_key(&args.name)?;
+    if args.view.json {
+        return print::json(&serde_json::json!({ "erased": args.name }));
+    }
+    print::text(&format!(
+        "the key of volume {0} is erased: nobody can read it any more\nits space comes back with cairn volume delete {0}",
+        args.name
+    ))
+}
+
+fn list(args: &ViewArgs) -> Result<(), Failure> {
+    let keys = access::client(&args.server)?.master_keys()?;
+    if args.json {
+        return print::json(&keys);
+    }
+    print::text(&shown(&keys))
+}
+
+fn rotate(args: &ViewArgs) -> Result<(), Failure> {
+    let rotation = access::client(&args.server)?.rotate_keys()?;
+    match args.json {
+        true => print::json(&rotation)?,
+        false => print::text(&told(&rotation))?,
+    }
+    match rotation.failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::failed(
+            "the keys of some volumes are wrapped with the earlier master key still",
+        )),
+    }
+}
+
+fn told(rotation: &KeyRotationView) -> String {
+    let mut lines = Vec::new();
+    if rotation.wrapped.is_empty() && rotation.failed.is_empty() {
+        lines.push("all keys are wrapped with the first master key already".to_owned());
+    }
+    for volume in &rotation.wrapped {
+        lines.push(format!("volume {volume}: its key is wrapped anew"));
+    }
+    for failure in &rotation.failed {
+        lines.push(format!(
+            "volume {}: NOT WRAPPED ANEW: {}",
+            failure.volume, failure.why
+        ));
+    }
+    lines.push(shown(&rotation.keys));
+    lines.join("\n")
+}
+
+fn shown(keys: &MasterKeysView) -> String {
+    let mut lines = Vec::new();
+    match &keys.source {
+        None => lines.push(
+            "the server was given no master key: --master-key-file or --master-key-command"
+                .to_owned(),
+        ),
+        Some(source) => lines.push(format!("from {source}")),
+    }
+    if let Some(problem) = &keys.problem {
+        lines.push(format!("THEY CANNOT BE READ NOW: {problem}"));
+    }
+    if !keys.keys.is_empty() {
+        let columns: [Column; 3] = [
+            ("MASTER KEY", Align::Left),
+            ("STATE", Align::Left),
+            ("VOLUMES", Align::Left),
+        ];
+        let rows = keys.keys.iter().map(|key| {
+            let state = match (key.present, key.current) {
+                (false, _) => "MISSING",
+                (true, true) => "in use",
+                (true, false) => "earlier",
+            };
+            let volumes: Vec<&str> = key.volumes.iter().map(VolumeName::as_str).collect();
+            vec![key.id.clone(), state.to_owned(), volumes.join(" ")]
+        });
+        lines.push(print::table(&columns, rows.collect()));
+    }
+    lines.join("\n")
+}

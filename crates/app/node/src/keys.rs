@@ -1,0 +1,363 @@
+//! Master keys of encrypted volumes: where they come from, and what the admin API says of them.
+//!
+//! Owns: reading them from a file or from what a command prints, looking again while one is missing.
+//! Must not know: what is done with a key (`cairn_keys`), whose key is wrapped with it (the pool). Nothing here puts any
+//! part of a key into a message.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use cairn_admin::api::ErrorKind;
+use cairn_admin::keys::{
+    EncryptionState, EncryptionView, KeyControl, KeyFailureView, KeyRotationView, MasterKeyView,
+    MasterKeysView,
+};
+use cairn_admin::{Answer, ControlError};
+use cairn_config::{KeySource, VolumeName};
+use cairn_formats::encryption::{MasterKeyId, VolumeEncryption};
+use cairn_formats::pool_file::PoolVolume;
+use cairn_keys::{MasterKey, MasterKeys};
+use cairn_pool::wrapped_keys;
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use crate::control::{Controller, refusal};
+use crate::node::Inner;
+
+/// A file of keys, and what a command prints, is not longer than this, in bytes.
+const TEXT_LEN_BYTES_MAX: u64 = 64 << 10;
+/// What a command says of an error is cut to so many characters.
+const COMPLAINT_CHARS_MAX: usize = 300;
+/// A command that takes longer is ended.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(30);
+/// How often keys are looked for that volumes wait for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The master keys that there are.
+pub(crate) struct KeyHolder {
+    source: Option<KeySource>,
+    known: Mutex<Known>,
+    /// Held while they are read, so that a command runs once at a time.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    keys: MasterKeys,
+    /// Why they could not be read when they were last.
+    problem: Option<String>,
+}
+
+impl KeyHolder {
+    pub fn new(source: Option<KeySource>) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            known: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub fn known(&self) -> MasterKeys {
+        self.known.lock().keys.clone()
+    }
+
+    /// Reads the keys anew; says whether there is one that was not there before. Keys that are not there any more stay
+    /// known until this program ends: volumes that are served may have to be opened again.
+    pub async fn look(&self) -> bool {
+        let Some(source) = self.source.clone() else {
+            return false;
+        };
+        let _alone = self.reading.lock().await;
+        let told = source.to_string();
+        let read = tokio::task::spawn_blocking(move || read(&source)).await;
+        let read = read.unwrap_or_else(|error| Err(error.to_string()));
+        let mut known = self.known.lock();
+        match read {
+            Ok(newest) => {
+                let is_new = newest.iter().any(|key| !known.keys.has(key.id()));
+                if known.problem.take().is_some() || is_new {
+                    let ids: Vec<String> = newest.iter().map(|key| key.id().to_string()).collect();
+                    tracing::info!(source = told, ids = ids.join(", "), "master keys read");
+                }
+                known.keys = known.keys.with(newest);
+                is_new
+            }
+            Err(why) => {
+                if known.problem.as_ref() != Some(&why) {
+                    tracing::error!(source = told, why, "master keys cannot be read");
+                }
+                known.problem = Some(why);
+                false
+            }
+        }
+    }
+}
+
+/// Looks for keys that volumes wait for, until the node ends.
+pub(crate) fn tend(inner: &Arc<Inner>) {
+    inner.every("master keys", LOOK_INTERVAL, |inner| async move {
+        let state = inner.pool.state();
+        let keys = inner.keys.known();
+        let is_missing = wrapped_keys(&state).any(|(_, key)| !keys.has(key.master_key));
+        if is_missing && inner.keys.look().await {
+            inner.pool.keys_came().await;
+        }
+    });
+}
+
+fn read(source: &KeySource) -> Result<Vec<MasterKey>, String> {
+    let text = match source {
+        KeySource::File(path) => read_file(path)?,
+        KeySource::Command(line) => run(line, COMMAND_TIME_MAX)?,
+    };
+    MasterKey::parse_all(&text).map_err(|error| error.to_string())
+}
+
+fn read_file(path: &Path) -> Result<Zeroizing<String>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() {
+        return Err(format!("{} is not a regular file", path.display()));
+    }
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(format!(
+            "others may read or change {} (mode {mode:03o}, owner {}): chmod 600 it, and think about whether it is still a secret",
+            path.display(),
+            found.uid()
+        ));
+    }
+    let file = std::fs::File::open(path).map_err(failed)?;
+    text_of(file).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// All that there is, if it is text and not too long.
+fn text_of(from: impl Read) -> Result<Zeroizing<String>, String> {
+    // As large as it can get: a string that grows leaves what it held behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(TEXT_LEN_BYTES_MAX as usize + 1));
+    let read = from.take(TEXT_LEN_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > TEXT_LEN_BYTES_MAX {
+        return Err(format!("it is longer than {TEXT_LEN_BYTES_MAX} bytes"));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(_) => {
+            Err("it is no text: keys are 32 bytes as hexadecimal digits or base64".to_owned())
+        }
+    }
+}
+
+/// What a command prints, if it succeeds in time.
+fn run(line: &str, time_max: Duration) -> Result<Zeroizing<String>, String> {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", line]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // So that what it started ends with it.
+    command.process_group(0);
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("/bin/sh cannot be started: {error}"))?;
+    let (sender, receiver) = mpsc::channel();
+    if let Some(output) = child.stdout.take() {
+        let sender = sender.clone();
+        std::thread::spawn(move || sender.send((true, text_of(output))));
+    }
+    if let Some(output) = child.stderr.take() {
+        std::thread::spawn(move || sender.send((false, text_of(output))));
+    }
+    let mut printed = Err("it printed nothing".to_owned());
+    let mut complaint = String::new();
+    // One message of each, when the command and all that it started have closed it.
+    let deadline = std::time::Instant::now() + time_max;
+    for _ in 0..2 {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        match receiver.recv_timeout(left) {
+            Ok((true, text)) => printed = text,
+            Ok((false, text)) => complaint = text.map_or_else(|why| why, |text| text.to_string()),
+            Err(_) => {
+                end(&mut child);
+                return Err(format!(
+                    "it did not end within {} s, and was ended",
+                    time_max.as_secs()
+                ));
+            }
+        }
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() {
+        return printed;
+    }
+    let complaint: String = complaint.trim().chars().take(COMPLAINT_CHARS_MAX).collect();
+    let complaint = match complaint.is_empty() {
+        true => "it said nothing".to_owned(),
+        false => complaint,
+    };
+    Err(format!("it failed ({status}): {complaint}"))
+}
+
+fn end(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+/// How a volume is encrypted.
+pub(crate) fn encryption_view(volume: &PoolVolume, keys: &MasterKeys) -> EncryptionView {
+    let wrapped = match &volume.encryption {
+        None => return EncryptionView::default(),
+        Some(VolumeEncryption::Erased(_)) => {
+            return EncryptionView {
+                state: EncryptionState::Erased,
+                master_key: None,
+            };
+        }
+        Some(VolumeEncryption::Key(wrapped)) => wrapped,
+    };
+    EncryptionView {
+        state: match keys.has(wrapped.master_key) {
+            true => EncryptionState::Encrypted,
+            false => EncryptionState::Locked,
+        },
+        master_key: Some(wrapped.master_key.to_string()),
+    }
+}
+
+impl Controller {
+    /// The master keys that are known, and those that are needed.
+    fn master_keys_view(&self) -> MasterKeysView {
+        let holder = &self.inner.keys;
+        let state = self.inner.pool.state();
+        let known = holder.known();
+        let mut used: BTreeMap<MasterKeyId, Vec<VolumeName>> = BTreeMap::new();
+        for (volume, key) in wrapped_keys(&state) {
+            used.entry(key.master_key)
+                .or_default()
+                .push(volume.name.clone());
+        }
+        let mut view = |id: MasterKeyId, present| MasterKeyView {
+            id: id.to_string(),
+            current: known.current() == Some(id),
+            present,
+            volumes: used.remove(&id).unwrap_or_default(),
+        };
+        let mut keys: Vec<MasterKeyView> = known.ids().map(|id| view(id, true)).collect();
+        let missing: Vec<MasterKeyId> = used.keys().copied().collect();
+        let mut view = |id: MasterKeyId| MasterKeyView {
+            id: id.to_string(),
+            current: false,
+            present: false,
+            volumes: used.remove(&id).unwrap_or_default(),
+        };
+        keys.extend(missing.into_iter().map(&mut view));
+        MasterKeysView {
+            source: holder.source.as_ref().map(KeySource::to_string),
+            problem: holder.known.lock().problem.clone(),
+            keys,
+        }
+    }
+
+    async fn look_for_keys(&self) {
+        if self.inner.keys.look().await {
+            self.inner.pool.keys_came().await;
+        }
+    }
+}
+
+impl KeyControl for Controller {
+    fn master_keys(&self) -> Answer<'_, MasterKeysView> {
+        Box::pin(async {
+            self.look_for_keys().await;
+            Ok(self.master_keys_view())
+        })
+    }
+
+    fn rotate_keys(&self) -> Answer<'_, KeyRotationView> {
+        Box::pin(async {
+            self.look_for_keys().await;
+            // With one that is not the newest it would be for nothing.
+            if let Some(why) = self.inner.keys.known.lock().problem.clone() {
+                let error = ControlError::new(
+                    ErrorKind::Conflict,
+                    format!("the master keys cannot be read: {why}"),
+                );
+                return Err(error.hint("nothing was changed"));
+            }
+            let rotation = self.inner.pool.rotate_keys().await.map_err(refusal)?;
+            let failed = rotation.failed.into_iter();
+            let failed = failed.map(|(volume, why)| KeyFailureView { volume, why });
+            Ok(KeyRotationView {
+                wrapped: rotation.wrapped,
+                failed: failed.collect(),
+                keys: self.master_keys_view(),
+            })
+        })
+    }
+
+    fn erase_key(&self, volume: VolumeName) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let erased = self.inner.pool.erase_key(&volume).await;
+            erased.map_err(refusal)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let source = KeySource::File(path.clone());
+        let why = read(&source).unwrap_err();
+        assert!(why.contains("No such file"), "{why}");
+        std::fs::write(&path, format!("{KEY}\n")).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        for (bits, is_good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
+            mode(bits);
+            let keys = read(&source);
+            assert_eq!(keys.is_ok(), is_good, "{bits:o}: {keys:?}");
+        }
+        let why = read(&KeySource::File(folder.path().to_owned())).unwrap_err();
+        assert!(why.contains("not a regular file"), "{why}");
+        mode(0o600);
+        for text in [vec![0xff; 32], vec![b'a'; 70_000], b"no key".to_vec()] {
+            std::fs::write(&path, text).unwrap();
+            assert!(read(&source).is_err());
+        }
+    }
+
+    #[test]
+    fn a_command_gives_keys_or_an_error_without_them() {
+        let run = |line: &str| super::run(line, Duration::from_secs(20));
+        assert_eq!(run(&format!("echo {KEY}")).unwrap().trim(), KEY);
+        let why = run(&format!("echo {KEY}; echo oh dear >&2; exit 3")).unwrap_err();
+        assert!(why.contains("oh dear") && why.contains('3'), "{why}");
+        assert!(!why.contains(KEY), "{why}");
+        assert!(run("exit 1").unwrap_err().contains("said nothing"));
+        assert!(
+            run("head -c 100000 /dev/zero")
+                .unwrap_err()
+                .contains("longer")
+        );
+        let why = run("printf '\\377'").unwrap_err();
+        assert!(why.contains("no text"), "{why}");
+        // What it started in the background is ended, too.
+        let why = super::run("sleep 100 & sleep 100", Duration::from_millis(50)).unwrap_err();
+        assert!(why.contains("was ended"), "{why}");
+    }
+}

@@ -1,0 +1,45 @@
+//! The paths of master keys, and of keys of volumes.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use cairn_config::VolumeName;
+
+use super::{Api, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::keys::{KeyControl, KeyRotationView, MasterKeysView};
+
+fn control(shared: &Shared) -> Result<&dyn KeyControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no keys");
+    shared.control.keys().ok_or_else(absent)
+}
+
+/// The master keys that the server knows, read anew from where they come from; never the keys themselves.
+#[utoipa::path(get, path = "/api/v1/master-keys", responses((status = 200, body = MasterKeysView)))]
+pub(super) async fn master_key_list(
+    State(shared): Api,
+) -> Result<Json<MasterKeysView>, ControlError> {
+    Ok(Json(control(&shared)?.master_keys().await?))
+}
+
+/// Wraps the keys of all encrypted volumes with the first master key. No data is read or written.
+#[utoipa::path(post, path = "/api/v1/master-keys/rotate", responses(
+    (status = 200, body = KeyRotationView), (status = 409, body = ErrorBody)))]
+pub(super) async fn master_key_rotate(
+    State(shared): Api,
+) -> Result<Json<KeyRotationView>, ControlError> {
+    let rotated = to_the_end(async move { control(&shared)?.rotate_keys().await }).await?;
+    Ok(Json(rotated))
+}
+
+/// Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/key", params(("name" = String, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn volume_key_erase(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { control(&shared)?.erase_key(volume).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

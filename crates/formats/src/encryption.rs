@@ -1,0 +1,180 @@
+//! What is stored of encryption: beside encrypted bytes, and of the key of a volume.
+//!
+//! Owns: its form. Must not know: how anything is encrypted, any key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cairn_base::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Makes the key of one record, or of one journal entry, out of that of its volume: random, and never used twice.
+pub type Salt = [u8; 16];
+/// What GCM adds to encrypted bytes; only who has the key can make it.
+pub type Tag = [u8; 16];
+
+/// What is kept apart from encrypted bytes. They are as long as the plain ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    pub salt: Salt,
+    /// One for each checksum of a record; one for a journal entry.
+    pub tags: Vec<Tag>,
+}
+
+/// Names a master key, and tells nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MasterKeyId(pub [u8; 8]);
+
+impl fmt::Display for MasterKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for MasterKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKeyId({self})")
+    }
+}
+
+/// It is not the hexadecimal form of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not {digits} hexadecimal digits")]
+pub struct DigitsError {
+    digits: usize,
+}
+
+impl FromStr for MasterKeyId {
+    type Err = DigitsError;
+
+    fn from_str(text: &str) -> Result<Self, DigitsError> {
+        from_hex(text).map(Self)
+    }
+}
+
+impl Serialize for MasterKeyId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for MasterKeyId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Nonce (12 bytes), encrypted key (32) and tag (16).
+pub const WRAPPED_LEN_BYTES: usize = 12 + 32 + 16;
+
+/// The key of a volume, encrypted with a master key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrappedKey {
+    pub master_key: MasterKeyId,
+    pub wrapped: [u8; WRAPPED_LEN_BYTES],
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrappedFields {
+    master_key: MasterKeyId,
+    wrapped: String,
+}
+
+impl Serialize for WrappedKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let fields = WrappedFields {
+            master_key: self.master_key,
+            wrapped: hex(&self.wrapped),
+        };
+        fields.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for WrappedKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let fields = WrappedFields::deserialize(from)?;
+        Ok(Self {
+            master_key: fields.master_key,
+            wrapped: from_hex(&fields.wrapped).map_err(serde::de::Error::custom)?,
+        })
+    }
+}
+
+/// That a volume is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeEncryption {
+    /// With this key.
+    Key(WrappedKey),
+    /// With a key that was erased then: nobody can read it any more.
+    Erased(Timestamp),
+}
+
+impl VolumeEncryption {
+    pub fn key(&self) -> Option<&WrappedKey> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Erased(_) => None,
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex<const N: usize>(text: &str) -> Result<[u8; N], DigitsError> {
+    let refused = DigitsError { digits: 2 * N };
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or(refused);
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return Err(refused);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().as_chunks::<2>().0) {
+        let [high, low] = *pair;
+        *byte = (digit(high)? << 4 | digit(low)?) as u8;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_volumes_are_read_or_refused() {
+        let key = VolumeEncryption::Key(WrappedKey {
+            master_key: MasterKeyId([1, 2, 3, 4, 5, 6, 7, 0xf8]),
+            wrapped: [0xab; WRAPPED_LEN_BYTES],
+        });
+        let digits = "ab".repeat(WRAPPED_LEN_BYTES);
+        let json = format!(r#"{{"key":{{"master_key":"01020304050607f8","wrapped":"{digits}"}}}}"#);
+        assert_eq!(serde_json::to_string(&key).unwrap(), json);
+        assert_eq!(
+            serde_json::from_str::<VolumeEncryption>(&json).unwrap(),
+            key
+        );
+        let erased = VolumeEncryption::Erased(Timestamp::new(5, 6));
+        let json = serde_json::to_string(&erased).unwrap();
+        assert_eq!(
+            serde_json::from_str::<VolumeEncryption>(&json).unwrap(),
+            erased
+        );
+        let bad = [
+            format!(r#"{{"key":{{"master_key":"01020304050607f","wrapped":"{digits}"}}}}"#),
+            format!(r#"{{"key":{{"master_key":"01020304050607fg","wrapped":"{digits}"}}}}"#),
+            format!(r#"{{"key":{{"master_key":"01020304050607f8","wrapped":"{digits}ab"}}}}"#),
+            format!(r#"{{"key":{{"master_key":"é1020304050607f","wrapped":"{digits}"}}}}"#),
+            r#"{"key":{"master_key":"01020304050607f8"}}"#.to_owned(),
+            r#""other""#.to_owned(),
+        ];
+        for json in bad {
+            assert!(
+                serde_json::from_str::<VolumeEncryption>(&json).is_err(),
+                "{json}"
+            );
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Encrypted volumes. That they behave as others do is shown by all other tests: every second seed makes one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::Disk;
+use cairn_base::{DiskId, Ino, View};
+use cairn_fs::*;
+use cairn_keys::VolumeKey;
+use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore};
+use cairn_segment::Pace;
+use cairn_testkit::{Crash, TestWorld};
+use rustc_hash::FxHashSet;
+
+use crate::world::*;
+
+/// Bytes that do not compress, and that are nowhere twice.
+struct Noise(u64);
+
+impl Noise {
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut word = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        };
+        let words = (0..len.div_ceil(8)).map(|_| word().to_le_bytes());
+        let mut bytes: Vec<u8> = words.flatten().collect();
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// What was written: so many bytes from some places of it.
+#[derive(Default)]
+struct Needles(FxHashSet<u64>);
+
+impl Needles {
+    fn add(&mut self, bytes: &[u8]) {
+        let places = (0..bytes.len().saturating_sub(8)).step_by(97);
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        self.0.extend(places.map(word));
+    }
+
+    /// How many of them are in any file of any disk.
+    fn found(&self, world: &World) -> usize {
+        let mut found = FxHashSet::default();
+        for disk in &world.disks {
+            for name in disk.file_names() {
+                let bytes = disk.file_bytes(&name).unwrap();
+                for window in bytes.windows(8) {
+                    let word = u64::from_le_bytes(window.try_into().unwrap());
+                    if self.0.contains(&word) {
+                        found.insert(word);
+                    }
+                }
+            }
+        }
+        found.len()
+    }
+}
+
+fn placing(name: &[u8]) -> Placing<'_> {
+    Placing {
+        dir: ROOT_INO,
+        name,
+        expected: Expected::Anything,
+        set: SetAttr::default(),
+        xattrs: &[],
+    }
+}
+
+async fn create(world: &World, name: &str) -> Ino {
+    let how = CreateMode::Guarded(SetAttr::default());
+    let made = world
+        .fs
+        .create(&ROOT_USER, ROOT_INO, name.as_bytes(), how)
+        .await;
+    made.unwrap().attr.ino
+}
+
+async fn write(world: &World, ino: Ino, offset: u64, bytes: &[u8], stability: Stability) {
+    let data = Bytes::copy_from_slice(bytes);
+    let written = world.fs.write(&ROOT_USER, ino, offset, data, stability);
+    written.await.unwrap();
+}
+
+/// Every way on which bytes of files get to a disk; what was written stays readable. Returns how many of some pieces of it
+/// were on the disks at all, looked at after each step.
+async fn on_the_disks(is_encrypted: bool) -> usize {
+    let mut world = World::encrypted(3, is_encrypted).await;
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut needles = Needles::default();
+    let mut found = 0;
+    let mut contents: Vec<(Ino, Vec<u8>)> = Vec::new();
+
+    // Small stable writes: the journal.
+    let ino = create(&world, "journal").await;
+    let mut content = Vec::new();
+    for _ in 0..12 {
+        let bytes = noise.take(4096);
+        needles.add(&bytes);
+        let at = content.len() as u64;
+        write(&world, ino, at, &bytes, Stability::Stable).await;
+        content.extend(bytes);
+    }
+    contents.push((ino, content));
+    // A file that gets its name when it is whole: with it in the journal.
+    let who = Credentials::ROOT;
+    let mut unnamed = world.fs.make_unnamed(&who).unwrap();
+    let bytes = noise.take(9000);
+    needles.add(&bytes);
+    unnamed.append(bytes.clone().into()).await.unwrap();
+    let placed = unnamed.place(&who, &placing(b"placed")).await.unwrap();
+    contents.push((placed.ino, bytes));
+    found += needles.found(&world);
+
+    // Larger ones: records, raw, of several granules, and compressed.
+    for (name, len, is_text) in [
+        ("small", 5000, false),
+        ("raw", 300_000, false),
+        ("large", 3_000_000, false),
+        ("text", 400_000, true),
+    ] {
+        let ino = create(&world, name).await;
+        let bytes = match is_text {
+            false => noise.take(len),
+            // Compressed, the beginning of each is as it was.
+            true => {
+                let texts = (0..len / 2000).map(|_| noise.take(40).repeat(50));
+                texts.flatten().collect()
+            }
+        };
+        needles.add(&bytes);
+        write(&world, ino, 0, &bytes, Stability::Unstable).await;
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        contents.push((ino, bytes));
+    }
+    found += needles.found(&world);
+
+    // A snapshot, overwritten and cut files, and what moves records.
+    world.fs.take_snapshot(b"before", b"").await.unwrap();
+    let (ino, content) = &mut contents[3];
+    let bytes = noise.take(100_000);
+    needles.add(&bytes);
+    content[1000..101_000].copy_from_slice(&bytes);
+    let ino = *ino;
+    write(&world, ino, 1000, &bytes, Stability::Stable).await;
+    world.run_for(5).await;
+    let segments: Vec<_> = world.fs.meta().segments().into_iter().collect();
+    let segments: Vec<_> = segments.into_iter().map(|(id, _)| id).collect();
+    let pace = Pace::new(world.env.clock.clone(), 0);
+    world.fs.rewrite_segments(&segments, &pace).await.unwrap();
+    found += needles.found(&world);
+
+    // Bytes that are shared.
+    let mut unnamed = world.fs.make_unnamed(&who).unwrap();
+    let source = world.fs.in_view(View::Live).unwrap();
+    unnamed.share(&source, ino, 500..200_000).await.unwrap();
+    let placed = unnamed.place(&who, &placing(b"shared")).await.unwrap();
+    contents.push((placed.ino, contents[3].1[500..200_000].to_vec()));
+
+    // More in the journal, and starts that carry it on.
+    let ino = contents[0].0;
+    for at in 0..8 {
+        let bytes = noise.take(1000);
+        needles.add(&bytes);
+        contents[0].1[at * 2000..at * 2000 + 1000].copy_from_slice(&bytes);
+        write(&world, ino, at as u64 * 2000, &bytes, Stability::Stable).await;
+    }
+    for seed in 0..4 {
+        world = world.crash(seed, Crash::LoseUnsynced).await;
+        found += needles.found(&world);
+    }
+    world = world.restart(9).await;
+    found += needles.found(&world);
+    for (ino, content) in &contents {
+        assert!(read_all(&world.fs, *ino).await == *content, "{ino}");
+    }
+    found
+}
+
+#[test]
+fn nothing_that_was_written_is_on_the_disks_of_an_encrypted_volume() {
+    block_on(async {
+        assert_eq!(on_the_disks(true).await, 0);
+        // The same search finds it where it is.
+        let found = on_the_disks(false).await;
+        assert!(found > 10_000, "{found}");
+    });
+}
+
+/// Whoever opens it with no key, or another one, gets an error that says so, and nothing is lost by that.
+#[test]
+fn an_encrypted_volume_is_refused_without_its_key() {
+    block_on(async {
+        let world = World::encrypted(1, true).await;
+        let ino = create(&world, "file").await;
+        let bytes = Noise(5).take(3000);
+        write(&world, ino, 0, &bytes, Stability::Stable).await;
+        let world = world.crash(1, Crash::LoseUnsynced).await;
+        world.fs.abandon();
+        let open = |key: Option<Arc<VolumeKey>>| {
+            let mut settings = MetaSettings::new(1, MetaCache::new(1 << 20));
+            settings.key = key;
+            let disk = world.disks[0].crash(Crash::LoseUnsynced, 3);
+            let disks = vec![(DiskId(1), disk as Arc<dyn Disk>)];
+            MetaStore::open(world.env.clone(), settings, VOLUME, disks)
+        };
+        match open(None).await {
+            Err(MetaError::NoKey { volume: VOLUME }) => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
+        let other = VolumeKey::random(VOLUME, &*TestWorld::new(1).env.entropy);
+        match open(Some(Arc::new(other))).await {
+            Err(MetaError::NotAuthentic { volume: VOLUME, .. }) => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
+        let disks = world.disks.iter();
+        let disks = disks.map(|disk| disk.crash(Crash::LoseUnsynced, 4));
+        let world = World::open(8, disks.collect()).await;
+        assert!(read_all(&world.fs, ino).await == bytes);
+    });
+}
