@@ -254,9 +254,13 @@ impl Cluster {
         }
         let first = self.process(0).ok_or("the first node is gone")?;
         let name = "main".parse().map_err(|_| "a name that is none")?;
-        let made = first
-            .pool
-            .volume_create(&name, volume_settings(self.shape()), Vec::new(), None);
+        let made = first.pool.volume_create(
+            &name,
+            volume_settings(self.shape()),
+            Vec::new(),
+            None,
+            false,
+        );
         made.await.map_err(|error| error.to_string())?;
         drop(first);
         self.settled().await?;
