@@ -493,6 +493,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/master-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The master keys that the server knows, read anew from where they come from; never the keys themselves. */
+        get: operations["master_key_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/master-keys/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Wraps the keys of all encrypted volumes with the first master key. No data is read or written. */
+        post: operations["master_key_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nfs/mounts": {
         parameters: {
             query?: never;
@@ -751,6 +785,43 @@ export interface paths {
         post?: never;
         /** Takes the address that follows a volume away. */
         delete: operations["volume_address_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/clones": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,
+         *     whole and durable, when this answers; a directory is made entry by entry.
+         */
+        post: operations["clone_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Erases the key of a volume. Nobody can read the volume any more when this answers; it is still to be deleted. */
+        delete: operations["volume_key_erase"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1049,6 +1120,13 @@ export interface components {
             /** @description Volumes that are in it. */
             volumes: string[];
         };
+        /** @description A file or directory that is to begin as another is now. */
+        CloneCreate: {
+            /** @description In the volume, from its root: `/projects/report.odt`. */
+            from: string;
+            /** @description Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is. */
+            to: string;
+        };
         ClusterDiskView: {
             id: string;
             label: string;
@@ -1156,6 +1234,17 @@ export interface components {
             total_bytes: number;
             /** Format: int64 */
             write_errors: number;
+        };
+        /**
+         * @description How a volume is encrypted.
+         * @enum {string}
+         */
+        EncryptionState: "none" | "encrypted" | "locked" | "erased";
+        /** @description How a volume is encrypted, and with the help of which master key. */
+        EncryptionView: {
+            /** @description The id of the master key that its key is wrapped with. */
+            master_key?: string | null;
+            state: components["schemas"]["EncryptionState"];
         };
         /** @description The body of every answer that is not a success. */
         ErrorBody: {
@@ -1333,6 +1422,19 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description A volume whose key could not be wrapped anew. */
+        KeyFailureView: {
+            volume: string;
+            why: string;
+        };
+        /** @description What became of the keys of volumes. */
+        KeyRotationView: {
+            /** @description Volumes whose keys could not be unwrapped. */
+            failed: components["schemas"]["KeyFailureView"][];
+            keys: components["schemas"]["MasterKeysView"];
+            /** @description Volumes whose keys are wrapped with the current master key now, and were not before. */
+            wrapped: string[];
+        };
         /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
         LimitView: {
             /** Format: int64 */
@@ -1480,6 +1582,29 @@ export interface components {
             volume: string;
             /** @description Writes may be answered before they are stable. */
             write_cache: boolean;
+        };
+        /** @description A master key. */
+        MasterKeyView: {
+            /** @description It wraps keys of new volumes. */
+            current: boolean;
+            /**
+             * @description 16 hexadecimal digits that follow from the key.
+             * @example 1f0c9b6e52d3a874
+             */
+            id: string;
+            /** @description Whether the server has it. If not, its volumes are not served. */
+            present: boolean;
+            /** @description Volumes whose keys are wrapped with it: it must not be thrown away before there are none. */
+            volumes: string[];
+        };
+        /** @description The master keys that a server knows. Nothing here tells anything of a key but its id. */
+        MasterKeysView: {
+            /** @description The first wraps keys of new volumes. Those that are needed and missing are last. */
+            keys: components["schemas"]["MasterKeyView"][];
+            /** @description Why they could not be read from there just now. */
+            problem?: string | null;
+            /** @description Where they come from: `file PATH`, `command LINE`; `null` if the server was given none. */
+            source?: string | null;
         };
         /** @description The memory limit and its parts. */
         MemoryView: {
@@ -1809,7 +1934,7 @@ export interface components {
         RestoredView: {
             /**
              * Format: int64
-             * @description Of files: the volume shares them with the snapshot.
+             * @description Of files: they are shared with what they were made from.
              */
             bytes: number;
             /** Format: int64 */
@@ -2108,6 +2233,8 @@ export interface components {
         };
         /** @description A volume to make; what is left out has its default. */
         VolumeCreate: components["schemas"]["VolumeChange"] & {
+            /** @description Encrypt its bytes, which can never be changed. */
+            encrypt?: boolean;
             /** @example projects */
             name: string;
         };
@@ -2132,6 +2259,8 @@ export interface components {
             created_seconds: number;
             /** Format: int32 */
             disk_failures_tolerated: number;
+            /** @description Whether its bytes are encrypted. */
+            encryption?: components["schemas"]["EncryptionView"];
             exported: boolean;
             /** Format: int64 */
             free_bytes: number;
@@ -5183,6 +5312,109 @@ export interface operations {
             };
         };
     };
+    master_key_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MasterKeysView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    master_key_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyRotationView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     mount_list: {
         parameters: {
             query?: never;
@@ -6572,6 +6804,169 @@ export interface operations {
             };
             /** @description no token, or not this server's */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    clone_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CloneCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RestoredView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_key_erase: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

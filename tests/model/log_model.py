@@ -522,7 +522,8 @@ def main() -> int:
         found = [run(bounds_of(BUGS[name][1], BOUNDS) | given, name, args) for name in names]
         return 0 if all(found) else 1
     walks = [BOUNDS | given] if given else [bounds_of(words, BOUNDS) for words in CI]
-    return 1 if any([run(bounds, None, args) for bounds in walks]) else 0
+    outcomes = [run(bounds, None, args) for bounds in walks]
+    return 1 if any(outcomes) else 0
 
 
 if __name__ == "__main__":
