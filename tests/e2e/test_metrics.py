@@ -24,6 +24,7 @@ RARE = {
     "cairn_class_waiting",
     "cairn_class_written_bytes_total",
     "cairn_lun_bytes_total",
+    "cairn_lun_command_duration_seconds",
     "cairn_lun_commands_total",
     "cairn_lun_errors_total",
     "cairn_lun_tasks",
@@ -33,6 +34,7 @@ RARE = {
     "cairn_nfs_held_calls",
     "cairn_nfs_held_duration_seconds",
     "cairn_s3_requests_total",
+    "cairn_volume_encrypted",
 }
 
 
