@@ -980,7 +980,6 @@ impl S3 for Service {
                 checksum_sha256: get("sha256"),
                 e_tag: Some(values::etag(&part.etag)),
                 last_modified: Some(values::time(part.mtime)),
-                ..CopyPartResult::default()
             }),
             ..UploadPartCopyOutput::default()
         }))

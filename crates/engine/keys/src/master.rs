@@ -73,7 +73,7 @@ impl MasterKey {
     pub fn generate(entropy: &dyn Entropy) -> Zeroizing<String> {
         let mut secret = Secret::default();
         entropy.fill(&mut *secret);
-        Zeroizing::new(STANDARD.encode(&*secret))
+        Zeroizing::new(STANDARD.encode(secret.as_slice()))
     }
 
     /// The keys in a text, one on each line: 32 bytes, hexadecimal or in base64. Empty lines and those that begin with `#`

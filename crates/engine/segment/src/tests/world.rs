@@ -66,7 +66,11 @@ impl World {
         let mut disks = Vec::new();
         for index in 0..disk_count {
             // Everything holds in an encrypted volume, too.
-            let label = if seed % 2 == 0 { "disk" } else { ENCRYPTED };
+            let label = if seed.is_multiple_of(2) {
+                "disk"
+            } else {
+                ENCRYPTED
+            };
             let disk = MemDisk::new(format!("{label}{index}"), capacity_bytes);
             let id = DiskId(index as u128 + 1);
             ShardDisk::format(disk.clone(), POOL, id, Timestamp::default())

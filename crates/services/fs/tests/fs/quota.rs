@@ -215,7 +215,7 @@ fn users_and_groups_have_quotas_in_the_volume_and_in_directories() {
         let set = fs.set_quota(ROOT_INO, QuotaKind::Group, 50, hard_files(0), b"");
         set.await.unwrap();
         let member = Credentials {
-            groups: vec![50].into(),
+            groups: vec![50],
             ..user(8)
         };
         let own = file_of(fs, &member, ROOT_INO, b"own").await.unwrap();

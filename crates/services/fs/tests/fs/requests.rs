@@ -75,7 +75,7 @@ fn only_the_last_requests_are_kept() {
         let kept = u32::from(REQUESTS_KEPT);
         for number in 0..kept + 10 {
             let mode = SetAttr {
-                mode: Some(0o700 | number % 8),
+                mode: Some(0o700 | (number % 8)),
                 ..SetAttr::default()
             };
             let who = asked(number);

@@ -40,7 +40,9 @@ fn smaller(scenario: &ClusterScenario) -> Vec<ClusterScenario> {
     let count = scenario.events.len();
     push(&|it| it.events.truncate(count / 2));
     for index in (0..count).rev() {
-        push(&|it| drop(it.events.remove(index)));
+        push(&|it| {
+            it.events.remove(index);
+        });
     }
     push(&|it| it.load.client_count = 1);
     push(&|it| it.disks_per_node = 1);
