@@ -256,6 +256,7 @@ fn volume() -> VolumeView {
         class: ClassChoice::Class("gold".parse().expect("it is a name")),
         rates: None,
         exported: true,
+        encryption: Default::default(),
     }
 }
 
