@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use cairn_base::NodeId;
 use cairn_base::env::{BoxFuture, Clock};
 use cairn_cluster::map::NodeRecord;
@@ -215,6 +215,15 @@ impl Net {
         Duration::from_micros(own) + slow + jitter
     }
 
+    /// How many of so many bytes arrive together.
+    fn segment_len(&self, len: usize) -> usize {
+        let mut state = self.state.lock();
+        match state.rng.below(3) {
+            0 => 1 + state.rng.below(len as u64) as usize,
+            _ => len,
+        }
+    }
+
     fn pipe(&self, from: NodeId, to: NodeId) -> Arc<Pipe> {
         let pipe = Arc::new(Pipe {
             from,
@@ -243,6 +252,7 @@ impl Net {
                             reads: reads.clone(),
                             writes: writes.clone(),
                             timer: None,
+                            unsent: BytesMut::new(),
                         })
                     };
                     listener(stream(&there, &back));
@@ -292,6 +302,8 @@ struct Stream {
     reads: Arc<Pipe>,
     writes: Arc<Pipe>,
     timer: Option<BoxFuture<()>>,
+    /// Where it is cut is drawn when it is flushed: how many buffers it came in depends on where they lie in memory.
+    unsent: BytesMut,
 }
 
 impl AsyncRead for Stream {
@@ -345,26 +357,36 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let pipe = &self.writes;
-        let delay = pipe.net.delay(pipe.from, pipe.to);
-        let mut state = pipe.state.lock();
+        let this = &mut *self;
+        let pipe = &this.writes;
+        let state = pipe.state.lock();
         let is_refused = state.is_broken || state.is_reader_gone && !state.is_mute;
         if is_refused && !pipe.net.is_cut(pipe.from, pipe.to) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let at = (pipe.net.clock.monotonic() + delay).max(state.last_at);
-        state.last_at = at;
-        state.chunks.push_back((at, Bytes::copy_from_slice(buf)));
-        state.wake();
-        pipe.net.state.lock().sent_bytes += buf.len() as u64;
+        this.unsent.extend_from_slice(buf);
         Poll::Ready(Ok(buf.len()))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let pipe = &this.writes;
+        while !this.unsent.is_empty() {
+            let len = pipe.net.segment_len(this.unsent.len());
+            let delay = pipe.net.delay(pipe.from, pipe.to);
+            let mut state = pipe.state.lock();
+            let at = (pipe.net.clock.monotonic() + delay).max(state.last_at);
+            state.last_at = at;
+            state
+                .chunks
+                .push_back((at, this.unsent.split_to(len).freeze()));
+            state.wake();
+            pipe.net.state.lock().sent_bytes += len as u64;
+        }
         Poll::Ready(Ok(()))
     }
 
