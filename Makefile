@@ -41,8 +41,10 @@ cluster: setup-cluster build ## A whole cluster on this machine, in ./cluster-da
 build-test: setup-test
 	cargo build $(TEST_FLAGS) -p cairn
 
+# The tests of the crates build the program, too, with the same parts.
 .PHONY: test
-test: setup-test test-unit test-e2e ## Pass all tests: crates, then end to end with libnfs
+test: setup-test test-unit ## Pass all tests: crates, then end to end with libnfs
+	scripts/test-e2e
 
 .PHONY: test-quick
 test-quick: setup-build ## The tests of the crates only

@@ -295,7 +295,10 @@ async fn streams_share_what_they_tell_and_there_are_not_too_many() {
 /// The console's types are made of the document as it is in the repository.
 #[test]
 fn the_document_in_the_repository_is_that_of_the_program() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../console/openapi.json");
+    let path = format!(
+        "{}/../../../console/openapi.json",
+        std::env::var("CARGO_MANIFEST_DIR").unwrap()
+    );
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         kept.trim_end() == openapi_json().trim_end(),

@@ -1,6 +1,6 @@
 //! Proof that the simulator bites: after how many seeds it finds each planted bug.
 //!
-//! Owns: within how many seeds they have to be found. Needs the feature `planted-bugs`.
+//! Owns: within how many seeds they have to be found.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,6 @@ pub type Hints = BTreeMap<String, u64>;
 pub type TrySeed = dyn Fn(u64) -> crate::Verdict + Sync;
 
 /// As [`bite`], for many bugs on all processors; `done` is called for each, in order.
-#[cfg(feature = "planted-bugs")]
 pub fn bite_all(
     bugs: &[Bug],
     from: u64,
@@ -80,7 +79,6 @@ pub fn bite_all(
 }
 
 /// How many of so many seeds find a bug, on all processors: what [`bite`] says of it is luck.
-#[cfg(feature = "planted-bugs")]
 pub fn rate(bug: Bug, from: u64, seeds: u64, try_seed: &TrySeed) -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -104,7 +102,6 @@ pub fn rate(bug: Bug, from: u64, seeds: u64, try_seed: &TrySeed) -> u64 {
 }
 
 /// Runs seeds from `from` on with the bug planted until one fails.
-#[cfg(feature = "planted-bugs")]
 pub fn bite(bug: Bug, from: u64, seeds_max: u64, try_seed: &TrySeed) -> Bitten {
     use crate::Verdict;
     let begun = std::time::Instant::now();

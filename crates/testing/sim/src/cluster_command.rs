@@ -20,7 +20,6 @@ pub enum ClusterWhat {
     /// Print the scenario of a seed, as `--scenario` takes it.
     Show { seed: u64 },
     /// Show that bugs that are planted in what clusters need are found, and after how many seeds.
-    #[cfg(feature = "planted-bugs")]
     Bite(crate::Bite),
 }
 
@@ -66,7 +65,6 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
             println!("{}", serde_json::to_string_pretty(&scenario)?);
             Ok(())
         }
-        #[cfg(feature = "planted-bugs")]
         ClusterWhat::Bite(args) => {
             let bugs = cairn_base::planted::Bug::CLUSTER;
             crate::bite(args, bugs, &|seed| {

@@ -41,7 +41,6 @@ enum What {
         what: ClusterWhat,
     },
     /// Show that planted bugs are found, and after how many seeds.
-    #[cfg(feature = "planted-bugs")]
     Bite(Bite),
 }
 
@@ -79,7 +78,6 @@ struct Run {
     log: bool,
 }
 
-#[cfg(feature = "planted-bugs")]
 #[derive(Args)]
 struct Bite {
     /// The first seed.
@@ -110,7 +108,6 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         What::Cluster { what } => cluster_command::cluster(&what),
-        #[cfg(feature = "planted-bugs")]
         What::Bite(args) => bite(&args, cairn_base::planted::Bug::ALL, &|seed| {
             run(&Scenario::from_seed(seed)).verdict
         }),
@@ -270,7 +267,6 @@ fn many(args: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "planted-bugs")]
 fn bite(
     args: &Bite,
     bugs: &[cairn_base::planted::Bug],

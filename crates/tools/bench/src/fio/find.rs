@@ -205,8 +205,11 @@ mod tests {
 
     #[test]
     fn an_old_fio_is_refused() {
-        let old = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/fio-old");
-        let error = Fio::at(Path::new(old))
+        let old = format!(
+            "{}/testdata/fio-old",
+            std::env::var("CARGO_MANIFEST_DIR").unwrap()
+        );
+        let error = Fio::at(Path::new(&old))
             .expect_err("it is too old")
             .to_string();
         assert!(

@@ -420,8 +420,9 @@ mod tests {
 
     #[test]
     fn a_storage_that_has_gone_ends_the_run() {
-        let hangs = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/fio-hangs");
-        let fio = Fio::stand_in(std::path::Path::new(hangs));
+        let package = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+        let hangs = format!("{package}/testdata/fio-hangs");
+        let fio = Fio::stand_in(std::path::Path::new(&hangs));
         let limits = Limits {
             stall: Duration::from_millis(300),
             grace: Duration::from_millis(100),
