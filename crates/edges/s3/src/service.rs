@@ -14,7 +14,7 @@ use cairn_objects::{
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use s3s::dto::*;
-use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 use crate::body::{self, Sums};
 use crate::buckets::{self, not_set};

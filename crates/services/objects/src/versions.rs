@@ -8,8 +8,9 @@
 //! one of them, with a file for each version: the newest comes first. Names of versions begin with a byte that no key has,
 //! so that they never meet those of keys below. There nobody can change them.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
-use cairn_base::env::BoxFuture;
 use cairn_base::{Ino, Timestamp};
 use cairn_fs::{Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, access};
 use serde::{Deserialize, Serialize};
@@ -94,6 +95,8 @@ fn before(time: Timestamp) -> u64 {
 fn first_of(number: &str) -> Option<u64> {
     u64::from_str_radix(number.get(..16)?, 16).ok()
 }
+
+type Removing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// What became of an object that was to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -235,8 +238,8 @@ impl Bucket {
             return Ok(None);
         }
         let name = VersionName::new(id.to_owned(), false);
-        let found = self.objects.fs().child(&WHO, folder, &name.file_name());
-        match found.await {
+        let fs = self.objects.fs();
+        match fs.child(&WHO, folder, &name.file_name()).await {
             Ok(found) => Ok(found.map(|(ino, _)| (name, ino))),
             Err(FsError::Stale) => Ok(None),
             Err(error) => Err(error.into()),
@@ -337,8 +340,8 @@ impl Bucket {
     }
 
     async fn remove_kept(&self, folder: Ino, name: &VersionName) -> Result<(), ObjectError> {
-        let removed = self.objects.fs().remove(&WHO, folder, &name.file_name());
-        match removed.await {
+        let fs = self.objects.fs();
+        match fs.remove(&WHO, folder, &name.file_name()).await {
             Ok(_) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -732,7 +735,7 @@ impl Objects {
     }
 
     /// Removes what can be removed of a folder and all that is in it.
-    fn remove_tree<'a>(&'a self, parent: Ino, name: &'a [u8], dir: Ino) -> BoxFuture<'a, ()> {
+    fn remove_tree<'a>(&'a self, parent: Ino, name: &'a [u8], dir: Ino) -> Removing<'a> {
         Box::pin(async move {
             let mut after = Vec::new();
             while let Ok(page) = self
