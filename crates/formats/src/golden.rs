@@ -270,6 +270,8 @@ fn inode() -> InodeRecord {
         xattr_names_len_bytes: 7,
         stored_bytes: 2048,
         tree: Ino(8),
+        is_frozen: true,
+        retained_until_seconds: 2_000_000_000,
         ..InodeRecord::new(InodeKind::Symlink)
     }
 }

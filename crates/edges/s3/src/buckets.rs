@@ -8,14 +8,22 @@ use cairn_objects::{CORS_RULE_COUNT_MAX, CorsRule, LIFECYCLE_RULE_COUNT_MAX, Lif
 use s3s::dto::{
     AbortIncompleteMultipartUpload, AccessControlPolicy, CORSConfiguration, CORSRule,
     ExpirationStatus, Grant, Grantee, LifecycleExpiration, LifecycleRule as Rule,
-    LifecycleRuleAndOperator, LifecycleRuleFilter, Owner, Permission, Tag, Type,
+    LifecycleRuleAndOperator, LifecycleRuleFilter, NoncurrentVersionExpiration, Owner, Permission,
+    Tag, Type,
 };
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use crate::values;
 
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "DELETE", "HEAD"];
+
+/// That something is not set, by the code that S3 has for it.
+pub fn not_set(code: &'static str, text: &'static str) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), text);
+    error.set_status_code(http::StatusCode::NOT_FOUND);
+    error
+}
 
 pub fn cors_of(configuration: CORSConfiguration) -> S3Result<Vec<CorsRule>> {
     let rules = configuration.cors_rules;
@@ -96,13 +104,21 @@ fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
         .transitions
         .as_ref()
         .is_some_and(|list| !list.is_empty());
-    if moves
-        || rule.noncurrent_version_expiration.is_some()
-        || rule.noncurrent_version_transitions.is_some()
-    {
+    if moves || rule.noncurrent_version_transitions.is_some() {
         return Err(s3_error!(
             NotImplemented,
-            "objects expire, and uploads are aborted; there are no transitions and no versions"
+            "objects and versions expire, and uploads are aborted; there are no transitions"
+        ));
+    }
+    let noncurrent = rule.noncurrent_version_expiration;
+    let noncurrent_days = noncurrent.as_ref().and_then(|it| it.noncurrent_days);
+    let noncurrent_kept = noncurrent
+        .as_ref()
+        .and_then(|it| it.newer_noncurrent_versions);
+    if noncurrent.is_some() && noncurrent_days.is_none() {
+        return Err(s3_error!(
+            MalformedXML,
+            "versions expire a number of days after they were replaced"
         ));
     }
     let expiration = rule.expiration;
@@ -111,7 +127,17 @@ fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
         .and_then(|abort| abort.days_after_initiation);
     let date = expiration.as_ref().and_then(|it| it.date.clone());
     let after = expiration.as_ref().and_then(|it| it.days);
-    if date.is_none() && after.is_none() && abort.is_none() {
+    let lone_markers = expiration
+        .as_ref()
+        .is_some_and(|it| it.expired_object_delete_marker == Some(true));
+    if lone_markers && (date.is_some() || after.is_some()) {
+        return Err(s3_error!(
+            MalformedXML,
+            "a rule is for expired delete markers, or has days or a date"
+        ));
+    }
+    let says_nothing = noncurrent_days.is_none() && !lone_markers;
+    if date.is_none() && after.is_none() && abort.is_none() && says_nothing {
         return Err(s3_error!(
             MalformedXML,
             "a rule says when objects expire or uploads are aborted"
@@ -123,6 +149,9 @@ fn lifecycle_rule_of(rule: Rule) -> S3Result<LifecycleRule> {
         days: days(after)?,
         date_seconds: date.map(|date| time::OffsetDateTime::from(date).unix_timestamp()),
         abort_days: days(abort)?,
+        noncurrent_days: days(noncurrent_days)?,
+        noncurrent_kept: days(noncurrent_kept)?,
+        lone_markers,
         prefix: rule.prefix.unwrap_or_default(),
         ..LifecycleRule::default()
     };
@@ -157,7 +186,8 @@ pub fn lifecycle(rules: Vec<LifecycleRule>) -> Vec<Rule> {
     let bytes = |size: Option<u64>| size.and_then(|size| i64::try_from(size).ok());
     let count = |days: u32| i32::try_from(days).unwrap_or(i32::MAX);
     let rule = |rule: LifecycleRule| {
-        let has_expiration = rule.days.is_some() || rule.date_seconds.is_some();
+        let has_expiration =
+            rule.days.is_some() || rule.date_seconds.is_some() || rule.lone_markers;
         let status = match rule.is_enabled {
             true => ExpirationStatus::ENABLED,
             false => ExpirationStatus::DISABLED,
@@ -189,11 +219,16 @@ pub fn lifecycle(rules: Vec<LifecycleRule>) -> Vec<Rule> {
             expiration: has_expiration.then(|| LifecycleExpiration {
                 date: rule.date_seconds.map(values::seconds),
                 days: rule.days.map(count),
-                expired_object_delete_marker: None,
+                expired_object_delete_marker: rule.lone_markers.then_some(true),
             }),
             filter: Some(filter),
             id: rule.id,
-            noncurrent_version_expiration: None,
+            noncurrent_version_expiration: rule.noncurrent_days.map(|days| {
+                NoncurrentVersionExpiration {
+                    newer_noncurrent_versions: rule.noncurrent_kept.map(count),
+                    noncurrent_days: Some(count(days)),
+                }
+            }),
             noncurrent_version_transitions: None,
             prefix: None,
             status: ExpirationStatus::from_static(status),

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use cairn_fs::Credentials;
-use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectInfo, Objects, Verdict};
+use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects, Verdict};
 use cairn_qos::Client;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::Owner;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
-use crate::errors::told;
+use crate::errors::{deleted, told};
 use crate::server::Shared;
 use crate::service::Service;
 
@@ -77,16 +77,24 @@ const NOBODY: u32 = 65_534;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
     Get,
+    GetVersion,
     GetTags,
+    GetRetention,
+    GetLegalHold,
     List,
+    ListVersions,
     ListUploads,
     ListParts,
     Put,
     PutTags,
     PutAcl,
     GetAcl,
+    PutRetention,
+    PutLegalHold,
+    BypassGovernance,
     Abort,
     Delete,
+    DeleteVersion,
 }
 
 impl To {
@@ -94,28 +102,44 @@ impl To {
     fn action(self) -> &'static str {
         match self {
             Self::Get => "s3:GetObject",
+            Self::GetVersion => "s3:GetObjectVersion",
             Self::GetTags => "s3:GetObjectTagging",
+            Self::GetRetention => "s3:GetObjectRetention",
+            Self::GetLegalHold => "s3:GetObjectLegalHold",
             Self::List => "s3:ListBucket",
+            Self::ListVersions => "s3:ListBucketVersions",
             Self::ListUploads => "s3:ListBucketMultipartUploads",
             Self::ListParts => "s3:ListMultipartUploadParts",
             Self::Put => "s3:PutObject",
             Self::PutTags => "s3:PutObjectTagging",
             Self::PutAcl => "s3:PutObjectAcl",
             Self::GetAcl => "s3:GetObjectAcl",
+            Self::PutRetention => "s3:PutObjectRetention",
+            Self::PutLegalHold => "s3:PutObjectLegalHold",
+            Self::BypassGovernance => "s3:BypassGovernanceRetention",
             Self::Abort => "s3:AbortMultipartUpload",
             Self::Delete => "s3:DeleteObject",
+            Self::DeleteVersion => "s3:DeleteObjectVersion",
         }
     }
 
     /// Whether it is about the bucket, not one object.
     fn is_of_bucket(self) -> bool {
-        matches!(self, Self::List | Self::ListUploads)
+        matches!(self, Self::List | Self::ListVersions | Self::ListUploads)
     }
 
     fn changes(self) -> bool {
         matches!(
             self,
-            Self::Put | Self::PutTags | Self::PutAcl | Self::Abort | Self::Delete
+            Self::Put
+                | Self::PutTags
+                | Self::PutAcl
+                | Self::PutRetention
+                | Self::PutLegalHold
+                | Self::BypassGovernance
+                | Self::Abort
+                | Self::Delete
+                | Self::DeleteVersion
         )
     }
 }
@@ -184,10 +208,11 @@ impl Caller {
                 self.may(to)?;
             }
             None => {
-                let is_listed = to == To::List && settings.public_read;
+                let lists = matches!(to, To::List | To::ListVersions);
+                let is_listed = lists && settings.public_read;
                 if verdict != Verdict::Allow && !is_listed {
                     return match to {
-                        To::Get => Ok(Allowed {
+                        To::Get | To::GetVersion => Ok(Allowed {
                             bucket,
                             needs_acl: true,
                         }),
@@ -202,12 +227,27 @@ impl Caller {
         })
     }
 
-    /// An object to be read.
-    pub(crate) async fn object(&self, name: &str, key: &str) -> S3Result<(Bucket, ObjectInfo)> {
-        let Allowed { bucket, needs_acl } = self.look_at(name, key, To::Get)?;
-        let found = bucket.object(&self.who, key).await;
+    /// An object to be read: the latest version, or the one that is asked for.
+    pub(crate) async fn object(
+        &self,
+        name: &str,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<(Bucket, ObjectInfo)> {
+        let to = match version {
+            Some(_) => To::GetVersion,
+            None => To::Get,
+        };
+        let Allowed { bucket, needs_acl } = self.look_at(name, key, to)?;
+        let found = bucket.object_or_version(&self.who, key, version).await;
         if !needs_acl {
-            return Ok((bucket, found.map_err(told)?));
+            return match found {
+                Err(ObjectError::NoObject) if bucket.versioning().is_some() => {
+                    let marker = bucket.latest_marker(key).await.map_err(told)?;
+                    Err(marker.map_or_else(|| told(ObjectError::NoObject), |id| deleted(&id)))
+                }
+                found => Ok((bucket, found.map_err(told)?)),
+            };
         }
         // Who may not read it does not learn whether it is there.
         let info = found.map_err(|_| denied())?;

@@ -9,6 +9,10 @@ pub fn told(error: ObjectError) -> S3Error {
     let (code, status) = match &error {
         ObjectError::NoBucket(_) => (S3ErrorCode::NoSuchBucket, None),
         ObjectError::NoObject => (S3ErrorCode::NoSuchKey, None),
+        ObjectError::NoVersion => (S3ErrorCode::NoSuchVersion, None),
+        ObjectError::Marker => (S3ErrorCode::MethodNotAllowed, None),
+        ObjectError::Locked(_) => (S3ErrorCode::AccessDenied, None),
+        ObjectError::NoLock => (S3ErrorCode::InvalidRequest, None),
         ObjectError::NoUpload => (S3ErrorCode::NoSuchUpload, None),
         ObjectError::NoAccessKey(_) => (S3ErrorCode::InvalidAccessKeyId, None),
         ObjectError::BucketExists(_) => (S3ErrorCode::BucketAlreadyOwnedByYou, None),
@@ -30,11 +34,34 @@ pub fn told(error: ObjectError) -> S3Error {
     if code == S3ErrorCode::InternalError {
         tracing::error!(%error, "a request of S3 failed");
     }
+    let is_marker = matches!(error, ObjectError::Marker);
     let mut told = S3Error::with_message(code, error.to_string());
+    if is_marker {
+        told.set_headers(marker_headers(None));
+    }
     if let Some(status) = status {
         told.set_status_code(status);
     }
     told
+}
+
+/// The error for an object that was deleted, where versions are kept.
+pub fn deleted(marker: &str) -> S3Error {
+    let mut told = S3Error::with_message(S3ErrorCode::NoSuchKey, ObjectError::NoObject.to_string());
+    told.set_headers(marker_headers(Some(marker)));
+    told
+}
+
+fn marker_headers(version_id: Option<&str>) -> http::HeaderMap {
+    let mut headers = http::HeaderMap::new();
+    headers.insert(
+        "x-amz-delete-marker",
+        http::HeaderValue::from_static("true"),
+    );
+    if let Some(id) = version_id.and_then(|id| http::HeaderValue::from_str(id).ok()) {
+        headers.insert("x-amz-version-id", id);
+    }
+    headers
 }
 
 fn custom(code: &'static str) -> S3ErrorCode {

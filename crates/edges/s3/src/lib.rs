@@ -12,12 +12,14 @@ mod caller;
 mod cors;
 mod errors;
 mod hosts;
+mod locks;
 mod metrics;
 mod server;
 mod service;
 mod stores;
 mod tls;
 mod values;
+mod versions;
 
 pub use metrics::S3Collector;
 pub use server::{Running, Settings, Shared};

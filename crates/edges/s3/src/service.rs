@@ -8,17 +8,19 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, Policy, WantedPart,
+    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Policy, Versioning,
+    WantedPart,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use s3s::dto::*;
-use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 use crate::body::{self, Sums};
-use crate::buckets;
+use crate::buckets::{self, not_set};
 use crate::caller::{Caller, To};
 use crate::errors::told;
+use crate::locks;
 use crate::server::Shared;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
@@ -28,8 +30,6 @@ const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
 /// A client waits so long in silence for its parts to become an object.
 const COMPLETE_MAX: Duration = Duration::from_secs(2);
-/// The version of an object whose bucket keeps none.
-const NO_VERSION: &str = "null";
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
 pub struct Service(pub Arc<Shared>);
@@ -55,25 +55,12 @@ fn acl_of(acl: Option<&ObjectCannedACL>, caller: &Caller) -> S3Result<bool> {
     }
 }
 
-/// That something is not set, by the code that S3 has for it.
-fn not_set(code: &'static str, text: &'static str) -> S3Error {
-    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), text);
-    error.set_status_code(http::StatusCode::NOT_FOUND);
-    error
-}
-
-/// Refuses what a client believes of an object afterwards and is not so: that it is encrypted, or cannot be deleted.
-fn refuse_promises(encrypted: [bool; 3], locked: [bool; 3]) -> S3Result<()> {
-    if encrypted.contains(&true) {
-        return Err(s3_error!(
-            NotImplemented,
-            "objects are not encrypted; put them without encryption headers"
-        ));
-    }
-    match locked.contains(&true) {
+/// Refuses what a client believes of an object afterwards and is not so: that it is encrypted by its request.
+fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
+    match encrypted.contains(&true) {
         true => Err(s3_error!(
-            InvalidRequest,
-            "the bucket has no object lock configuration"
+            NotImplemented,
+            "objects are encrypted with their volume; put them without encryption headers"
         )),
         false => Ok(()),
     }
@@ -85,24 +72,17 @@ fn expires(expires: Option<&Expires>) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-fn number(value: u64) -> i64 {
+pub(crate) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// How many entries a page has.
-fn limit(asked: Option<i32>) -> S3Result<usize> {
+pub(crate) fn limit(asked: Option<i32>) -> S3Result<usize> {
     match asked {
         None => Ok(LIST_COUNT_MAX),
         Some(asked) => usize::try_from(asked)
             .map(|asked| asked.min(LIST_COUNT_MAX))
             .map_err(|_| s3_error!(InvalidArgument, "the number of entries is below zero")),
-    }
-}
-
-fn version(asked: Option<&ObjectVersionId>) -> S3Result<()> {
-    match asked.map(String::as_str) {
-        None | Some(NO_VERSION | "") => Ok(()),
-        Some(_) => Err(s3_error!(NoSuchVersion, "the bucket keeps no versions")),
     }
 }
 
@@ -250,6 +230,12 @@ fn entries(
     (objects, prefixes)
 }
 
+/// The version that a copy would replace.
+async fn source_version_before(bucket: &Bucket, caller: &Caller, key: &str) -> Option<String> {
+    let there = bucket.object(&caller.who, key).await.ok();
+    there.and_then(|there| there.version_id)
+}
+
 impl Service {
     async fn source(
         &self,
@@ -267,8 +253,8 @@ impl Service {
                 "the source can be a bucket and a key only"
             ));
         };
-        version(version_id.as_deref().map(str::to_owned).as_ref())?;
-        let (bucket, info) = caller.object(bucket, key).await?;
+        let version = version_id.as_deref().filter(|id| !id.is_empty());
+        let (bucket, info) = caller.object(bucket, key, version).await?;
         Ok((bucket, key.to_string(), info))
     }
 
@@ -349,9 +335,14 @@ impl S3 for Service {
         &self,
         request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        self.caller(&request)?.bucket(&request.input.bucket)?;
-        // Never enabled.
-        Ok(S3Response::new(GetBucketVersioningOutput::default()))
+        self.versioning(request).await
+    }
+
+    async fn put_bucket_versioning(
+        &self,
+        request: S3Request<PutBucketVersioningInput>,
+    ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
+        self.set_versioning(request).await
     }
 
     async fn create_bucket(
@@ -378,13 +369,18 @@ impl S3 for Service {
             None => false,
             acl => buckets::public_read(acl, None, &caller.owner())?,
         };
-        if request.input.object_lock_enabled_for_bucket == Some(true) {
-            return Err(s3_error!(NotImplemented, "there is no object lock"));
-        }
+        let has_lock = request.input.object_lock_enabled_for_bucket == Some(true);
         let made = caller.objects.create_bucket(&caller.who, &name, None).await;
-        made.map_err(told)?;
-        if is_public {
-            let set = |settings: &mut BucketSettings| settings.public_read = true;
+        let made = made.map_err(told)?;
+        if is_public || has_lock {
+            let now = made.now_seconds();
+            let set = |settings: &mut BucketSettings| {
+                settings.public_read = is_public;
+                if has_lock {
+                    settings.keep_versions(Versioning::Enabled, now);
+                    settings.lock = Some(ObjectLock::default());
+                }
+            };
             let set = caller.objects.set_bucket(&name, set).await;
             set.map_err(told)?;
         }
@@ -434,18 +430,16 @@ impl S3 for Service {
         let sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
-        refuse_promises(
-            [
-                input.server_side_encryption.is_some(),
-                input.sse_customer_algorithm.is_some(),
-                input.ssekms_key_id.is_some(),
-            ],
-            [
-                input.object_lock_mode.is_some(),
-                input.object_lock_retain_until_date.is_some(),
-                input.object_lock_legal_hold_status.is_some(),
-            ],
-        )?;
+        refuse_encryption([
+            input.server_side_encryption.is_some(),
+            input.sse_customer_algorithm.is_some(),
+            input.ssekms_key_id.is_some(),
+        ])?;
+        let lock = locks::Asked {
+            mode: input.object_lock_mode.as_ref(),
+            until: input.object_lock_retain_until_date.as_ref(),
+            hold: input.object_lock_legal_hold_status.as_ref(),
+        };
         // A key that cannot be is refused before its bytes are sent.
         cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(|error| told(error.into()))?;
         let mut record = values::record(Given {
@@ -461,6 +455,7 @@ impl S3 for Service {
             tags: input.tagging,
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
+        lock.note(&caller, &bucket, &input.key, &mut record)?;
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
@@ -477,6 +472,7 @@ impl S3 for Service {
             checksum_sha1: get("sha1"),
             checksum_sha256: get("sha256"),
             size: Some(size),
+            version_id: published.version_id,
             ..PutObjectOutput::default()
         }))
     }
@@ -487,8 +483,8 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
-        let (bucket, info) = caller.object(&input.bucket, &input.key).await?;
+        let version = values::version(input.version_id.as_ref());
+        let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
         ReadCondition {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -505,6 +501,7 @@ impl S3 for Service {
         let body = body.await.map_err(told)?;
         let is_part = part.content_range.is_some();
         let tags = info.record.as_ref().map_or(0, |record| record.tags.len());
+        let locked = locks::Told::of(&info);
         let mut response = S3Response::new(GetObjectOutput {
             body: Some(body),
             accept_ranges: Some("bytes".to_owned()),
@@ -528,6 +525,10 @@ impl S3 for Service {
             metadata: metadata(&info),
             parts_count: part.parts_count,
             tag_count: (tags > 0).then_some(tags as i32),
+            version_id: info.version_id.clone(),
+            object_lock_mode: locked.mode,
+            object_lock_retain_until_date: locked.until,
+            object_lock_legal_hold_status: locked.hold,
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
             checksum_crc64nvme: sums.checksum_crc64nvme,
@@ -548,8 +549,8 @@ impl S3 for Service {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
-        let (_, info) = caller.object(&input.bucket, &input.key).await?;
+        let version = values::version(input.version_id.as_ref());
+        let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
         ReadCondition {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -560,7 +561,12 @@ impl S3 for Service {
         let part = part_of(&info, input.range.as_ref(), input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let is_part = part.content_range.is_some();
+        let locked = locks::Told::of(&info);
         let mut response = S3Response::new(HeadObjectOutput {
+            version_id: info.version_id.clone(),
+            object_lock_mode: locked.mode,
+            object_lock_retain_until_date: locked.until,
+            object_lock_legal_hold_status: locked.hold,
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(part.range.end - part.range.start)),
             content_range: part.content_range,
@@ -593,12 +599,27 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
-        let bucket = caller.at(&input.bucket, &input.key, To::Delete)?;
-        let condition = values::condition(input.if_match.as_ref(), None);
-        let deleted = bucket.delete(&caller.who, &input.key, &condition).await;
-        deleted.map_err(told)?;
-        Ok(S3Response::new(DeleteObjectOutput::default()))
+        let deleted = match values::version(input.version_id.as_ref()) {
+            Some(version) => {
+                let bucket = caller.at(&input.bucket, &input.key, To::DeleteVersion)?;
+                let asked = input.bypass_governance_retention;
+                let bypass = locks::bypasses(&caller, &input.bucket, &input.key, asked)?;
+                bucket
+                    .delete_version(&caller.who, &input.key, version, bypass)
+                    .await
+            }
+            None => {
+                let bucket = caller.at(&input.bucket, &input.key, To::Delete)?;
+                let condition = values::condition(input.if_match.as_ref(), None);
+                bucket.delete(&caller.who, &input.key, &condition).await
+            }
+        };
+        let deleted = deleted.map_err(told)?;
+        Ok(S3Response::new(DeleteObjectOutput {
+            delete_marker: deleted.is_marker.then_some(true),
+            version_id: deleted.version_id,
+            ..DeleteObjectOutput::default()
+        }))
     }
 
     async fn delete_objects(
@@ -609,6 +630,7 @@ impl S3 for Service {
         let bucket = caller.bucket(&request.input.bucket)?;
         caller.may(To::Delete)?;
         let Delete { objects, quiet } = request.input.delete;
+        let bypass_asked = request.input.bypass_governance_retention;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
                 MalformedXML,
@@ -619,7 +641,12 @@ impl S3 for Service {
         let caller = &caller;
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
-                version(object.version_id.as_ref())?;
+                if let Some(version) = values::version(object.version_id.as_ref()) {
+                    let bucket = caller.at(name, &object.key, To::DeleteVersion)?;
+                    let bypass = locks::bypasses(caller, name, &object.key, bypass_asked)?;
+                    let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);
+                    return deleted.await.map_err(told);
+                }
                 let bucket = caller.at(name, &object.key, To::Delete)?;
                 let condition = Condition {
                     if_match: object
@@ -633,7 +660,7 @@ impl S3 for Service {
                 deleted.map_err(told)
             };
             let deleted = deleted.await;
-            (object.key, deleted)
+            ((object.key, object.version_id), deleted)
         };
         let done: Vec<_> = stream::iter(objects)
             .map(one)
@@ -642,7 +669,7 @@ impl S3 for Service {
             .await;
         // Directories go once they are empty: each is looked at once.
         let gone = done.iter().filter(|(_, outcome)| outcome.is_ok());
-        let above = gone.filter_map(|(key, _)| {
+        let above = gone.filter_map(|((key, _), _)| {
             let dir = key.trim_end_matches('/').rsplit_once('/')?.0;
             Some((dir, key))
         });
@@ -651,17 +678,19 @@ impl S3 for Service {
             bucket.prune(&caller.who, key).await;
         }
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
-        for (key, outcome) in done {
+        for ((key, version_id), outcome) in done {
             match outcome {
-                Ok(()) => deleted.push(DeletedObject {
+                Ok(removed) => deleted.push(DeletedObject {
                     key: Some(key),
-                    ..DeletedObject::default()
+                    delete_marker: removed.is_marker.then_some(true),
+                    delete_marker_version_id: removed.version_id.filter(|_| removed.is_marker),
+                    version_id: version_id.filter(|id| !id.is_empty()),
                 }),
                 Err(error) => errors.push(Error {
                     key: Some(key),
                     code: Some(error.code().as_str().to_owned()),
                     message: error.message().map(str::to_owned),
-                    version_id: None,
+                    version_id,
                 }),
             }
         }
@@ -681,18 +710,16 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        refuse_promises(
-            [
-                input.server_side_encryption.is_some(),
-                input.sse_customer_algorithm.is_some(),
-                input.ssekms_key_id.is_some(),
-            ],
-            [
-                input.object_lock_mode.is_some(),
-                input.object_lock_retain_until_date.is_some(),
-                input.object_lock_legal_hold_status.is_some(),
-            ],
-        )?;
+        refuse_encryption([
+            input.server_side_encryption.is_some(),
+            input.sse_customer_algorithm.is_some(),
+            input.ssekms_key_id.is_some(),
+        ])?;
+        let lock = locks::Asked {
+            mode: input.object_lock_mode.as_ref(),
+            until: input.object_lock_retain_until_date.as_ref(),
+            hold: input.object_lock_legal_hold_status.as_ref(),
+        };
         let (from, from_key, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.at(&input.bucket, &input.key, To::Put)?;
         ReadCondition {
@@ -735,11 +762,16 @@ impl S3 for Service {
         } else {
             before.tags
         };
+        // Locks and numbers are those of a version, not of its bytes.
+        (record.retention, record.legal_hold, record.version_id) = (None, false, None);
         record.checksums = before.checksums;
         record.is_composite = before.is_composite;
         // As with tags, rights are not copied.
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
-        let is_itself = from.record.directory == to.record.directory && from_key == input.key;
+        lock.note(&caller, &to, &input.key, &mut record)?;
+        let is_itself = from.record.directory == to.record.directory
+            && from_key == input.key
+            && info.version_id == source_version_before(&to, &caller, &input.key).await;
         if is_itself && !replaces && !replaces_tags {
             return Err(s3_error!(
                 InvalidRequest,
@@ -764,6 +796,8 @@ impl S3 for Service {
                 last_modified: Some(values::time(now.attr.mtime)),
                 ..CopyObjectResult::default()
             }),
+            copy_source_version_id: info.version_id,
+            version_id: published.version_id,
             ..CopyObjectOutput::default()
         }))
     }
@@ -851,18 +885,16 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        refuse_promises(
-            [
-                input.server_side_encryption.is_some(),
-                input.sse_customer_algorithm.is_some(),
-                input.ssekms_key_id.is_some(),
-            ],
-            [
-                input.object_lock_mode.is_some(),
-                input.object_lock_retain_until_date.is_some(),
-                input.object_lock_legal_hold_status.is_some(),
-            ],
-        )?;
+        refuse_encryption([
+            input.server_side_encryption.is_some(),
+            input.sse_customer_algorithm.is_some(),
+            input.ssekms_key_id.is_some(),
+        ])?;
+        let lock = locks::Asked {
+            mode: input.object_lock_mode.as_ref(),
+            until: input.object_lock_retain_until_date.as_ref(),
+            hold: input.object_lock_legal_hold_status.as_ref(),
+        };
         let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
@@ -877,6 +909,7 @@ impl S3 for Service {
             tags: input.tagging,
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
+        lock.note(&caller, &bucket, &input.key, &mut record)?;
         let checksum = values::upload_checksum(
             input.checksum_algorithm.as_ref(),
             input.checksum_type.as_ref(),
@@ -1047,6 +1080,7 @@ impl S3 for Service {
                 bucket: Some(name),
                 key: Some(key),
                 e_tag: Some(values::etag(&published.etag)),
+                version_id: published.version_id,
                 ..CompleteMultipartUploadOutput::default()
             })
         };
@@ -1206,9 +1240,10 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
+        let version = values::version(input.version_id.as_ref());
         let bucket = caller.at(&input.bucket, &input.key, To::GetTags)?;
-        let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
+        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = info.await.map_err(told)?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
         let tag_set = tags.into_iter().map(|(key, value)| Tag {
             key: Some(key),
@@ -1216,7 +1251,7 @@ impl S3 for Service {
         });
         Ok(S3Response::new(GetObjectTaggingOutput {
             tag_set: tag_set.collect(),
-            version_id: None,
+            version_id: info.version_id,
         }))
     }
 
@@ -1226,12 +1261,14 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
+        let version = values::version(input.version_id.as_ref());
         let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
         let tags = values::tags(input.tagging.tag_set)?;
-        let changed = bucket.change_record(&caller.who, &input.key, |record| record.tags = tags);
-        changed.await.map_err(told)?;
-        Ok(S3Response::new(PutObjectTaggingOutput::default()))
+        let set = |record: &mut cairn_objects::ObjectRecord| record.tags = tags;
+        let changed = bucket.change_record(&caller.who, &input.key, version, set);
+        Ok(S3Response::new(PutObjectTaggingOutput {
+            version_id: changed.await.map_err(told)?.version_id,
+        }))
     }
 
     async fn delete_object_tagging(
@@ -1240,11 +1277,13 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
+        let version = values::version(input.version_id.as_ref());
         let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
-        let changed = bucket.change_record(&caller.who, &input.key, |record| record.tags.clear());
-        changed.await.map_err(told)?;
-        Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+        let clear = |record: &mut cairn_objects::ObjectRecord| record.tags.clear();
+        let changed = bucket.change_record(&caller.who, &input.key, version, clear);
+        Ok(S3Response::new(DeleteObjectTaggingOutput {
+            version_id: changed.await.map_err(told)?.version_id,
+        }))
     }
 
     async fn get_object_attributes(
@@ -1253,8 +1292,8 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
-        let (_, info) = caller.object(&input.bucket, &input.key).await?;
+        let version = values::version(input.version_id.as_ref());
+        let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
         let wants = |name: &str| {
             let mut names = input.object_attributes.iter();
             // One header may name several.
@@ -1271,6 +1310,7 @@ impl S3 for Service {
                 .then(|| checksum(&info, Some(&mode), &whole)),
             e_tag: wants(ObjectAttributes::ETAG).then(|| values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
+            version_id: info.version_id.clone(),
             object_parts: parts,
             object_size: wants(ObjectAttributes::OBJECT_SIZE).then(|| number(info.size_bytes())),
             storage_class: wants(ObjectAttributes::STORAGE_CLASS)
@@ -1285,9 +1325,10 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
+        let version = values::version(input.version_id.as_ref());
         let bucket = caller.at(&input.bucket, &input.key, To::GetAcl)?;
-        let info = bucket.object(&caller.who, &input.key).await.map_err(told)?;
+        let info = bucket.object_or_version(&caller.who, &input.key, version);
+        let info = info.await.map_err(told)?;
         let owner = caller.owner();
         let is_public = info.record.is_some_and(|record| record.public_read);
         Ok(S3Response::new(GetObjectAclOutput {
@@ -1303,12 +1344,13 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        version(input.version_id.as_ref())?;
+        let version = values::version(input.version_id.as_ref());
         let bucket = caller.at(&input.bucket, &input.key, To::PutAcl)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
-        let changed = bucket.change_record(&caller.who, &input.key, change).await;
+        let changed = bucket.change_record(&caller.who, &input.key, version, change);
+        let changed = changed.await;
         changed.map_err(told)?;
         Ok(S3Response::new(PutObjectAclOutput::default()))
     }
@@ -1521,50 +1563,7 @@ impl S3 for Service {
         &self,
         request: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
-        let input = request.input;
-        let encoding = input.encoding_type.as_ref();
-        values::encoding(encoding)?;
-        let limit = limit(input.max_keys)?;
-        let (prefix, delimiter, marker) = (
-            input.prefix.clone().unwrap_or_default(),
-            input.delimiter.clone().unwrap_or_default(),
-            input.key_marker.clone().unwrap_or_default(),
-        );
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
-        let page = page.await?;
-        let owner = caller.owner();
-        let (contents, prefixes) = entries(&page, encoding, Some(&owner));
-        // No bucket keeps versions: each object has the one that is called so.
-        let versions = contents.into_iter().map(|object| ObjectVersion {
-            e_tag: object.e_tag,
-            is_latest: Some(true),
-            key: object.key,
-            last_modified: object.last_modified,
-            owner: object.owner,
-            size: object.size,
-            storage_class: Some(ObjectVersionStorageClass::from_static(
-                ObjectVersionStorageClass::STANDARD,
-            )),
-            version_id: Some(NO_VERSION.to_owned()),
-            ..ObjectVersion::default()
-        });
-        let listed = |text: String| values::listed(text, encoding);
-        let next = page.next.map(listed);
-        Ok(S3Response::new(ListObjectVersionsOutput {
-            name: Some(input.bucket),
-            prefix: Some(listed(prefix)),
-            key_marker: Some(listed(marker)),
-            delimiter: input.delimiter.map(listed),
-            max_keys: Some(limit as i32),
-            is_truncated: Some(next.is_some()),
-            next_version_id_marker: next.as_ref().map(|_| NO_VERSION.to_owned()),
-            next_key_marker: next,
-            versions: Some(versions.collect()),
-            common_prefixes: Some(prefixes),
-            encoding_type: input.encoding_type.clone(),
-            ..ListObjectVersionsOutput::default()
-        }))
+        self.versions(request).await
     }
 
     async fn get_bucket_encryption(
@@ -1604,11 +1603,42 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectLockConfigurationInput>,
     ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
-        self.caller(&request)?.bucket(&request.input.bucket)?;
-        Err(not_set(
-            "ObjectLockConfigurationNotFoundError",
-            "the bucket has no object lock",
-        ))
+        self.object_lock(request).await
+    }
+
+    async fn put_object_lock_configuration(
+        &self,
+        request: S3Request<PutObjectLockConfigurationInput>,
+    ) -> S3Result<S3Response<PutObjectLockConfigurationOutput>> {
+        self.set_object_lock(request).await
+    }
+
+    async fn get_object_retention(
+        &self,
+        request: S3Request<GetObjectRetentionInput>,
+    ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
+        self.retention(request).await
+    }
+
+    async fn put_object_retention(
+        &self,
+        request: S3Request<PutObjectRetentionInput>,
+    ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
+        self.set_retention(request).await
+    }
+
+    async fn get_object_legal_hold(
+        &self,
+        request: S3Request<GetObjectLegalHoldInput>,
+    ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
+        self.legal_hold(request).await
+    }
+
+    async fn put_object_legal_hold(
+        &self,
+        request: S3Request<PutObjectLegalHoldInput>,
+    ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
+        self.set_legal_hold(request).await
     }
 
     async fn get_public_access_block(

@@ -54,6 +54,11 @@ pub fn listed(text: String, encoding: Option<&EncodingType>) -> String {
     }
 }
 
+/// The version that is asked for.
+pub fn version(asked: Option<&String>) -> Option<&str> {
+    asked.map(String::as_str).filter(|id| !id.is_empty())
+}
+
 /// Checks what `encoding-type` asks for.
 pub fn encoding(asked: Option<&EncodingType>) -> S3Result<()> {
     match asked {

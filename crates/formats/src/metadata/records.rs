@@ -110,12 +110,20 @@ pub struct InodeRecord {
     pub xattr_names_len_bytes: u32,
     /// The directory with a quota that it counts in; 0 is the volume.
     pub tree: Ino,
+    /// It is a previous version of a file: nobody can change its bytes.
+    pub is_frozen: bool,
+    /// Until then, in seconds since 1970, nobody can change or remove it; 0 if it is free, `u64::MAX` without end.
+    pub retained_until_seconds: u64,
 }
 
 /// What an inode record has beside its fixed part. The numbers are part of the format.
 const INODE_HAS_VERIFIER: u8 = 1;
 const INODE_HAS_XATTRS: u8 = 2;
 const INODE_HAS_TREE: u8 = 4;
+const INODE_IS_FROZEN: u8 = 8;
+const INODE_IS_RETAINED: u8 = 16;
+const INODE_PARTS: u8 =
+    INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE | INODE_IS_FROZEN | INODE_IS_RETAINED;
 
 impl InodeRecord {
     /// An inode of `kind` with all else zero or empty.
@@ -143,6 +151,8 @@ impl InodeRecord {
             policy: 0,
             xattr_names_len_bytes: 0,
             tree: Ino(0),
+            is_frozen: false,
+            retained_until_seconds: 0,
         }
     }
 
@@ -178,6 +188,12 @@ impl InodeRecord {
         if self.tree.0 > 0 {
             has |= INODE_HAS_TREE;
         }
+        if self.is_frozen {
+            has |= INODE_IS_FROZEN;
+        }
+        if self.retained_until_seconds > 0 {
+            has |= INODE_IS_RETAINED;
+        }
         out.push(has);
         if let Some(verifier) = self.exclusive_verifier {
             out.extend_from_slice(&verifier);
@@ -187,6 +203,9 @@ impl InodeRecord {
         }
         if self.tree.0 > 0 {
             put_u64(&mut out, self.tree.0);
+        }
+        if self.retained_until_seconds > 0 {
+            put_u64(&mut out, self.retained_until_seconds);
         }
         put_u16(&mut out, self.symlink_target.len() as u16);
         out.extend_from_slice(&self.symlink_target);
@@ -218,11 +237,14 @@ impl InodeRecord {
             symlink_target: Bytes::new(),
             xattr_names_len_bytes: 0,
             tree: Ino(0),
+            is_frozen: false,
+            retained_until_seconds: 0,
         };
         let has = fields.u8("parts")?;
-        if has & !(INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE) != 0 {
+        if has & !INODE_PARTS != 0 {
             return Err(fields.malformed("parts"));
         }
+        record.is_frozen = has & INODE_IS_FROZEN != 0;
         if has & INODE_HAS_VERIFIER != 0 {
             record.exclusive_verifier = Some(fields.array("verifier")?);
         }
@@ -236,6 +258,12 @@ impl InodeRecord {
             record.tree = Ino(fields.u64("tree")?);
             if record.tree.0 == 0 {
                 return Err(fields.malformed("tree"));
+            }
+        }
+        if has & INODE_IS_RETAINED != 0 {
+            record.retained_until_seconds = fields.u64("retention")?;
+            if record.retained_until_seconds == 0 {
+                return Err(fields.malformed("retention"));
             }
         }
         let len = fields.u16("target")? as usize;
@@ -680,7 +708,12 @@ mod tests {
             stored_bytes: 13,
             ..inode()
         };
-        for inode in [inode(), with_xattrs, plain, in_tree] {
+        let kept = InodeRecord {
+            is_frozen: true,
+            retained_until_seconds: 1,
+            ..in_tree.clone()
+        };
+        for inode in [inode(), with_xattrs, plain, in_tree, kept] {
             check(&inode, inode.encode(), InodeRecord::decode, false);
         }
         check(&extent(), extent().encode(), ExtentRecord::decode, false);

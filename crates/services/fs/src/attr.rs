@@ -91,7 +91,36 @@ impl Fs {
     }
 }
 
+impl Fs {
+    /// Has nobody change or remove a file until then, in seconds since 1970; 0: anybody who may. Durable when answered.
+    /// Whether that may be shortened is the caller's to know.
+    pub async fn retain(&self, ino: Ino, until_seconds: u64) -> Result<(), FsError> {
+        let shared = &self.shared;
+        let done = shared.reading(|| shared.retain(ino, until_seconds)).await;
+        shared.settle(done).await
+    }
+}
+
 impl Shared {
+    fn retain(&self, ino: Ino, until_seconds: u64) -> Result<((), Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let mut state = inode.lock();
+        state.require_live()?;
+        if state.record.kind != InodeKind::Regular {
+            return Err(FsError::NotSupported);
+        }
+        if state.record.retained_until_seconds == until_seconds {
+            return Ok(((), state.ticket));
+        }
+        self.require_serving()?;
+        state.record.retained_until_seconds = until_seconds;
+        state.touch_ctime(self.now());
+        let mut batch = Batch::new();
+        batch.put(Key::inode(ino), state.stored_record().encode());
+        state.note_change(self.meta.submit(batch));
+        Ok(((), state.ticket))
+    }
+
     fn attr_of(&self, view: View, ino: Ino) -> Result<(Attr, Ticket), FsError> {
         let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
@@ -161,6 +190,7 @@ impl Shared {
             return Ok(Some((state.wcc(inode.ino, before), state.ticket)));
         }
         self.require_serving()?;
+        state.require_changeable(self.now())?;
         let owner = owner_of(&state.record);
         let new_owner = Owner {
             uid: set.uid.unwrap_or(owner.uid),

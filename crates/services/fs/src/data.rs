@@ -166,6 +166,7 @@ impl Fs {
             let mut state = inode.lock();
             require_file(&state)?;
             require_data(who, state.guarded(), WRITE)?;
+            state.require_changeable(shared.now())?;
             state.require_landing()?;
             let before = state.pre_attr();
             let written = || Written {
@@ -188,6 +189,7 @@ impl Fs {
         let (wcc, ticket) = {
             let mut state = inode.lock();
             require_file(&state)?;
+            state.require_changeable(shared.now())?;
             let gate = shared.snapshots.journal_gate();
             journal &= gate.is_open();
             let extends = end > state.record.size_bytes;

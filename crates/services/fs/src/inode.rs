@@ -224,6 +224,24 @@ impl State {
         }
     }
 
+    /// Refuses to remove what is retained.
+    pub fn require_unretained(&self, now: Timestamp) -> Result<(), FsError> {
+        let until = self.record.retained_until_seconds;
+        let is_over = until == 0 || u64::try_from(now.seconds).is_ok_and(|now| now >= until);
+        match is_over {
+            true => Ok(()),
+            false => Err(FsError::NotOwner),
+        }
+    }
+
+    /// Refuses to change what is retained, or is a previous version.
+    pub fn require_changeable(&self, now: Timestamp) -> Result<(), FsError> {
+        match self.record.is_frozen {
+            true => Err(FsError::NotOwner),
+            false => self.require_unretained(now),
+        }
+    }
+
     pub fn require_dir(&self) -> Result<(), FsError> {
         self.require_live()?;
         if self.record.kind == InodeKind::Directory {

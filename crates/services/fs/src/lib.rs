@@ -57,5 +57,5 @@ pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds, take_snapshots};
 pub use types::*;
-pub use unnamed::{Expected, Placing, Unnamed};
+pub use unnamed::{Expected, Keeping, Placing, Unnamed};
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, FsView, Policy, ROOT};

@@ -701,6 +701,7 @@ impl Shared {
             let (guard_dir, guard_child) =
                 (locked.of(dir).guarded(), locked.of(child.ino).guarded());
             require_unsticky(who, guard_dir, guard_child)?;
+            locked.of(child.ino).require_unretained(self.now())?;
             let is_dir = guard_child.kind == FileKind::Directory;
             match (directory, is_dir) {
                 (true, false) => return Err(FsError::NotDirectory),

@@ -112,6 +112,7 @@ impl Shared {
         let mut state = inode.lock();
         require_regular(&state)?;
         require_data(who, state.guarded(), WRITE)?;
+        state.require_changeable(self.now())?;
         self.require_serving()?;
         let file_end = state.record.size_bytes;
         if range.start >= file_end {

@@ -16,7 +16,33 @@ use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
 
+/// Who moves a name, and what becomes of the file by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mover {
+    /// What is retained stays where it is.
+    Client,
+    /// Whoever keeps previous versions: the file becomes one, or is none any more.
+    Versions { is_frozen: bool },
+}
+
 impl Fs {
+    /// Moves the name of a file to where previous versions are kept, or back, and replaces what is there. With `is_frozen`
+    /// nobody can change the file from then on. What is retained can be moved so, and not be replaced.
+    pub async fn move_version(
+        &self,
+        who: &Credentials,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        is_frozen: bool,
+    ) -> Result<(), FsError> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let mover = Mover::Versions { is_frozen };
+        let rename = || self.shared.rename(who, mover, from, to);
+        let done = self.shared.reading(rename).await;
+        self.shared.settle(done).await.map(|_| ())
+    }
+
     /// Moves a name, replacing what is at the target if that is allowed (POSIX rename).
     pub async fn rename(
         &self,
@@ -31,10 +57,8 @@ impl Fs {
         if is_dot(from_name) || is_dot(to_name) {
             return Err(FsError::Invalid);
         }
-        let rename = || {
-            self.shared
-                .rename(who, from_dir, from_name, to_dir, to_name)
-        };
+        let (from, to) = ((from_dir, from_name), (to_dir, to_name));
+        let rename = || self.shared.rename(who, Mover::Client, from, to);
         let done = self.shared.reading(rename).await;
         self.shared.settle(done).await
     }
@@ -44,10 +68,9 @@ impl Shared {
     fn rename(
         self: &Arc<Self>,
         who: &Credentials,
-        from_dir: Ino,
-        from_name: &[u8],
-        to_dir: Ino,
-        to_name: &[u8],
+        mover: Mover,
+        (from_dir, from_name): (Ino, &[u8]),
+        (to_dir, to_name): (Ino, &[u8]),
     ) -> Result<((Wcc, Wcc), Ticket), FsError> {
         let from_parent = self.inode(from_dir)?;
         let to_parent = self.inode(to_dir)?;
@@ -87,6 +110,7 @@ impl Shared {
                 continue;
             }
             let move_ = Move {
+                mover,
                 from_dir,
                 from_name,
                 to_dir,
@@ -115,7 +139,13 @@ impl Shared {
         }
         let moved_guard = locked.of(m.moved.ino).guarded();
         require_unsticky(who, locked.of(m.from_dir).guarded(), moved_guard)?;
+        if m.mover == Mover::Client {
+            locked.of(m.moved.ino).require_unretained(self.now())?;
+        }
         let is_dir = moved_guard.kind == FileKind::Directory;
+        if is_dir && m.mover != Mover::Client {
+            return Err(FsError::IsDirectory);
+        }
         let across = m.from_dir != m.to_dir;
         if let Some(replaced) = m.replaced {
             // Two names of one inode: nothing happens (POSIX).
@@ -131,6 +161,7 @@ impl Shared {
             }
             let guard = locked.of(replaced.ino).guarded();
             require_unsticky(who, locked.of(m.to_dir).guarded(), guard)?;
+            locked.of(replaced.ino).require_unretained(self.now())?;
             match (is_dir, guard.kind == FileKind::Directory) {
                 (true, false) => return Err(FsError::NotDirectory),
                 (false, true) => return Err(FsError::IsDirectory),
@@ -200,6 +231,9 @@ impl Shared {
             None => {}
         }
         state.record.parent = m.to_dir;
+        if let Mover::Versions { is_frozen } = m.mover {
+            state.record.is_frozen = is_frozen;
+        }
         state.touch_ctime(now);
         batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
         locked.of(m.from_dir).touch_mtime(now);
@@ -280,6 +314,7 @@ impl Shared {
 }
 
 struct Move<'a> {
+    mover: Mover,
     from_dir: Ino,
     from_name: &'a [u8],
     to_dir: Ino,

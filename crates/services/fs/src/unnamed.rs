@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp};
 use cairn_meta::{
-    Batch, DirentRecord, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta,
+    Batch, DirentRecord, InodeKind, InodeRecord, Key, Owner, SpaceDelta, Ticket, UsageDelta,
 };
 
 use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
@@ -53,6 +53,16 @@ pub struct Placing<'a> {
     pub set: SetAttr,
     /// Extended attributes, each name once.
     pub xattrs: &'a [(&'a [u8], Bytes)],
+}
+
+/// What comes with a name beside what [`Placing`] says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keeping<'a> {
+    /// The directory and name that a file gets which has the name now. It is a previous version there, which nobody can
+    /// change; so it is replaced also if it is retained.
+    pub replaced: Option<(Ino, &'a [u8])>,
+    /// Nobody can change or remove the new file until then, in seconds since 1970; 0: anybody who may.
+    pub retained_until_seconds: u64,
 }
 
 /// A regular file without a name. If it is dropped before it has one, it goes.
@@ -198,7 +208,20 @@ impl Unnamed {
         who: &Credentials,
         placing: &Placing<'_>,
     ) -> Result<Attr, FsError> {
+        self.place_keeping(who, placing, &Keeping::default()).await
+    }
+
+    /// The same, and what it replaces is kept, or the file itself retained, with the same batch.
+    pub async fn place_keeping(
+        &mut self,
+        who: &Credentials,
+        placing: &Placing<'_>,
+        keeping: &Keeping<'_>,
+    ) -> Result<Attr, FsError> {
         check_name(placing.name)?;
+        if let Some((_, name)) = keeping.replaced {
+            check_name(name)?;
+        }
         if is_dot(placing.name) {
             return Err(FsError::IsDirectory);
         }
@@ -224,7 +247,10 @@ impl Unnamed {
                 None => self.shared.commit(&self.inode).await?,
             }
             self.shared.meta.admit().await;
-            let place = || self.shared.place(who, self, placing, names_len_bytes);
+            let place = || {
+                let shared = &self.shared;
+                shared.place(who, self, placing, keeping, names_len_bytes)
+            };
             let placed = self.shared.reading(place).await;
             drop(room);
             match placed {
@@ -262,9 +288,14 @@ impl Shared {
         who: &Credentials,
         file: &Unnamed,
         placing: &Placing<'_>,
+        keeping: &Keeping<'_>,
         names_len_bytes: u32,
     ) -> Result<Option<(Attr, Ticket)>, FsError> {
         let parent = self.inode(placing.dir)?;
+        let kept_in = match keeping.replaced {
+            Some((dir, _)) => Some(self.inode(dir)?),
+            None => None,
+        };
         for _ in 0..NAME_ATTEMPTS_MAX {
             {
                 let state = parent.lock();
@@ -281,6 +312,7 @@ impl Shared {
             };
             let mut inodes = vec![&parent, &file.inode];
             inodes.extend(replaced.as_ref());
+            inodes.extend(kept_in.as_ref());
             let mut locked = Locked::all(&inodes);
             locked.of(placing.dir).require_dir()?;
             if self.dirent(placing.dir, placing.name)? != target {
@@ -288,6 +320,7 @@ impl Shared {
             }
             let place = Place {
                 placing,
+                keeping,
                 names_len_bytes,
                 target: target.as_ref(),
                 replaced: replaced.as_ref(),
@@ -320,8 +353,12 @@ impl Shared {
                 if there.ino == ino && locked.of(ino).record.ctime == ctime => {}
             (Expected::This { .. }, _) => return Err(FsError::NotSync),
         }
+        let kept = place.replaced.zip(place.keeping.replaced);
         match place.replaced {
             Some(there) => {
+                if kept.is_none() {
+                    locked.of(there.ino).require_unretained(self.now())?;
+                }
                 let guard = locked.of(there.ino).guarded();
                 require_unsticky(who, locked.of(dir).guarded(), guard)?;
                 if guard.kind == FileKind::Directory {
@@ -333,11 +370,15 @@ impl Shared {
         locked.of(ino).require_live()?;
         let mut new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
         new.tree = self.quotas.inherited(&locked.of(dir).record);
+        let kept_tree = match kept {
+            Some((there, (dir, name))) => self.require_keeping(who, there, dir, name, locked)?,
+            None => None,
+        };
         let before = owner_of(&locked.of(ino).record);
         let owner = owner_of(&new);
         if owner != before {
             // What it replaces goes with the same batch.
-            let inodes = u64::from(place.replaced.is_none());
+            let inodes = u64::from(place.replaced.is_none() || kept.is_some());
             let small = file.small.as_ref().map_or(0, |data| data.len() as u64);
             let bytes = locked.of(ino).record.used_bytes + small;
             self.require_quota(owner, Some(before), inodes, bytes)?;
@@ -351,9 +392,31 @@ impl Shared {
 
         let now = self.now();
         let mut batch = Batch::new();
-        if let Some(there) = place.replaced {
+        match (place.replaced, kept) {
+            (Some(there), Some((_, to))) => {
+                let state = locked.of(there.ino);
+                if let Some(tree) = kept_tree {
+                    self.move_to_tree(state, tree, &mut batch);
+                    self.sync_pending(state);
+                }
+                state.record.is_frozen = true;
+                state.record.parent = to.0;
+                state.touch_ctime(now);
+                batch.put(Key::inode(there.ino), state.stored_record().encode());
+                let state = locked.of(to.0);
+                let mut change = DirChange {
+                    dir: to.0,
+                    batch: &mut batch,
+                };
+                change.add(state, to.1, there.ino, InodeKind::Regular);
+                state.touch_mtime(now);
+                batch.put(Key::inode(to.0), state.stored_record().encode());
+            }
             // It may fail, so it comes before anything has changed.
-            self.drop_link(there, locked.of(there.ino), now, &mut batch)?;
+            (Some(there), None) => {
+                self.drop_link(there, locked.of(there.ino), now, &mut batch)?;
+            }
+            (None, _) => {}
         }
         let state = locked.of(dir);
         let mut change = DirChange {
@@ -384,6 +447,7 @@ impl Shared {
         };
         (record.atime, record.mtime) = (time(set.atime), time(set.mtime));
         record.xattr_names_len_bytes = place.names_len_bytes;
+        record.retained_until_seconds = place.keeping.retained_until_seconds;
         state.touch_ctime(now);
         for (name, value) in xattrs {
             batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
@@ -429,7 +493,45 @@ impl Shared {
         if let Some(there) = place.replaced {
             locked.of(there.ino).note_change(ticket);
         }
+        if let Some((_, (kept_in, _))) = kept {
+            locked.of(kept_in).note_change(ticket);
+        }
         Ok(Some((attr, ticket)))
+    }
+
+    /// Whether a file that is replaced can be kept under another name; the tree that it comes to, if that is another one.
+    fn require_keeping(
+        &self,
+        who: &Credentials,
+        there: &Arc<Inode>,
+        dir: Ino,
+        name: &[u8],
+        locked: &mut Locked<'_>,
+    ) -> Result<Option<Ino>, FsError> {
+        locked.of(dir).require_dir()?;
+        require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        if locked.of(there.ino).record.kind != InodeKind::Regular {
+            return Err(FsError::NotSupported);
+        }
+        if self.dirent(dir, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        if !self.quotas.has_trees() {
+            return Ok(None);
+        }
+        let tree = self.quotas.inherited(&locked.of(dir).record);
+        let record = &locked.of(there.ino).record;
+        if record.tree == tree {
+            return Ok(None);
+        }
+        // It would have names in two trees.
+        if record.nlink > 1 {
+            return Err(FsError::CrossTree);
+        }
+        let owner = owner_of(record);
+        let new_owner = Owner { tree, ..owner };
+        self.require_quota(new_owner, Some(owner), 1, record.used_bytes)?;
+        Ok(Some(tree))
     }
 
     /// Lets bytes into memory that are to be written to `range` of a file: waits for room, or says that there is none.
@@ -460,6 +562,7 @@ impl Shared {
 
 struct Place<'a> {
     placing: &'a Placing<'a>,
+    keeping: &'a Keeping<'a>,
     names_len_bytes: u32,
     target: Option<&'a DirentRecord>,
     replaced: Option<&'a Arc<Inode>>,

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{
-    Attr, Credentials, Expected, FileKind, FsError, NamesPage, Placing, SetAttr, SetTime,
+    Attr, Credentials, Expected, FileKind, FsError, Keeping, Placing, SetAttr, SetTime,
     TRANSFER_LEN_BYTES_MAX, XattrMode,
 };
 
-use crate::listing::{self, Listed, ListedObject, Listing, Tree, Wanted};
+use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
 use crate::path::KeyPath;
 use crate::records::{BucketRecord, ObjectError, ObjectRecord, decode, encode};
 use crate::staging::Staged;
+use crate::versions::{NO_VERSION, Removed, Versioning};
 use crate::volume::Objects;
 
 /// What an object has beside its bytes.
@@ -23,7 +24,7 @@ pub(crate) const OF_OBJECT: &[u8] = b"user.s3.object";
 /// A directory that is there only because of what is below it.
 const OF_DIRECTORY: &[u8] = b"user.s3.made";
 /// Directories may be removed by others while an object is on its way into them.
-const ATTEMPTS_MAX: usize = 16;
+pub(crate) const ATTEMPTS_MAX: usize = 16;
 /// Of a new object; whose it is, says the access key.
 const OBJECT_MODE: u32 = 0o644;
 /// Of a page of a listing.
@@ -41,7 +42,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    fn holds(&self, there: Option<&ObjectInfo>) -> bool {
+    pub(crate) fn holds(&self, there: Option<&ObjectInfo>) -> bool {
         let etag = there.map(ObjectInfo::etag);
         let is = |wanted: &String| match &etag {
             Some(etag) => wanted == "*" || wanted == etag,
@@ -74,6 +75,10 @@ pub struct ObjectInfo {
     pub record: Option<ObjectRecord>,
     /// It is a directory that was put.
     pub is_directory: bool,
+    /// `None`: the bucket keeps no versions.
+    pub version_id: Option<String>,
+    /// It is a version that says that there is no object.
+    pub is_marker: bool,
 }
 
 impl ObjectInfo {
@@ -83,6 +88,15 @@ impl ObjectInfo {
             Some(record) => record.etag.clone(),
             None => etag_of_file(&self.attr),
         }
+    }
+
+    /// What its version is called.
+    pub(crate) fn id(&self) -> &str {
+        self.version_id.as_deref().unwrap_or(NO_VERSION)
+    }
+
+    pub(crate) fn has_number(&self) -> bool {
+        self.id() != NO_VERSION
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -106,6 +120,8 @@ fn etag_of_file(attr: &Attr) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub etag: String,
+    /// `None`: the bucket keeps no versions.
+    pub version_id: Option<String>,
 }
 
 /// The directory of a key, and its place there.
@@ -115,11 +131,16 @@ struct Place {
 }
 
 impl Bucket {
+    /// The server's time, in seconds since 1970.
+    pub fn now_seconds(&self) -> i64 {
+        self.objects.env.clock.now().seconds
+    }
+
     pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
     }
 
-    async fn turn(&self, key: &str, alone: bool) -> crate::volume::Turn<'_> {
+    pub(crate) async fn turn(&self, key: &str, alone: bool) -> crate::volume::Turn<'_> {
         let directory = self.record.directory;
         self.objects.turn_of(directory, key, alone).await
     }
@@ -156,30 +177,42 @@ impl Bucket {
         }
         let mut file = staged.whole().await?;
         let mtime = self.objects.env.clock.now();
-        let record = record.of_file(file.len_bytes(), mtime);
+        let mut record = self
+            .locked_by_default(record, mtime)
+            .of_file(file.len_bytes(), mtime);
         let set = SetAttr {
             mode: Some(OBJECT_MODE),
             mtime: SetTime::To(mtime),
             ..SetAttr::default()
         };
-        let xattrs = [(OF_OBJECT, Bytes::from(encode(&record)?))];
-        let _turn = self.turn(key, !condition.is_free()).await;
+        let looks = self.versioning().is_some() || !condition.is_free();
+        let _turn = self.turn(key, looks).await;
         let mut attempts = 0;
         loop {
             // Also somebody with a file system's client may come between this look and the change: then it is looked again.
-            let expected = match condition.is_free() {
-                true => Expected::Anything,
-                false => match self.found(&who, &path).await? {
-                    there if !condition.holds(there.as_ref()) => {
-                        return Err(ObjectError::Precondition);
-                    }
-                    Some(there) => Expected::This {
-                        ino: there.ino,
-                        ctime: there.attr.ctime,
-                    },
-                    None => Expected::Nothing,
-                },
+            let there = match looks {
+                true => self.found(&who, &path).await?,
+                false => None,
             };
+            if !condition.holds(there.as_ref()) {
+                return Err(ObjectError::Precondition);
+            }
+            let expected = match &there {
+                _ if !looks => Expected::Anything,
+                Some(there) => Expected::This {
+                    ino: there.ino,
+                    ctime: there.attr.ctime,
+                },
+                None => Expected::Nothing,
+            };
+            let step = self.step(&path, there.as_ref()).await?;
+            record.version_id = step.version_id;
+            let keep = step.keep.as_ref();
+            let keeping = Keeping {
+                replaced: keep.map(|(folder, name)| (*folder, name.as_slice())),
+                retained_until_seconds: record.retained_until_seconds(),
+            };
+            let xattrs = [(OF_OBJECT, Bytes::from(encode(&record)?))];
             let dir = self.make_parents(&who, &path).await?;
             let placing = Placing {
                 dir,
@@ -188,8 +221,13 @@ impl Bucket {
                 set,
                 xattrs: &xattrs,
             };
-            match file.place(&who, &placing).await {
-                Ok(_) => return Ok(Published { etag: record.etag }),
+            match file.place_keeping(&who, &placing, &keeping).await {
+                Ok(_) => {
+                    if self.versioning() == Some(Versioning::Suspended) {
+                        self.drop_replaced_null(&path, None).await?;
+                    }
+                    return Ok(self.published(record));
+                }
                 Err(FsError::Exists | FsError::NotSync) if attempts < ATTEMPTS_MAX => attempts += 1,
                 // What is there is no object.
                 Err(FsError::Exists | FsError::NotSync) if condition.absent => {
@@ -242,11 +280,23 @@ impl Bucket {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Published { etag: record.etag })
+        Ok(self.published(record))
+    }
+
+    fn published(&self, record: ObjectRecord) -> Published {
+        let id = record.version_id.unwrap_or_else(|| NO_VERSION.to_owned());
+        Published {
+            etag: record.etag,
+            version_id: self.versioning().map(|_| id),
+        }
     }
 
     /// The directory that an object is to be in, made as far as it is not there.
-    async fn make_parents(&self, who: &Credentials, path: &KeyPath) -> Result<Ino, ObjectError> {
+    pub(crate) async fn make_parents(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+    ) -> Result<Ino, ObjectError> {
         let mut attempts = 0;
         'again: loop {
             let mut dir = self.record.directory;
@@ -275,7 +325,7 @@ impl Bucket {
         Ok(dir.map(|dir| Place { dir, path }))
     }
 
-    async fn directory_of(
+    pub(crate) async fn directory_of(
         &self,
         who: &Credentials,
         path: &KeyPath,
@@ -293,7 +343,7 @@ impl Bucket {
         Ok(Some(dir))
     }
 
-    async fn found(
+    pub(crate) async fn found(
         &self,
         who: &Credentials,
         path: &KeyPath,
@@ -318,7 +368,7 @@ impl Bucket {
     }
 
     /// `None`: a directory that was not put.
-    async fn info(&self, attr: Attr) -> Result<Option<ObjectInfo>, ObjectError> {
+    pub(crate) async fn info(&self, attr: Attr) -> Result<Option<ObjectInfo>, ObjectError> {
         let is_directory = attr.kind == FileKind::Directory;
         let record = self.record_of(attr.ino).await?;
         let record = match is_directory {
@@ -326,15 +376,19 @@ impl Bucket {
             true => record,
             false => record.filter(|record| record.is_of(&attr)),
         };
+        let number = self.number_of(record.as_ref(), &attr);
+        let id = number.unwrap_or_else(|| NO_VERSION.to_owned());
         Ok(Some(ObjectInfo {
             ino: attr.ino,
             attr,
             record,
             is_directory,
+            version_id: self.versioning().map(|_| id),
+            is_marker: false,
         }))
     }
 
-    async fn record_of(&self, ino: Ino) -> Result<Option<ObjectRecord>, ObjectError> {
+    pub(crate) async fn record_of(&self, ino: Ino) -> Result<Option<ObjectRecord>, ObjectError> {
         let fs = self.objects.fs();
         match fs.xattr(&Credentials::ROOT, ino, OF_OBJECT).await {
             // Anybody who may write to the file can put anything there; then the file says what it says itself.
@@ -368,15 +422,46 @@ impl Bucket {
         &self,
         who: &Credentials,
         key: &str,
+        version: Option<&str>,
+        change: impl FnOnce(&mut ObjectRecord) + Send,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let _turn = self.turn(key, true).await;
+        let info = self.object_or_version(who, key, version).await?;
+        self.change_record_of(who, &info, change).await?;
+        Ok(info)
+    }
+
+    /// The latest version of an object, or another one; no marker.
+    pub async fn object_or_version(
+        &self,
+        who: &Credentials,
+        key: &str,
+        version: Option<&str>,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let info = match version {
+            Some(id) => self.version(who, key, id).await?,
+            None => self.object(who, key).await?,
+        };
+        match info.is_marker {
+            true => Err(ObjectError::Marker),
+            false => Ok(info),
+        }
+    }
+
+    /// The same; the key's turn is held alone.
+    pub(crate) async fn change_record_of(
+        &self,
+        who: &Credentials,
+        info: &ObjectInfo,
         change: impl FnOnce(&mut ObjectRecord) + Send,
     ) -> Result<(), ObjectError> {
-        let _turn = self.turn(key, true).await;
-        let info = self.object(who, key).await?;
         let etag = info.etag();
-        let mut record = info.record.unwrap_or_else(|| ObjectRecord {
+        let given = ObjectRecord {
             etag,
+            version_id: info.has_number().then(|| info.id().to_owned()),
             ..ObjectRecord::default()
-        });
+        };
+        let mut record = info.record.clone().unwrap_or(given);
         change(&mut record);
         if !info.is_directory {
             record = record.of_file(info.attr.size_bytes, info.attr.mtime);
@@ -393,14 +478,32 @@ impl Bucket {
         who: &Credentials,
         key: &str,
         condition: &Condition,
-    ) -> Result<(), ObjectError> {
-        self.remove(who, key, condition).await?;
+    ) -> Result<Removed, ObjectError> {
+        let removed = self.remove(who, key, condition).await?;
         self.prune(who, key).await;
-        Ok(())
+        Ok(removed)
     }
 
-    /// Removes an object, and leaves it to [`Self::prune`] to remove directories above it.
+    /// Removes an object, and leaves it to [`Self::prune`] to remove directories above it. Where versions are kept, a marker
+    /// takes its place; directories have none.
     pub async fn remove(
+        &self,
+        who: &Credentials,
+        key: &str,
+        condition: &Condition,
+    ) -> Result<Removed, ObjectError> {
+        match self.versioning() {
+            Some(versioning) if !key.ends_with('/') => {
+                self.mark_deleted(who, key, versioning, condition).await
+            }
+            _ => {
+                self.remove_at_once(who, key, condition).await?;
+                Ok(Removed::default())
+            }
+        }
+    }
+
+    async fn remove_at_once(
         &self,
         who: &Credentials,
         key: &str,
@@ -510,7 +613,7 @@ impl Bucket {
                 }
                 Listed::Object(object) => {
                     next = Some(text(&object.key));
-                    let attr = match self.objects.fs().attr(object.ino).await {
+                    let attr = match self.objects.fs().attr(object.file).await {
                         Ok(attr) => attr,
                         // It went meanwhile.
                         Err(FsError::Stale) => continue,
@@ -536,7 +639,7 @@ impl Bucket {
 }
 
 /// Names need not be text; S3's keys must be.
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -544,28 +647,45 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-struct Directories<'a> {
-    objects: &'a Objects,
-    who: &'a Credentials,
+pub(crate) struct Directories<'a> {
+    pub objects: &'a Objects,
+    pub who: &'a Credentials,
 }
 
 impl Tree for Directories<'_> {
+    type Directory = Ino;
+    type File = Ino;
+
     async fn names_after(
         &self,
         dir: Ino,
         after: &[u8],
         inclusive: bool,
         limit: usize,
-    ) -> Result<NamesPage, FsError> {
+    ) -> Result<Names<Ino, Ino>, FsError> {
         let fs = self.objects.fs();
-        match fs.names_after(self.who, dir, after, inclusive, limit).await {
+        let page = match fs.names_after(self.who, dir, after, inclusive, limit).await {
             // What the key's user may not see is not there.
-            Err(FsError::AccessDenied) => Ok(NamesPage {
-                entries: Vec::new(),
-                eof: true,
-            }),
-            page => page,
-        }
+            Err(FsError::AccessDenied) => {
+                return Ok(Names {
+                    entries: Vec::new(),
+                    eof: true,
+                });
+            }
+            page => page?,
+        };
+        let entries = page.entries.into_iter().map(|entry| Entry {
+            named: match entry.kind {
+                FileKind::Directory => Named::Directory(entry.ino),
+                FileKind::Regular => Named::File(entry.ino),
+                _ => Named::Nothing,
+            },
+            name: entry.name,
+        });
+        Ok(Names {
+            entries: entries.collect(),
+            eof: page.eof,
+        })
     }
 
     async fn directory(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
@@ -576,11 +696,11 @@ impl Tree for Directories<'_> {
         }
     }
 
-    async fn is_object(&self, dir: Ino) -> Result<bool, FsError> {
+    async fn own(&self, dir: Ino) -> Result<Option<Ino>, FsError> {
         let fs = self.objects.fs();
         match fs.xattr(&Credentials::ROOT, dir, OF_OBJECT).await {
-            Ok(_) => Ok(true),
-            Err(FsError::NoAttribute | FsError::Stale) => Ok(false),
+            Ok(_) => Ok(Some(dir)),
+            Err(FsError::NoAttribute | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }
     }

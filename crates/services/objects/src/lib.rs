@@ -14,27 +14,34 @@ mod checksums;
 mod copy;
 mod lifecycle;
 mod listing;
+mod locks;
 mod path;
 mod policy;
 mod records;
 mod settings;
 mod staging;
 mod upload;
+mod version_listing;
+mod versions;
 mod volume;
 
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
 pub use listing::{Listed, ListedObject, Listing};
+pub use locks::{LockMode, Retention};
 pub use path::{KeyPath, PathError};
 pub use policy::{Policy, Verdict};
 pub use records::{
     AccessKey, BucketRecord, ObjectError, ObjectRecord, PartInfo, Permission, UploadInfo,
 };
 pub use settings::{
-    BucketSettings, CORS_RULE_COUNT_MAX, CorsRule, LIFECYCLE_RULE_COUNT_MAX, LifecycleRule,
+    BucketSettings, CORS_RULE_COUNT_MAX, CorsRule, DefaultRetention, LIFECYCLE_RULE_COUNT_MAX,
+    LifecycleRule, ObjectLock,
 };
 pub use staging::Staged;
 pub use upload::{StagedPart, WantedPart};
+pub use version_listing::{ListedVersion, VersionListing, VersionsWanted};
+pub use versions::{NO_VERSION, Removed, Versioning};
 pub use volume::{KeySpec, Objects};
 
 /// Longest key of an object, in bytes.

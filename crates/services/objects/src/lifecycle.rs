@@ -11,6 +11,7 @@ use crate::bucket::{Bucket, Condition};
 use crate::listing::{Listed, ListedObject};
 use crate::records::ObjectError;
 use crate::settings::LifecycleRule;
+use crate::version_listing::{ListedVersion, VersionsWanted};
 use crate::volume::Objects;
 
 /// It is looked so often, and whenever a rule changes.
@@ -30,12 +31,14 @@ impl Objects {
     /// Removes what is to go now, and what is left of uploads that went; returns how many objects and uploads went.
     pub async fn expire(self: &Arc<Self>) -> Result<(u64, u64), ObjectError> {
         self.remove_leftovers().await?;
+        self.remove_stray_versions().await?;
         let (mut objects, mut uploads) = (0, 0);
         for (name, record) in self.buckets() {
             let rules = &record.settings.lifecycle;
             if rules.iter().any(|rule| rule.is_enabled) {
                 let bucket = self.bucket(&name)?;
                 objects += bucket.expire_objects().await?;
+                objects += bucket.expire_versions().await?;
                 uploads += bucket.expire_uploads().await?;
             }
         }
@@ -84,6 +87,15 @@ fn ending<'a>(
     rules.iter().filter(ends).collect()
 }
 
+/// The version that was looked at before.
+struct Seen {
+    version: ListedVersion,
+    /// How many that were replaced are there up to it.
+    noncurrent: u32,
+    /// No other of its key came before it.
+    is_alone: bool,
+}
+
 impl Bucket {
     async fn expire_objects(&self) -> Result<u64, ObjectError> {
         let rules = &self.record.settings.lifecycle;
@@ -116,7 +128,7 @@ impl Bucket {
                     ..Condition::default()
                 };
                 match self.delete(who, &object.key, &this).await {
-                    Ok(()) => count += 1,
+                    Ok(_) => count += 1,
                     Err(ObjectError::Precondition) => {}
                     Err(error) => return Err(error),
                 }
@@ -126,6 +138,108 @@ impl Bucket {
                 None => return Ok(count),
             }
         }
+    }
+
+    /// Removes versions that were replaced long ago, and markers that are alone.
+    async fn expire_versions(&self) -> Result<u64, ObjectError> {
+        let rules = &self.record.settings.lifecycle;
+        let is_about = |rule: &LifecycleRule| rule.noncurrent_days.is_some() || rule.lone_markers;
+        if self.versioning().is_none() || !rules.iter().any(is_about) {
+            return Ok(0);
+        }
+        let who = &Credentials::ROOT;
+        let mut count = 0;
+        let mut at: (String, Option<String>) = Default::default();
+        let mut seen: Option<Seen> = None;
+        loop {
+            let wanted = VersionsWanted {
+                after: &at.0,
+                after_version: at.1.as_deref(),
+                limit: PAGE_COUNT,
+                ..VersionsWanted::default()
+            };
+            let page = self.list_versions(who, wanted).await?;
+            let now = self.objects.env.clock.now().seconds;
+            for entry in page.entries {
+                let Listed::Object(version) = entry else {
+                    continue;
+                };
+                let newer = match seen.take() {
+                    Some(newer) if newer.version.key == version.key => Some(newer),
+                    Some(last) => {
+                        count += self.expire_marker(&last).await?;
+                        None
+                    }
+                    None => None,
+                };
+                let (replaced, noncurrent) = match &newer {
+                    Some(newer) => (newer.version.mtime.seconds, newer.noncurrent),
+                    None => (version.mtime.seconds, 0),
+                };
+                let mut is_gone = false;
+                if !version.is_latest {
+                    let ends = |rule: &&LifecycleRule| {
+                        let size = version.size_bytes;
+                        rule.ends_version(&version.key, size, replaced, noncurrent, now)
+                    };
+                    let ends: Vec<_> = rules.iter().filter(ends).collect();
+                    is_gone = self.expire_version(&version, &ends).await?;
+                    count += u64::from(is_gone);
+                }
+                seen = Some(Seen {
+                    noncurrent: noncurrent + u32::from(!version.is_latest && !is_gone),
+                    is_alone: newer.is_none(),
+                    version,
+                });
+            }
+            match page.next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        if let Some(last) = seen {
+            count += self.expire_marker(&last).await?;
+        }
+        Ok(count)
+    }
+
+    async fn expire_version(
+        &self,
+        version: &ListedVersion,
+        ends: &[&LifecycleRule],
+    ) -> Result<bool, ObjectError> {
+        let who = &Credentials::ROOT;
+        let (key, id) = (&version.key, &version.version_id);
+        if ends.is_empty() {
+            return Ok(false);
+        }
+        let record = match self.version(who, key, id).await {
+            Ok(info) => info.record,
+            Err(ObjectError::NoVersion) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if !ends.iter().any(|rule| rule.is_for(record.as_ref())) {
+            return Ok(false);
+        }
+        match self.delete_version(who, key, id, false).await {
+            Ok(_) => Ok(true),
+            Err(ObjectError::Locked(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the last version of a key if it is a marker and there is no other.
+    async fn expire_marker(&self, last: &Seen) -> Result<u64, ObjectError> {
+        let Seen { version, .. } = last;
+        let rules = &self.record.settings.lifecycle;
+        let is_lone = version.is_marker && version.is_latest && last.is_alone;
+        if !is_lone || !rules.iter().any(|rule| rule.ends_marker(&version.key)) {
+            return Ok(0);
+        }
+        let who = &Credentials::ROOT;
+        let (key, id) = (&version.key, &version.version_id);
+        self.delete_version(who, key, id, false).await?;
+        Ok(1)
     }
 
     async fn expire_uploads(&self) -> Result<u64, ObjectError> {

@@ -11,38 +11,68 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 
-use cairn_base::Ino;
-use cairn_fs::{FileKind, FsError, NamedEntry, NamesPage};
+use cairn_fs::FsError;
 
 /// Names of a directory that are read at a time.
 const PAGE_COUNT: usize = 256;
 const SLASH: u8 = b'/';
 
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Named<D, F> {
+    File(F),
+    Directory(D),
+    /// The key itself has something to list, and keys below it.
+    Both(F, D),
+    /// Links and devices are no objects.
+    Nothing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<D, F> {
+    pub name: Arc<[u8]>,
+    pub named: Named<D, F>,
+}
+
+/// Names of a directory in the order of their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names<D, F> {
+    pub entries: Vec<Entry<D, F>>,
+    /// There are none after these.
+    pub eof: bool,
+}
+
 /// The directories that are listed.
 pub(crate) trait Tree {
+    type Directory: Copy + Send + Sync;
+    /// What is listed of a key.
+    type File: Copy + Send + Sync;
     /// See [`cairn_fs::FsView::names_after`].
     fn names_after(
         &self,
-        dir: Ino,
+        dir: Self::Directory,
         after: &[u8],
         inclusive: bool,
         limit: usize,
-    ) -> impl Future<Output = Result<NamesPage, FsError>> + Send;
+    ) -> impl Future<Output = Result<Names<Self::Directory, Self::File>, FsError>> + Send;
     /// The directory of a name; `None` if there is none, or it is something else.
     fn directory(
         &self,
-        dir: Ino,
+        dir: Self::Directory,
         name: &[u8],
-    ) -> impl Future<Output = Result<Option<Ino>, FsError>> + Send;
-    /// Whether a client made the directory on purpose, so that it is an object itself.
-    fn is_object(&self, dir: Ino) -> impl Future<Output = Result<bool, FsError>> + Send;
+    ) -> impl Future<Output = Result<Option<Self::Directory>, FsError>> + Send;
+    /// The object that the directory itself is, if a client made it on purpose.
+    fn own(
+        &self,
+        dir: Self::Directory,
+    ) -> impl Future<Output = Result<Option<Self::File>, FsError>> + Send;
 }
 
 /// An object on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Found<F> {
     pub key: Vec<u8>,
-    pub ino: Ino,
+    pub file: F,
 }
 
 /// Something of a listing.
@@ -71,23 +101,23 @@ pub struct Listing {
 }
 
 /// One directory that is walked.
-struct Level {
-    dir: Ino,
+struct Level<D, F> {
+    dir: D,
     /// Of its keys: the bucket's is empty, others end with a slash.
     path: Vec<u8>,
-    names: VecDeque<NamedEntry>,
+    names: VecDeque<Entry<D, F>>,
     /// Where the next names are read from.
     after: Vec<u8>,
     inclusive: bool,
     is_read: bool,
     /// Directories, by their names with a slash.
-    held: BTreeMap<Vec<u8>, Ino>,
+    held: BTreeMap<Vec<u8>, D>,
     /// The directory's own key comes first.
     is_new: bool,
 }
 
-impl Level {
-    fn new(dir: Ino, path: Vec<u8>) -> Self {
+impl<D, F> Level<D, F> {
+    fn new(dir: D, path: Vec<u8>) -> Self {
         Self {
             dir,
             path,
@@ -102,14 +132,14 @@ impl Level {
 }
 
 /// Walks over the objects below a directory in the order of their keys.
-pub(crate) struct Walk<'a, T> {
+pub(crate) struct Walk<'a, T: Tree> {
     tree: &'a T,
-    root: Ino,
-    levels: Vec<Level>,
+    root: T::Directory,
+    levels: Vec<Level<T::Directory, T::File>>,
 }
 
 impl<'a, T: Tree> Walk<'a, T> {
-    pub fn new(tree: &'a T, root: Ino) -> Self {
+    pub fn new(tree: &'a T, root: T::Directory) -> Self {
         Self {
             tree,
             root,
@@ -160,15 +190,17 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
     }
 
-    pub async fn next(&mut self) -> Result<Option<Found>, FsError> {
+    pub async fn next(&mut self) -> Result<Option<Found<T::File>>, FsError> {
         loop {
             let Some(level) = self.levels.last_mut() else {
                 return Ok(None);
             };
-            if std::mem::take(&mut level.is_new) && self.tree.is_object(level.dir).await? {
+            if std::mem::take(&mut level.is_new)
+                && let Some(file) = self.tree.own(level.dir).await?
+            {
                 return Ok(Some(Found {
                     key: level.path.clone(),
-                    ino: level.dir,
+                    file,
                 }));
             }
             if level.names.is_empty() && !level.is_read {
@@ -178,7 +210,7 @@ impl<'a, T: Tree> Walk<'a, T> {
                 let page = match page.await {
                     Ok(page) => page,
                     // It went meanwhile.
-                    Err(FsError::Stale | FsError::NotFound) => NamesPage {
+                    Err(FsError::Stale | FsError::NotFound) => Names {
                         entries: Vec::new(),
                         eof: true,
                     },
@@ -203,27 +235,25 @@ impl<'a, T: Tree> Walk<'a, T> {
                 self.levels.push(Level::new(dir, path));
                 continue;
             }
-            match level.names.pop_front() {
-                Some(entry) => match entry.kind {
-                    FileKind::Directory => {
-                        let mut name = entry.name.to_vec();
-                        name.push(SLASH);
-                        level.held.insert(name, entry.ino);
-                    }
-                    FileKind::Regular => {
-                        let mut key = level.path.clone();
-                        key.extend_from_slice(&entry.name);
-                        return Ok(Some(Found {
-                            key,
-                            ino: entry.ino,
-                        }));
-                    }
-                    // Links and devices are no objects.
-                    _ => {}
-                },
-                None => {
-                    self.levels.pop();
-                }
+            let Some(Entry { name, named }) = level.names.pop_front() else {
+                self.levels.pop();
+                continue;
+            };
+            let (file, dir) = match named {
+                Named::File(file) => (Some(file), None),
+                Named::Directory(dir) => (None, Some(dir)),
+                Named::Both(file, dir) => (Some(file), Some(dir)),
+                Named::Nothing => (None, None),
+            };
+            if let Some(dir) = dir {
+                let mut name = name.to_vec();
+                name.push(SLASH);
+                level.held.insert(name, dir);
+            }
+            if let Some(file) = file {
+                let mut key = level.path.clone();
+                key.extend_from_slice(&name);
+                return Ok(Some(Found { key, file }));
             }
         }
     }
@@ -240,11 +270,12 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// A page of what is below a directory; and whether there is more.
+#[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
 pub(crate) async fn page<T: Tree>(
     tree: &T,
-    root: Ino,
+    root: T::Directory,
     wanted: Wanted<'_>,
-) -> Result<(Vec<Listed<Found>>, bool), FsError> {
+) -> Result<(Vec<Listed<Found<T::File>>>, bool), FsError> {
     let Wanted {
         prefix,
         delimiter,
@@ -281,7 +312,11 @@ pub(crate) async fn page<T: Tree>(
 }
 
 /// The part of a key up to the first delimiter after the prefix.
-fn common_prefix<'a>(key: &'a [u8], prefix: &[u8], delimiter: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn common_prefix<'a>(
+    key: &'a [u8],
+    prefix: &[u8],
+    delimiter: &[u8],
+) -> Option<&'a [u8]> {
     if delimiter.is_empty() {
         return None;
     }
@@ -293,7 +328,7 @@ fn common_prefix<'a>(key: &'a [u8], prefix: &[u8], delimiter: &[u8]) -> Option<&
 }
 
 /// The first bytes that come after everything that begins with `prefix`.
-fn past(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn past(prefix: &[u8]) -> Vec<u8> {
     let mut past = prefix.to_vec();
     while let Some(last) = past.pop() {
         if last < u8::MAX {
@@ -308,6 +343,7 @@ fn past(prefix: &[u8]) -> Vec<u8> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use cairn_base::Ino;
     use proptest::prelude::*;
 
     use super::*;
@@ -344,42 +380,44 @@ mod tests {
     }
 
     impl Tree for Keys {
+        type Directory = Ino;
+        type File = ();
+
         async fn names_after(
             &self,
             dir: Ino,
             after: &[u8],
             inclusive: bool,
             limit: usize,
-        ) -> Result<NamesPage, FsError> {
+        ) -> Result<Names<Ino, ()>, FsError> {
             let path = self.dir(dir);
             let mut names = BTreeMap::new();
             for file in &self.files {
                 if let Some(rest) = file.strip_prefix(&path[..])
                     && !rest.contains(&SLASH)
                 {
-                    names.insert(rest.to_vec(), (Ino(0), FileKind::Regular));
+                    names.insert(rest.to_vec(), Named::File(()));
                 }
             }
             for (ino, other) in self.dirs.iter().enumerate() {
                 if let Some([name @ .., SLASH]) = other.strip_prefix(&path[..])
                     && !name.contains(&SLASH)
                 {
-                    names.insert(name.to_vec(), (Ino(ino as u64), FileKind::Directory));
+                    names.insert(name.to_vec(), Named::Directory(Ino(ino as u64)));
                 }
             }
             let is_in = |name: &[u8]| name > after || inclusive && name == after;
-            let all: Vec<NamedEntry> = names
+            let all: Vec<_> = names
                 .into_iter()
                 .filter(|(name, _)| is_in(name))
-                .map(|(name, (ino, kind))| NamedEntry {
+                .map(|(name, named)| Entry {
                     name: name.into(),
-                    ino,
-                    kind,
+                    named,
                 })
                 .collect();
             // Small pages, so that there are several.
             let limit = limit.min(3);
-            Ok(NamesPage {
+            Ok(Names {
                 eof: all.len() <= limit,
                 entries: all.into_iter().take(limit).collect(),
             })
@@ -391,8 +429,8 @@ mod tests {
             Ok(found.map(|ino| Ino(ino as u64)))
         }
 
-        async fn is_object(&self, dir: Ino) -> Result<bool, FsError> {
-            Ok(self.marked.contains(self.dir(dir)))
+        async fn own(&self, dir: Ino) -> Result<Option<()>, FsError> {
+            Ok(self.marked.contains(self.dir(dir)).then_some(()))
         }
     }
 
@@ -488,13 +526,16 @@ mod tests {
     }
 
     impl Tree for Counting {
+        type Directory = Ino;
+        type File = ();
+
         async fn names_after(
             &self,
             dir: Ino,
             after: &[u8],
             inclusive: bool,
             limit: usize,
-        ) -> Result<NamesPage, FsError> {
+        ) -> Result<Names<Ino, ()>, FsError> {
             self.count();
             self.0.names_after(dir, after, inclusive, limit).await
         }
@@ -504,9 +545,9 @@ mod tests {
             self.0.directory(dir, name).await
         }
 
-        async fn is_object(&self, dir: Ino) -> Result<bool, FsError> {
+        async fn own(&self, dir: Ino) -> Result<Option<()>, FsError> {
             self.count();
-            self.0.is_object(dir).await
+            self.0.own(dir).await
         }
     }
 

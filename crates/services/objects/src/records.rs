@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checksums::UploadChecksum;
+use crate::locks::Retention;
 use crate::path::PathError;
 use crate::settings::BucketSettings;
 
@@ -22,6 +23,16 @@ pub enum ObjectError {
     NoBucket(String),
     #[error("there is no object of that key")]
     NoObject,
+    #[error("that version is a delete marker, which has no bytes")]
+    Marker,
+    #[error("there is no version of that number of the object")]
+    NoVersion,
+    #[error("{0}")]
+    Locked(&'static str),
+    #[error(
+        "the bucket has no object lock; it is set when a bucket is made, or on one that keeps versions"
+    )]
+    NoLock,
     #[error("there is no upload of that number")]
     NoUpload,
     #[error("there is no access key {0}")]
@@ -161,6 +172,17 @@ pub struct ObjectRecord {
     /// Lengths of the parts, if it came in parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
+    /// Its number, if the bucket kept versions when it was put.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version_id: Option<String>,
+    /// It is no object: it says that there is none any more.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_marker: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// It stays, whatever its retention says.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub legal_hold: bool,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::locks::LockMode;
 use crate::policy::Policy;
 use crate::records::{ObjectError, ObjectRecord, encode};
+use crate::versions::Versioning;
 use crate::volume::Objects;
 
 const DAY_SECONDS: i64 = 24 * 60 * 60;
@@ -33,6 +35,34 @@ pub struct BucketSettings {
     pub cors: Vec<CorsRule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lifecycle: Vec<LifecycleRule>,
+    /// `None`: no versions were ever kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versioning: Option<Versioning>,
+    /// Since when versions were kept at first, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versioned_since_seconds: Option<i64>,
+    /// Versions can be locked; so they are kept, always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<ObjectLock>,
+}
+
+/// That versions can be locked, and how new ones are without being asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ObjectLock {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultRetention>,
+}
+
+/// How long a new version is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultRetention {
+    pub mode: LockMode,
+    /// A year has 365.
+    pub days: u32,
+    /// It was told in years.
+    #[serde(default)]
+    pub in_years: bool,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -95,6 +125,12 @@ pub struct LifecycleRule {
     pub date_seconds: Option<i64>,
     /// Uploads that are not complete so long after they began.
     pub abort_days: Option<u32>,
+    /// Versions so long after they were replaced.
+    pub noncurrent_days: Option<u32>,
+    /// But not so many of the newest of them.
+    pub noncurrent_kept: Option<u32>,
+    /// Markers without any version.
+    pub lone_markers: bool,
 }
 
 impl LifecycleRule {
@@ -109,6 +145,32 @@ impl LifecycleRule {
             && self.smaller_than_bytes.is_none_or(|than| size_bytes < than)
             && (self.days.is_some_and(is_old)
                 || self.date_seconds.is_some_and(|date| now_seconds >= date))
+    }
+
+    /// Whether a version is to go that was replaced then, with so many newer ones that were, too. By all but its tags.
+    pub fn ends_version(
+        &self,
+        key: &str,
+        size_bytes: u64,
+        replaced_seconds: i64,
+        newer: u32,
+        now_seconds: i64,
+    ) -> bool {
+        let is_old = |days: u32| {
+            let age = now_seconds.saturating_sub(replaced_seconds);
+            age >= i64::from(days).saturating_mul(DAY_SECONDS)
+        };
+        self.is_enabled
+            && key.starts_with(&self.prefix)
+            && self.larger_than_bytes.is_none_or(|than| size_bytes > than)
+            && self.smaller_than_bytes.is_none_or(|than| size_bytes < than)
+            && self.noncurrent_kept.is_none_or(|kept| newer >= kept)
+            && self.noncurrent_days.is_some_and(is_old)
+    }
+
+    /// Whether a marker is to go that no version is left of.
+    pub fn ends_marker(&self, key: &str) -> bool {
+        self.is_enabled && self.lone_markers && key.starts_with(&self.prefix)
     }
 
     /// Whether the tags are those it is for.
@@ -130,6 +192,12 @@ impl LifecycleRule {
 }
 
 impl BucketSettings {
+    /// From now on versions are kept, or no more.
+    pub fn keep_versions(&mut self, versioning: Versioning, now_seconds: i64) {
+        self.versioning = Some(versioning);
+        self.versioned_since_seconds.get_or_insert(now_seconds);
+    }
+
     /// The policy, which could be read when it was put.
     pub fn policy(&self, bucket: &str) -> Result<Option<Policy>, ObjectError> {
         let text = self.policy.as_deref();

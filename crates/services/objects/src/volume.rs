@@ -22,6 +22,8 @@ use crate::{ACCESS_KEY_COUNT_MAX, BUCKET_COUNT_MAX};
 const FOLDER: &[u8] = b"objects";
 /// Uploads in parts.
 const STAGING: &[u8] = b"staging";
+/// What was replaced or deleted.
+const VERSIONS: &[u8] = b"versions";
 const OF_BUCKET: &str = "user.bucket.";
 const OF_ACCESS_KEY: &str = "user.access-key.";
 const WHO: Credentials = Credentials::ROOT;
@@ -54,6 +56,7 @@ pub(crate) enum Turn<'a> {
 struct State {
     folder: Option<Ino>,
     staging: Option<Ino>,
+    versions: Option<Ino>,
     buckets: BTreeMap<String, BucketRecord>,
     keys: BTreeMap<String, AccessKey>,
 }
@@ -92,6 +95,7 @@ impl Objects {
         {
             state.folder = Some(folder);
             state.staging = objects.folder_in(folder, STAGING).await?;
+            state.versions = objects.folder_in(folder, VERSIONS).await?;
             objects.load(folder, &mut state).await?;
         }
         *objects.state.write() = state;
@@ -167,7 +171,12 @@ impl Objects {
         }
     }
 
-    async fn make_folder(&self, parent: Ino, name: &[u8], mode: u32) -> Result<Ino, ObjectError> {
+    pub(crate) async fn make_folder(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Ino, ObjectError> {
         let set = SetAttr {
             mode: Some(mode),
             ..SetAttr::default()
@@ -202,6 +211,18 @@ impl Objects {
         let staging = self.make_folder(folder, STAGING, 0o777).await?;
         self.state.write().staging = Some(staging);
         Ok(staging)
+    }
+
+    /// Where versions are that were replaced or deleted.
+    pub(crate) async fn versions(&self, make: bool) -> Result<Option<Ino>, ObjectError> {
+        let there = self.state.read().versions;
+        if there.is_some() || !make {
+            return Ok(there);
+        }
+        let folder = self.folder().await?;
+        let versions = self.make_folder(folder, VERSIONS, 0o777).await?;
+        self.state.write().versions = Some(versions);
+        Ok(Some(versions))
     }
 
     /// Held by who changes a bucket.
@@ -350,6 +371,9 @@ impl Objects {
                 }
                 Ok(_) | Err(FsError::Stale) => {}
                 Err(error) => return Err(error.into()),
+            }
+            if self.kept_of(record.directory, false).await?.is_some() {
+                return Err(ObjectError::BucketNotEmpty(name.to_owned()));
             }
         }
         self.forget(&format!("{OF_BUCKET}{name}")).await?;

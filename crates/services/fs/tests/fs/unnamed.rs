@@ -338,3 +338,145 @@ fn a_directory_comes_with_its_attributes() {
         assert!(world.fs.xattr_list(who, ino).await.unwrap().is_empty());
     });
 }
+
+/// What is replaced keeps its bytes under another name, whenever the server ends, and nobody changes it there.
+#[test]
+fn what_is_replaced_can_be_kept() {
+    for (index, mode) in Crash::ALL.into_iter().enumerate() {
+        block_on(async {
+            let mut world = World::new(61, 1).await;
+            let fs = &world.fs;
+            let kept = fs.make_dir(&ROOT_USER, ROOT_INO, b"kept", SetAttr::default());
+            let kept = kept.await.unwrap().attr.ino;
+            for (number, len) in LENS.into_iter().enumerate() {
+                let name = format!("file{number}");
+                for byte in [1, 2] {
+                    let mut file = filled(fs, len, byte).await;
+                    let before = fs.meta().last_ticket().0.0;
+                    let keeping = Keeping {
+                        replaced: Some((kept, name.as_bytes())),
+                        retained_until_seconds: 0,
+                    };
+                    let to = placing(name.as_bytes(), &[]);
+                    file.place_keeping(&ROOT_USER, &to, &keeping).await.unwrap();
+                    if len > 0 && len <= 4096 {
+                        assert_eq!(fs.meta().last_ticket().0.0, before + 1);
+                    }
+                }
+                // Nothing is replaced that has to be kept where something is.
+                let mut file = filled(fs, 1, 3).await;
+                let keeping = Keeping {
+                    replaced: Some((kept, name.as_bytes())),
+                    retained_until_seconds: 0,
+                };
+                let to = placing(name.as_bytes(), &[]);
+                let refused = file.place_keeping(&ROOT_USER, &to, &keeping).await;
+                assert_eq!(refused.unwrap_err(), FsError::Exists);
+            }
+            world = world.crash(62 + index as u64, mode).await;
+            let fs = &world.fs;
+            for (number, len) in LENS.into_iter().enumerate() {
+                let name = format!("file{number}");
+                for (dir, byte) in [(ROOT_INO, 2), (kept, 1)] {
+                    let found = fs.lookup(&ROOT_USER, dir, name.as_bytes()).await;
+                    let ino = found.unwrap().0.ino;
+                    assert!(
+                        read_all(fs, ino).await == pattern(len, byte),
+                        "{len} {mode:?}"
+                    );
+                }
+                let ino = fs.lookup(&ROOT_USER, kept, name.as_bytes()).await;
+                let ino = ino.unwrap().0.ino;
+                refuses_changes(fs, ino).await;
+            }
+            // It can be brought back, and is a file like others then.
+            let (from, to) = ((kept, &b"file2"[..]), (ROOT_INO, &b"file2"[..]));
+            fs.move_version(&ROOT_USER, from, to, false).await.unwrap();
+            let ino = fs
+                .lookup(&ROOT_USER, ROOT_INO, b"file2")
+                .await
+                .unwrap()
+                .0
+                .ino;
+            assert!(read_all(fs, ino).await == pattern(LENS[2], 1));
+            let data = Bytes::from_static(b"new");
+            fs.write(&ROOT_USER, ino, 0, data, Stability::Stable)
+                .await
+                .unwrap();
+            world.run_for(60).await;
+            recount(&world.fs).await;
+            world.fs.close().await.unwrap();
+        });
+    }
+}
+
+async fn refuses_changes(fs: &Fs, ino: Ino) {
+    let data = Bytes::from_static(b"late");
+    let written = fs
+        .write(&ROOT_USER, ino, 0, data, Stability::Unstable)
+        .await;
+    assert_eq!(written.unwrap_err(), FsError::NotOwner);
+    let cut = SetAttr {
+        size_bytes: Some(0),
+        ..SetAttr::default()
+    };
+    let cut = fs.set_attr(&ROOT_USER, ino, cut, None).await;
+    assert_eq!(cut.unwrap_err(), FsError::NotOwner);
+    let punched = fs.punch(&ROOT_USER, ino, 0..4096).await;
+    assert_eq!(punched.unwrap_err(), FsError::NotOwner);
+}
+
+/// Until its time has come nobody changes, renames, replaces or removes it, also after a crash.
+#[test]
+fn what_is_retained_stays_until_its_time() {
+    block_on(async {
+        let mut world = World::new(71, 1).await;
+        let mut other = filled(&world.fs, 100, 2).await;
+        let placed = other.place(&ROOT_USER, &placing(b"other", &[])).await;
+        let until = placed.unwrap().mtime.seconds as u64 + 20;
+        let mut file = filled(&world.fs, 100, 1).await;
+        let keeping = Keeping {
+            replaced: None,
+            retained_until_seconds: until,
+        };
+        let to = placing(b"locked", &[]);
+        let attr = file.place_keeping(&ROOT_USER, &to, &keeping).await.unwrap();
+        world = world.crash(72, Crash::ALL[0]).await;
+        let fs = &world.fs;
+        let ino = fs
+            .lookup(&ROOT_USER, ROOT_INO, b"locked")
+            .await
+            .unwrap()
+            .0
+            .ino;
+        assert_eq!(ino, attr.ino);
+        refuses_changes(fs, ino).await;
+        let name = |name: &'static [u8]| (ROOT_INO, name);
+        for (from, to) in [
+            (name(b"locked"), name(b"x")),
+            (name(b"other"), name(b"locked")),
+        ] {
+            let renamed = fs.rename(&ROOT_USER, from.0, from.1, to.0, to.1).await;
+            assert_eq!(renamed.unwrap_err(), FsError::NotOwner);
+        }
+        let removed = fs.remove(&ROOT_USER, ROOT_INO, b"locked").await;
+        assert_eq!(removed.unwrap_err(), FsError::NotOwner);
+        let mut new = filled(fs, 10, 3).await;
+        let placed = new.place(&ROOT_USER, &placing(b"locked", &[])).await;
+        assert_eq!(placed.unwrap_err(), FsError::NotOwner);
+        assert!(read_all(fs, ino).await == pattern(100, 1));
+        fs.retain(ino, until + 20).await.unwrap();
+        world.run_for(30).await;
+        let removed = world.fs.remove(&ROOT_USER, ROOT_INO, b"locked").await;
+        assert_eq!(removed.unwrap_err(), FsError::NotOwner);
+        world.run_for(20).await;
+        world
+            .fs
+            .remove(&ROOT_USER, ROOT_INO, b"locked")
+            .await
+            .unwrap();
+        world.run_for(60).await;
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}

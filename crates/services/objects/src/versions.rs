@@ -1,0 +1,784 @@
+//! Versions of objects.
+//!
+//! Owns: what versions are called and in which order they come, where those are that were replaced or deleted, what is the
+//! latest. Must not know: requests.
+//!
+//! The latest version is the file at the key's path, whoever put it there. What is replaced moves, in the same step, below
+//! a folder that no name leads to. The directories of the bucket are there again as far as they are needed, and each key is
+//! one of them, with a file for each version: the newest comes first. Names of versions begin with a byte that no key has,
+//! so that they never meet those of keys below. There nobody can change them.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use cairn_base::{Ino, Timestamp};
+use cairn_fs::{Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, access};
+use serde::{Deserialize, Serialize};
+
+use crate::bucket::{ATTEMPTS_MAX, Bucket, Condition, OF_OBJECT, ObjectInfo};
+use crate::path::KeyPath;
+use crate::records::{ObjectError, ObjectRecord, VERSION, encode};
+use crate::volume::Objects;
+
+/// What a version is called that was put while the bucket kept none.
+pub const NO_VERSION: &str = "null";
+/// Keys are UTF-8, so that no part of one begins so.
+const MARK: u8 = 0xff;
+/// Ends the name of the version that is called [`NO_VERSION`].
+const NO_VERSION_END: u8 = b'n';
+/// Hexadecimal digits of a version's number.
+const NUMBER_LEN: usize = 32;
+const PAGE_COUNT: usize = 256;
+const WHO: Credentials = Credentials::ROOT;
+
+/// Whether a bucket keeps what is replaced or deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Versioning {
+    Enabled,
+    /// What it has stays. New objects are all the version that is called [`NO_VERSION`].
+    Suspended,
+}
+
+/// A version that is not the latest object: its number, and whether it is called [`NO_VERSION`] all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VersionName {
+    number: String,
+    is_null: bool,
+}
+
+impl VersionName {
+    fn new(number: String, is_null: bool) -> Self {
+        Self { number, is_null }
+    }
+
+    /// That of a name in a key's folder; `None` for directories of keys below.
+    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(name.strip_prefix(&[MARK])?).ok()?;
+        let (number, end) = text.split_at_checked(NUMBER_LEN)?;
+        let is_null = end.as_bytes() == [NO_VERSION_END];
+        (Self::is_number(number) && (end.is_empty() || is_null))
+            .then(|| Self::new(number.to_owned(), is_null))
+    }
+
+    fn file_name(&self) -> Vec<u8> {
+        let mut name = vec![MARK];
+        name.extend_from_slice(self.number.as_bytes());
+        name.extend(self.is_null.then_some(NO_VERSION_END));
+        name
+    }
+
+    /// Whether a version can be called so.
+    pub(crate) fn is_number(id: &str) -> bool {
+        id.len() == NUMBER_LEN && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+
+    pub(crate) fn id(&self) -> String {
+        match self.is_null {
+            true => NO_VERSION.to_owned(),
+            false => self.number.clone(),
+        }
+    }
+}
+
+/// Numbers of later times come first.
+fn number(first: u64, rest: u64) -> String {
+    format!("{first:016x}{rest:016x}")
+}
+
+fn before(time: Timestamp) -> u64 {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0);
+    let nanos = seconds.saturating_mul(1_000_000_000);
+    !nanos.saturating_add(u64::from(time.nanos))
+}
+
+fn first_of(number: &str) -> Option<u64> {
+    u64::from_str_radix(number.get(..16)?, 16).ok()
+}
+
+type Removing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// What became of an object that was to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The version that went, or the marker that came; `None`: the bucket has no versions.
+    pub version_id: Option<String>,
+    /// It is a delete marker.
+    pub is_marker: bool,
+}
+
+/// What comes with a new version.
+#[derive(Default)]
+pub(crate) struct Step {
+    /// Its number; `None`: it is called [`NO_VERSION`].
+    pub version_id: Option<String>,
+    /// The folder and the name there of what it replaces, if that is kept.
+    pub keep: Option<(Ino, Vec<u8>)>,
+}
+
+impl Bucket {
+    pub fn versioning(&self) -> Option<Versioning> {
+        self.record.settings.versioning
+    }
+
+    /// The number of a file that is an object; `None`: it is called [`NO_VERSION`]. `record` is what was put with its bytes.
+    pub(crate) fn number_of(&self, record: Option<&ObjectRecord>, attr: &Attr) -> Option<String> {
+        let since = self.record.settings.versioned_since_seconds?;
+        match record {
+            Some(record) => record.version_id.clone(),
+            // Somebody else made it or changed it: its bytes are a version of their own.
+            None if attr.kind == FileKind::Regular && attr.mtime.seconds >= since => {
+                Some(number(before(attr.mtime), attr.ino.0))
+            }
+            None => None,
+        }
+    }
+
+    /// The folder with previous versions of a key.
+    async fn kept_folder(&self, path: &KeyPath) -> Result<Option<Ino>, ObjectError> {
+        let fs = self.objects.fs();
+        let Some(mut dir) = self.objects.kept_of(self.record.directory, false).await? else {
+            return Ok(None);
+        };
+        for part in path
+            .parents()
+            .iter()
+            .map(Vec::as_slice)
+            .chain([path.name()])
+        {
+            match fs.child(&WHO, dir, part).await {
+                Ok(Some((ino, FileKind::Directory))) => dir = ino,
+                Ok(_) | Err(FsError::Stale) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(dir))
+    }
+
+    async fn make_kept_folder(&self, path: &KeyPath) -> Result<Ino, ObjectError> {
+        let mut attempts = 0;
+        'again: loop {
+            let root = self.objects.kept_of(self.record.directory, true).await?;
+            let mut dir = root.ok_or(FsError::Stale)?;
+            for part in path
+                .parents()
+                .iter()
+                .map(Vec::as_slice)
+                .chain([path.name()])
+            {
+                dir = match self.objects.make_folder(dir, part, 0o777).await {
+                    Ok(ino) => ino,
+                    // The last version of another key went, and its directories with it.
+                    Err(ObjectError::Fs(FsError::Stale | FsError::NotFound))
+                        if attempts < ATTEMPTS_MAX =>
+                    {
+                        attempts += 1;
+                        continue 'again;
+                    }
+                    Err(error) => return Err(error),
+                };
+            }
+            return Ok(dir);
+        }
+    }
+
+    /// Versions in a key's folder from a name on, the newest first.
+    async fn kept_from(
+        &self,
+        folder: Ino,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<(Vec<(VersionName, Ino)>, bool), ObjectError> {
+        let fs = self.objects.fs();
+        let page = match fs.names_after(&WHO, folder, from, true, limit).await {
+            Ok(page) => page,
+            Err(FsError::Stale) => return Ok((Vec::new(), false)),
+            Err(error) => return Err(error.into()),
+        };
+        let versions = page
+            .entries
+            .iter()
+            .filter_map(|entry| Some((VersionName::parse(&entry.name)?, entry.ino)));
+        Ok((versions.collect(), !page.eof))
+    }
+
+    async fn newest_kept(&self, folder: Ino) -> Result<Option<(VersionName, Ino)>, ObjectError> {
+        let (mut versions, _) = self.kept_from(folder, &[MARK], 1).await?;
+        Ok(versions.pop())
+    }
+
+    async fn all_kept(&self, folder: Ino) -> Result<Vec<(VersionName, Ino)>, ObjectError> {
+        let mut all = Vec::new();
+        let mut from = vec![MARK];
+        loop {
+            let (versions, is_more) = self.kept_from(folder, &from, PAGE_COUNT).await?;
+            let Some((last, _)) = versions.last() else {
+                return Ok(all);
+            };
+            // Nothing comes between a name and the same with one more byte.
+            from = last.file_name();
+            from.push(1);
+            all.extend(versions);
+            if !is_more {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn kept_version(
+        &self,
+        folder: Ino,
+        id: &str,
+    ) -> Result<Option<(VersionName, Ino)>, ObjectError> {
+        if id == NO_VERSION {
+            let all = self.all_kept(folder).await?;
+            return Ok(all.into_iter().find(|(name, _)| name.is_null));
+        }
+        if !VersionName::is_number(id) {
+            return Ok(None);
+        }
+        let name = VersionName::new(id.to_owned(), false);
+        let fs = self.objects.fs();
+        match fs.child(&WHO, folder, &name.file_name()).await {
+            Ok(found) => Ok(found.map(|(ino, _)| (name, ino))),
+            Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A number that comes before those of all that is there.
+    async fn next_number(
+        &self,
+        there: Option<&ObjectInfo>,
+        folder: Option<Ino>,
+    ) -> Result<String, ObjectError> {
+        let env = &self.objects.env;
+        let mut first = before(env.clock.now());
+        let mut newest = Vec::new();
+        if let Some(there) = there {
+            newest.extend(self.name_of(there).map(|name| name.number));
+        }
+        if let Some(folder) = folder {
+            let kept = self.newest_kept(folder).await?;
+            newest.extend(kept.map(|(name, _)| name.number));
+        }
+        for number in newest {
+            // The clock was set back, or stands still.
+            if let Some(of_newest) = first_of(&number) {
+                first = first.min(of_newest.saturating_sub(1));
+            }
+        }
+        Ok(number(first, env.entropy.u64()))
+    }
+
+    /// What the latest object is called when it is kept.
+    fn name_of(&self, there: &ObjectInfo) -> Option<VersionName> {
+        let number_of = self.number_of(there.record.as_ref(), &there.attr);
+        let is_null = number_of.is_none();
+        let number = number_of.unwrap_or_else(|| number(before(there.attr.mtime), there.ino.0));
+        (!there.is_directory).then(|| VersionName::new(number, is_null))
+    }
+
+    /// The same, so that nothing that is kept has the name: a file that came while no versions were kept may be the second.
+    async fn free_name_of(
+        &self,
+        there: &ObjectInfo,
+        folder: Ino,
+    ) -> Result<Option<VersionName>, ObjectError> {
+        let Some(mut name) = self.name_of(there) else {
+            return Ok(None);
+        };
+        if name.is_null && self.kept_version(folder, NO_VERSION).await?.is_some() {
+            name.is_null = false;
+        }
+        Ok(Some(name))
+    }
+
+    /// What comes with a new object at the place of `there`. The turn of the key is held alone.
+    pub(crate) async fn step(
+        &self,
+        path: &KeyPath,
+        there: Option<&ObjectInfo>,
+    ) -> Result<Step, ObjectError> {
+        let Some(versioning) = self.versioning() else {
+            return Ok(Step::default());
+        };
+        let is_enabled = versioning == Versioning::Enabled;
+        let kept = there.filter(|there| is_enabled || there.has_number());
+        let folder = match kept {
+            Some(_) => Some(self.make_kept_folder(path).await?),
+            None => self.kept_folder(path).await?,
+        };
+        let version_id = match is_enabled {
+            true => Some(self.next_number(there, folder).await?),
+            false => None,
+        };
+        let name = match (kept, folder) {
+            (Some(there), Some(folder)) => self.free_name_of(there, folder).await?,
+            _ => None,
+        };
+        let keep = folder.zip(name.map(|name| name.file_name()));
+        Ok(Step { version_id, keep })
+    }
+
+    /// Takes away what is called [`NO_VERSION`] and was replaced by another of that name.
+    pub(crate) async fn drop_replaced_null(
+        &self,
+        path: &KeyPath,
+        but: Option<Ino>,
+    ) -> Result<(), ObjectError> {
+        let Some(folder) = self.kept_folder(path).await? else {
+            return Ok(());
+        };
+        for (name, ino) in self.all_kept(folder).await? {
+            if name.is_null && Some(ino) != but {
+                self.remove_kept(folder, &name).await?;
+            }
+        }
+        self.prune_kept(path).await;
+        Ok(())
+    }
+
+    async fn remove_kept(&self, folder: Ino, name: &VersionName) -> Result<(), ObjectError> {
+        let fs = self.objects.fs();
+        match fs.remove(&WHO, folder, &name.file_name()).await {
+            Ok(_) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes folders of previous versions that are empty.
+    async fn prune_kept(&self, path: &KeyPath) {
+        let fs = self.objects.fs();
+        let Ok(Some((root, base))) = self.objects.kept_with_parent(self.record.directory).await
+        else {
+            return;
+        };
+        let mut above = vec![(root, base.1)];
+        let mut dir = base.0;
+        for part in path
+            .parents()
+            .iter()
+            .map(Vec::as_slice)
+            .chain([path.name()])
+        {
+            match fs.child(&WHO, dir, part).await {
+                Ok(Some((ino, FileKind::Directory))) => {
+                    above.push((dir, part.to_vec()));
+                    dir = ino;
+                }
+                _ => break,
+            }
+        }
+        while let Some((dir, name)) = above.pop() {
+            if fs.remove_dir(&WHO, dir, &name).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Refuses who may not remove names where the key is, or would be.
+    async fn require_write(&self, who: &Credentials, path: &KeyPath) -> Result<(), ObjectError> {
+        let fs = self.objects.fs();
+        let mut dir = self.record.directory;
+        for part in path.parents() {
+            match fs.child(who, dir, part).await? {
+                Some((ino, FileKind::Directory)) => dir = ino,
+                _ => break,
+            }
+        }
+        match fs.access(who, dir, access::MODIFY).await? {
+            (0, _) => Err(FsError::AccessDenied.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a marker in the place of an object, which is kept.
+    pub(crate) async fn mark_deleted(
+        &self,
+        who: &Credentials,
+        key: &str,
+        versioning: Versioning,
+        condition: &Condition,
+    ) -> Result<Removed, ObjectError> {
+        let path = KeyPath::parse(key.as_bytes())?;
+        let _turn = self.turn(key, true).await;
+        let there = self.found(who, &path).await?;
+        if !condition.holds(there.as_ref()) {
+            return Err(ObjectError::Precondition);
+        }
+        self.require_write(who, &path).await?;
+        let folder = self.make_kept_folder(&path).await?;
+        let is_null = versioning == Versioning::Suspended;
+        let number = self.next_number(there.as_ref(), Some(folder)).await?;
+        let marker = VersionName::new(number, is_null);
+        let old = match &there {
+            Some(there) if is_null && !there.has_number() => None,
+            Some(there) => self.free_name_of(there, folder).await?,
+            None => None,
+        };
+        // The marker comes first. What is between the two steps when the server ends is an object that is there, and a marker
+        // that says nothing, of a request that was not answered.
+        let ino = self.place_marker(folder, &marker).await?;
+        if there.is_some() {
+            let moved = self.put_away(who, &path, folder, old.as_ref()).await;
+            if let Err(error) = moved {
+                self.remove_kept(folder, &marker).await?;
+                self.prune_kept(&path).await;
+                return Err(error);
+            }
+        }
+        if is_null {
+            self.drop_replaced_null(&path, Some(ino)).await?;
+        }
+        Ok(Removed {
+            version_id: Some(marker.id()),
+            is_marker: true,
+        })
+    }
+
+    async fn place_marker(&self, folder: Ino, name: &VersionName) -> Result<Ino, ObjectError> {
+        let now = self.objects.env.clock.now();
+        let record = ObjectRecord {
+            is_marker: true,
+            version: VERSION,
+            ..ObjectRecord::default()
+        };
+        let record = record.of_file(0, now);
+        let name = name.file_name();
+        // Who deletes to get below a quota must be able to.
+        let mut file = self.objects.fs().make_unnamed_near(&WHO, folder).await?;
+        let placing = Placing {
+            dir: folder,
+            name: &name,
+            expected: Expected::Nothing,
+            set: SetAttr {
+                mtime: SetTime::To(now),
+                ..SetAttr::default()
+            },
+            xattrs: &[(OF_OBJECT, Bytes::from(encode(&record)?))],
+        };
+        Ok(file.place(&WHO, &placing).await?.ino)
+    }
+
+    /// Takes the latest object from its place: to the versions, under a name, or for good.
+    async fn put_away(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+        folder: Ino,
+        to: Option<&VersionName>,
+    ) -> Result<(), ObjectError> {
+        let fs = self.objects.fs();
+        let Some(dir) = self.directory_of(who, path).await? else {
+            return Ok(());
+        };
+        let moved = match to {
+            Some(to) => {
+                let to = to.file_name();
+                fs.move_version(who, (dir, path.name()), (folder, &to), true)
+                    .await
+            }
+            None => fs.remove(who, dir, path.name()).await.map(|_| ()),
+        };
+        match moved {
+            Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Brings the newest of the versions back to the key's place, if it is an object.
+    async fn bring_back(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+        folder: Ino,
+        newest: Option<(VersionName, Ino)>,
+    ) -> Result<bool, ObjectError> {
+        let Some((name, ino)) = newest else {
+            return Ok(false);
+        };
+        if self
+            .kept_info(&name, ino)
+            .await?
+            .is_none_or(|info| info.is_marker)
+        {
+            return Ok(false);
+        }
+        let dir = self.make_parents(who, path).await?;
+        let from = name.file_name();
+        let moved = self
+            .objects
+            .fs()
+            .move_version(who, (folder, &from), (dir, path.name()), false);
+        match moved.await {
+            Ok(()) => Ok(true),
+            // There are keys below it by now: it stays with the versions, and no object is the latest.
+            Err(FsError::IsDirectory) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes one version for good; if it was the latest, the one before it is that again. That there is none is fine.
+    /// Directories that are there only for it go, too.
+    pub async fn delete_version(
+        &self,
+        who: &Credentials,
+        key: &str,
+        id: &str,
+        bypass: bool,
+    ) -> Result<Removed, ObjectError> {
+        let path = KeyPath::parse(key.as_bytes())?;
+        let removed = {
+            let _turn = self.turn(key, true).await;
+            self.remove_version(who, &path, id, bypass).await?
+        };
+        self.prune_kept(&path).await;
+        self.prune(who, key).await;
+        Ok(removed)
+    }
+
+    async fn remove_version(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+        id: &str,
+        bypass: bool,
+    ) -> Result<Removed, ObjectError> {
+        let there = self.found(who, path).await?;
+        let folder = self.kept_folder(path).await?;
+        let removed = |is_marker| Removed {
+            version_id: Some(id.to_owned()),
+            is_marker,
+        };
+        let newest = match folder {
+            Some(folder) => self.newest_kept(folder).await?,
+            None => None,
+        };
+        if let Some(there) = there.filter(|there| there.id() == id) {
+            self.unlock(&there, bypass).await?;
+            // It takes the place in one step.
+            let is_back = match folder {
+                Some(folder) => self.bring_back(who, path, folder, newest).await?,
+                None => false,
+            };
+            if !is_back && let Some(dir) = self.directory_of(who, path).await? {
+                match self.objects.fs().remove(who, dir, path.name()).await {
+                    Ok(_) | Err(FsError::NotFound | FsError::Stale) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            return Ok(removed(false));
+        }
+        let Some(folder) = folder else {
+            return Ok(removed(false));
+        };
+        let Some((name, ino)) = self.kept_version(folder, id).await? else {
+            return Ok(removed(false));
+        };
+        self.require_write(who, path).await?;
+        let info = self.kept_info(&name, ino).await?;
+        let is_marker = info.as_ref().is_some_and(|info| info.is_marker);
+        if let Some(info) = &info {
+            self.unlock(info, bypass).await?;
+        }
+        let is_latest = newest.is_some_and(|(newest, _)| newest == name);
+        if is_marker && is_latest && self.found(who, path).await?.is_none() {
+            let mut from = name.file_name();
+            from.push(1);
+            let (mut next, _) = self.kept_from(folder, &from, 1).await?;
+            self.bring_back(who, path, folder, next.pop()).await?;
+        }
+        self.remove_kept(folder, &name).await?;
+        Ok(removed(is_marker))
+    }
+
+    /// A version that is kept; `None` if it went meanwhile.
+    async fn kept_info(
+        &self,
+        name: &VersionName,
+        ino: Ino,
+    ) -> Result<Option<ObjectInfo>, ObjectError> {
+        let attr = match self.objects.fs().attr(ino).await {
+            Ok(attr) => attr,
+            Err(FsError::Stale) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let record = self.record_of(ino).await?;
+        let record = record.filter(|record| record.is_of(&attr));
+        Ok(Some(ObjectInfo {
+            ino,
+            is_marker: record.as_ref().is_some_and(|record| record.is_marker),
+            attr,
+            record,
+            is_directory: false,
+            version_id: Some(name.id()),
+        }))
+    }
+
+    /// One version of an object, which may be a marker.
+    pub async fn version(
+        &self,
+        who: &Credentials,
+        key: &str,
+        id: &str,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let path = KeyPath::parse(key.as_bytes())?;
+        // Also tells whether the directories let the user in.
+        let there = self.found(who, &path).await?;
+        if let Some(there) = there.filter(|there| there.id() == id) {
+            return Ok(there);
+        }
+        if let Some(folder) = self.kept_folder(&path).await?
+            && let Some((name, ino)) = self.kept_version(folder, id).await?
+            && let Some(info) = self.kept_info(&name, ino).await?
+        {
+            return Ok(info);
+        }
+        Err(ObjectError::NoVersion)
+    }
+
+    /// The number of the marker that is the latest version of a key without an object.
+    pub async fn latest_marker(&self, key: &str) -> Result<Option<String>, ObjectError> {
+        let path = KeyPath::parse(key.as_bytes())?;
+        if let Some(folder) = self.kept_folder(&path).await?
+            && let Some((name, ino)) = self.newest_kept(folder).await?
+            && let Some(info) = self.kept_info(&name, ino).await?
+            && info.is_marker
+        {
+            return Ok(Some(name.id()));
+        }
+        Ok(None)
+    }
+
+    /// All versions of a key from its files, the newest first.
+    pub(crate) async fn versions_of(
+        &self,
+        live: Option<Ino>,
+        folder: Option<Ino>,
+    ) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let mut versions = Vec::new();
+        if let Some(ino) = live {
+            match self.objects.fs().attr(ino).await {
+                Ok(attr) => versions.extend(self.info(attr).await?),
+                Err(FsError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(folder) = folder {
+            for (name, ino) in self.all_kept(folder).await? {
+                versions.extend(self.kept_info(&name, ino).await?);
+            }
+        }
+        Ok(versions)
+    }
+}
+
+impl Objects {
+    /// The folder for versions of a bucket's objects, by the bucket's directory.
+    pub(crate) async fn kept_of(
+        &self,
+        directory: Ino,
+        make: bool,
+    ) -> Result<Option<Ino>, ObjectError> {
+        let name = format!("{:016x}", directory.0);
+        let Some(versions) = self.versions(make).await? else {
+            return Ok(None);
+        };
+        match make {
+            true => Ok(Some(
+                self.make_folder(versions, name.as_bytes(), 0o777).await?,
+            )),
+            false => match self.fs.child(&WHO, versions, name.as_bytes()).await? {
+                Some((ino, _)) => Ok(Some(ino)),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// The same with the folder above it, and its name there.
+    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
+    async fn kept_with_parent(
+        &self,
+        directory: Ino,
+    ) -> Result<Option<(Ino, (Ino, Vec<u8>))>, ObjectError> {
+        let name = format!("{:016x}", directory.0).into_bytes();
+        let versions = self.versions(false).await?;
+        let kept = self.kept_of(directory, false).await?;
+        Ok(versions.zip(kept.map(|kept| (kept, name))))
+    }
+
+    /// Removes versions of buckets whose directory is gone: nobody can ask for them any more. What is retained stays.
+    pub(crate) async fn remove_stray_versions(&self) -> Result<(), ObjectError> {
+        let Some(versions) = self.versions(false).await? else {
+            return Ok(());
+        };
+        let mut after = Vec::new();
+        loop {
+            let page = self
+                .fs
+                .names_after(&WHO, versions, &after, false, PAGE_COUNT)
+                .await?;
+            for entry in &page.entries {
+                after = entry.name.to_vec();
+                let number = std::str::from_utf8(&entry.name).ok();
+                let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+                let Some(number) = number else { continue };
+                if matches!(self.fs.attr(Ino(number)).await, Err(FsError::Stale)) {
+                    self.remove_tree(versions, &entry.name, entry.ino).await;
+                }
+            }
+            if page.eof {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes what can be removed of a folder and all that is in it.
+    fn remove_tree<'a>(&'a self, parent: Ino, name: &'a [u8], dir: Ino) -> Removing<'a> {
+        Box::pin(async move {
+            let mut after = Vec::new();
+            while let Ok(page) = self
+                .fs
+                .names_after(&WHO, dir, &after, false, PAGE_COUNT)
+                .await
+            {
+                for entry in &page.entries {
+                    after = entry.name.to_vec();
+                    if entry.kind == FileKind::Directory {
+                        self.remove_tree(dir, &entry.name, entry.ino).await;
+                    } else if let Err(error) = self.fs.remove(&WHO, dir, &entry.name).await {
+                        tracing::debug!(%error, "a version of a bucket that is gone stays");
+                    }
+                }
+                if page.eof {
+                    break;
+                }
+            }
+            if let Err(error) = self.fs.remove_dir(&WHO, parent, name).await {
+                tracing::debug!(%error, "versions of a bucket that is gone stay");
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_versions_come_first_and_names_are_read_back() {
+        let at = |seconds, nanos| number(before(Timestamp::new(seconds, nanos)), 7);
+        assert!(at(10, 1) < at(10, 0) && at(10, 0) < at(9, 999_999_999));
+        assert!(at(0, 0) < at(-5, 0) || at(0, 0) == at(-5, 0));
+        for is_null in [false, true] {
+            let name = VersionName::new(at(1, 2), is_null);
+            assert_eq!(VersionName::parse(&name.file_name()), Some(name.clone()));
+            assert!(std::str::from_utf8(&name.file_name()).is_err());
+            assert_eq!(name.id() == NO_VERSION, is_null);
+        }
+        for name in [&b""[..], b"a", b"\xff", b"\xff00", b"\xffzz"] {
+            assert_eq!(VersionName::parse(name), None);
+        }
+    }
+}
