@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import http.client
 import json
 import time
 import urllib.error
@@ -230,3 +231,60 @@ class S3Buckets(WorldTest):
         self.client.delete_bucket_lifecycle(Bucket=BUCKET)
         with self.fails("NoSuchLifecycleConfiguration", 404):
             self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)
+
+    def page(self, path, host=f"{BUCKET}.s3-website.localhost", method="GET"):
+        """Status, where it leads to, type and text of a page of a website; redirections are not followed."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request(method, path, headers={"Host": f"{host}:{self.port}"})
+            answer = connection.getresponse()
+            return answer.status, answer.getheader("location"), answer.getheader("content-type"), answer.read().decode()
+
+    def test_a_bucket_is_a_website(self):
+        self.s3_server("--s3-domain", "s3.example.org")
+        with self.fails("NoSuchWebsiteConfiguration", 404):
+            self.client.get_bucket_website(Bucket=BUCKET)
+        self.assertEqual(self.page("/")[0], 404)
+        self.put("index.html", b"<h1>top</h1>", ContentType="text/html")
+        self.put("dir a/index.html", b"below", ContentType="text/plain")
+        self.put("closed", b"secret")
+        self.put("404.html", b"nothing here", ContentType="text/html")
+        site = {"IndexDocument": {"Suffix": "index.html"}, "ErrorDocument": {"Key": "404.html"}}
+        self.client.put_bucket_website(Bucket=BUCKET, WebsiteConfiguration=site)
+        got = self.client.get_bucket_website(Bucket=BUCKET)
+        self.assertEqual((got["IndexDocument"], got["ErrorDocument"]), tuple(site.values()))
+        # Nothing is shown that everybody may not read.
+        self.assertEqual(self.page("/")[0], 403)
+        self.policy(*(("Allow", "*", "s3:GetObject", f"/{name}") for name in ("index.html", "dir a/*", "404.html")))
+        self.assertEqual(self.page("/"), (200, None, "text/html", "<h1>top</h1>"))
+        self.assertEqual(self.page("/", f"{BUCKET}.s3-website.s3.example.org")[3], "<h1>top</h1>")
+        self.assertEqual(self.page("/dir%20a/")[3], "below")
+        self.assertEqual(self.page("/dir%20a")[:2], (302, "/dir%20a/"))
+        self.assertEqual(self.page("/closed"), (403, None, "text/html", "nothing here"))
+        self.assertEqual(self.page("/", method="HEAD")[::3], (200, ""))
+        self.assertEqual(self.page("/", method="PUT")[0], 405)
+        self.assertEqual(self.page("/?list-type=2")[3], "<h1>top</h1>")
+        redirect = {"RedirectAllRequestsTo": {"HostName": "www.example.org", "Protocol": "https"}}
+        self.client.put_bucket_website(Bucket=BUCKET, WebsiteConfiguration=redirect)
+        self.assertEqual(self.page("/a?b=c")[:2], (301, "https://www.example.org/a?b=c"))
+        for wrong, code in (
+            ({"IndexDocument": {"Suffix": "a/b"}}, "InvalidArgument"),
+            ({"RedirectAllRequestsTo": {"HostName": "a\r\nb"}}, "InvalidRequest"),
+            ({}, "MalformedXML"),
+        ):
+            with self.fails(code):
+                self.client.put_bucket_website(Bucket=BUCKET, WebsiteConfiguration=wrong)
+        self.client.delete_bucket_website(Bucket=BUCKET)
+        self.assertEqual(self.page("/")[0], 404)
+
+    def test_changes_by_the_admin_api_are_logged_if_that_is_wanted(self):
+        self.s3_server("--admin-audit")
+        self.world.cairn("volume", "create", "other")
+        self.world.cairn("volume", "list")
+        self.world.cairn("class", "delete", "none", check=False)
+        lines = [line for line in self.world.log_path.read_text().splitlines() if "audit" in line and "admin" in line]
+        wanted = [("POST", "/api/v1/volumes", "201"), ("DELETE", "/api/v1/classes/none", "404")]
+        for method, path, status in wanted:
+            of_it = [line for line in lines if f"method={method}" in line and f"path={path}" in line.replace('"', "")]
+            self.assertTrue(any(status in line and "token" in line for line in of_it), (lines, method, path))
+        self.assertFalse([line for line in lines if "method=GET" in line])

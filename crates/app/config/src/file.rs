@@ -105,6 +105,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.rpcbind = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("admin_audit", |settings, value, _| {
+        settings.admin_audit = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("s3_audit", |settings, value, _| {
         settings.s3_audit = Some(yes_or_no(value)?);
         Ok(())
@@ -275,6 +279,7 @@ mod tests {
             iscsi_portal = ["10.0.0.1:3260", "10.1.0.1:3260"]
             listen_s3 = "0.0.0.0:9000"
             s3_audit = true
+            admin_audit = true
             s3_certificate = "s3.crt"
             s3_key = "/etc/s3.key"
             s3_domain = ["s3.example.org"]
@@ -309,6 +314,7 @@ mod tests {
             ],
             listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
             s3_audit: Some(true),
+            admin_audit: Some(true),
             s3_certificate: Some("/etc/cairn/s3.crt".into()),
             s3_key: Some("/etc/s3.key".into()),
             s3_domain: vec!["s3.example.org".to_owned()],

@@ -115,6 +115,9 @@ pub struct Settings {
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_s3: Option<SocketAddr>,
+    /// Write a line to the log for each change by the admin API: who made it, and the answer's status
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub admin_audit: Option<bool>,
     /// Write a line to the log for each request of S3: who asked for what, and the answer's status
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub s3_audit: Option<bool>,
@@ -282,6 +285,7 @@ impl Settings {
                 self.iscsi_portal
             },
             listen_s3: self.listen_s3.or(below.listen_s3),
+            admin_audit: self.admin_audit.or(below.admin_audit),
             s3_audit: self.s3_audit.or(below.s3_audit),
             s3_certificate: self.s3_certificate.or(below.s3_certificate),
             s3_key: self.s3_key.or(below.s3_key),
@@ -324,6 +328,7 @@ impl Settings {
             listen_iscsi: self.listen_iscsi,
             iscsi_portals: self.iscsi_portal,
             listen_s3: self.listen_s3,
+            admin_audit: self.admin_audit.unwrap_or(false),
             s3_audit: self.s3_audit.unwrap_or(false),
             s3_certificate: self.s3_certificate.zip(self.s3_key),
             s3_domains: self.s3_domain,
@@ -470,6 +475,7 @@ pub struct Config {
     pub iscsi_portals: Vec<SocketAddr>,
     /// `None`: the usual one, as soon as there is a bucket or an access key.
     pub listen_s3: Option<SocketAddr>,
+    pub admin_audit: bool,
     pub s3_audit: bool,
     /// Files of the certificate and its key; `None`: HTTP.
     pub s3_certificate: Option<(PathBuf, PathBuf)>,

@@ -195,6 +195,7 @@ impl Node {
             token,
             AdminSettings {
                 metrics_open: inner.config.metrics_open,
+                audit: inner.config.admin_audit,
             },
             inner.env.clone(),
         );

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod audit;
 pub mod classes;
 mod client;
 mod control;

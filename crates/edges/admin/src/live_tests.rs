@@ -92,6 +92,7 @@ fn server() -> AdminServer {
         Token::parse(TOKEN).unwrap(),
         AdminSettings {
             metrics_open: false,
+            audit: false,
         },
         cairn_testkit::test_env(),
     )

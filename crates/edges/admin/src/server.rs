@@ -34,6 +34,7 @@ use crate::api::{
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
     VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
+use crate::audit;
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
 use crate::query::{Query, QueryError};
@@ -63,6 +64,8 @@ pub struct AdminSettings {
     /// Serve `/metrics` without the token. What it tells (names of volumes, rates, sizes) is no
     /// secret in most places, but that is the operator's choice.
     pub metrics_open: bool,
+    /// Each request that changes something is a line of the log.
+    pub audit: bool,
 }
 
 struct Shared {
@@ -84,12 +87,14 @@ type Api = State<Arc<Shared>>;
 /// The API over one listener.
 pub struct AdminServer {
     router: Router,
+    audits: bool,
     stopping: watch::Sender<bool>,
 }
 
 impl AdminServer {
     pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings, env: Env) -> Self {
         let stopping = watch::Sender::new(false);
+        let audits = settings.audit;
         let shared = Arc::new(Shared {
             control,
             sessions: Sessions::new(&token),
@@ -103,6 +108,7 @@ impl AdminServer {
         });
         Self {
             router: router(shared),
+            audits,
             stopping,
         }
     }
@@ -131,10 +137,10 @@ impl AdminServer {
                 let permit = Arc::clone(&permits).acquire_owned().await;
                 (permit, listener.accept().await)
             };
-            let (permit, stream) = tokio::select! {
+            let (permit, stream, peer) = tokio::select! {
                 () = &mut stop => break,
                 (permit, accepted) = accept => match accepted {
-                    Ok((stream, _)) => (permit, stream),
+                    Ok((stream, peer)) => (permit, stream, peer),
                     Err(error) => {
                         // Most often too many open files: they do not close faster by asking often.
                         tracing::warn!(%error, "the admin API cannot accept a connection");
@@ -143,7 +149,12 @@ impl AdminServer {
                     }
                 },
             };
-            let service = TowerToHyperService::new(router.clone());
+            let mut router = router.clone();
+            if self.audits {
+                let note = move |request, next| audit::note(peer, request, next);
+                router = router.layer(middleware::from_fn(note));
+            }
+            let service = TowerToHyperService::new(router);
             let stream = TokioIo::new(Patient::new(stream, CLIENT_TIMEOUT));
             let connection = graceful.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {

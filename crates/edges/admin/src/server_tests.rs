@@ -241,7 +241,10 @@ fn server(metrics_open: bool) -> AdminServer {
     AdminServer::new(
         Arc::new(Pretend::default()),
         Token::parse(TOKEN).unwrap(),
-        AdminSettings { metrics_open },
+        AdminSettings {
+            metrics_open,
+            audit: false,
+        },
         cairn_testkit::test_env(),
     )
 }
@@ -407,6 +410,7 @@ async fn every_route_takes_the_token() {
     let token = Token::parse(TOKEN).unwrap();
     let settings = AdminSettings {
         metrics_open: false,
+        audit: false,
     };
     let router = AdminServer::new(control, token, settings, cairn_testkit::test_env()).router();
     let secured: Vec<_> = [routes(secured()), routes(observed())].concat();

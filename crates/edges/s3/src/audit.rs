@@ -11,19 +11,24 @@ use hyper::body::Incoming;
 /// Of a path; keys are 1,024 bytes at most, percent signs included three times that.
 const PATH_LEN_MAX: usize = 4096;
 /// What of a query says which operation it is; the rest may be a signature.
-const OPERATIONS: [&str; 12] = [
+const OPERATIONS: [&str; 17] = [
     "acl",
     "attributes",
     "cors",
     "delete",
+    "legal-hold",
     "lifecycle",
     "list-type",
+    "object-lock",
     "partNumber",
     "policy",
+    "retention",
     "tagging",
     "uploadId",
     "uploads",
+    "versionId",
     "versioning",
+    "versions",
 ];
 
 /// A request, as long as it is under way.

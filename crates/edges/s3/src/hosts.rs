@@ -10,6 +10,8 @@ use s3s::host::{S3Host, VirtualHost};
 
 /// Always: names below it lead to this machine, whatever its name.
 const LOCAL: &str = "localhost";
+/// `photos.s3-website.localhost` shows the bucket `photos` as a website.
+const WEBSITE: &str = ".s3-website";
 
 /// `photos.s3.example.org` is the bucket `photos` if `s3.example.org` is among these.
 #[derive(Clone, Debug)]
@@ -25,6 +27,16 @@ impl Hosts {
 
     /// The bucket that a host names.
     fn bucket(&self, host: &str) -> Option<String> {
+        let bucket = self.below(host)?;
+        Some(bucket.strip_suffix(WEBSITE).unwrap_or(&bucket).to_owned())
+    }
+
+    /// The bucket that a host names as a website.
+    pub fn website(&self, host: &str) -> Option<String> {
+        Some(self.below(host)?.strip_suffix(WEBSITE)?.to_owned())
+    }
+
+    fn below(&self, host: &str) -> Option<String> {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             _ => host,
@@ -80,6 +92,15 @@ mod tests {
         ] {
             assert_eq!(hosts.bucket(host).as_deref(), want, "{host}");
         }
+        for (host, want) in [
+            ("photos.s3-website.localhost:9000", Some("photos")),
+            ("my.photos.S3-Website.other.net", Some("my.photos")),
+            ("photos.localhost", None),
+            ("s3-website.localhost", None),
+        ] {
+            assert_eq!(hosts.website(host).as_deref(), want, "{host}");
+        }
+        assert_eq!(hosts.bucket("a.s3-website.localhost").as_deref(), Some("a"));
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "10.0.0.1:9000".parse().unwrap());
         for (path, want) in [

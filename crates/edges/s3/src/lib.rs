@@ -20,6 +20,7 @@ mod stores;
 mod tls;
 mod values;
 mod versions;
+mod website;
 
 pub use metrics::S3Collector;
 pub use server::{Running, Settings, Shared};

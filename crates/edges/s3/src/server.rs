@@ -35,6 +35,7 @@ use crate::metrics::{Counters, METHODS, Requests};
 use crate::service::Service;
 use crate::stores::Stores;
 use crate::tls::Certificate;
+use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
@@ -367,9 +368,11 @@ async fn answer(
     let line = shared.settings.audit.then(|| Line::new(peer, &request));
     let waits = request.headers().contains_key(EXPECT);
     let asked = cors::asked(shared, &request);
-    let mut response = match asked.as_ref().and_then(cors::Asked::preflight) {
-        Some(answer) => answer,
-        None => match body::document(shared, request).await {
+    let shown = website::answer(shared, service, &request).await;
+    let mut response = match (asked.as_ref().and_then(cors::Asked::preflight), shown) {
+        (Some(answer), _) => answer,
+        (None, Some(answer)) => answer?,
+        (None, None) => match body::document(shared, request).await {
             Ok(request) => service.call(request).await?,
             Err(error) => refusal(&error),
         },

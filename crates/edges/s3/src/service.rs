@@ -1581,11 +1581,21 @@ impl S3 for Service {
         &self,
         request: S3Request<GetBucketWebsiteInput>,
     ) -> S3Result<S3Response<GetBucketWebsiteOutput>> {
-        self.caller(&request)?.bucket(&request.input.bucket)?;
-        Err(not_set(
-            "NoSuchWebsiteConfiguration",
-            "the bucket is no website",
-        ))
+        self.website(request).await
+    }
+
+    async fn put_bucket_website(
+        &self,
+        request: S3Request<PutBucketWebsiteInput>,
+    ) -> S3Result<S3Response<PutBucketWebsiteOutput>> {
+        self.set_website(request).await
+    }
+
+    async fn delete_bucket_website(
+        &self,
+        request: S3Request<DeleteBucketWebsiteInput>,
+    ) -> S3Result<S3Response<DeleteBucketWebsiteOutput>> {
+        self.delete_website(request).await
     }
 
     async fn get_bucket_replication(

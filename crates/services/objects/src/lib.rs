@@ -36,7 +36,7 @@ pub use records::{
 };
 pub use settings::{
     BucketSettings, CORS_RULE_COUNT_MAX, CorsRule, DefaultRetention, LIFECYCLE_RULE_COUNT_MAX,
-    LifecycleRule, ObjectLock,
+    LifecycleRule, ObjectLock, Website,
 };
 pub use staging::Staged;
 pub use upload::{StagedPart, WantedPart};

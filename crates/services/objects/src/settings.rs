@@ -44,6 +44,24 @@ pub struct BucketSettings {
     /// Versions can be locked; so they are kept, always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<ObjectLock>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub website: Option<Website>,
+}
+
+/// What browsers are shown of a bucket: an index of each directory, or another host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Website {
+    /// The name that is shown of a directory.
+    pub index: String,
+    /// The key that is shown where there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect_host: Option<String>,
+    /// `http` or `https`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect_protocol: Option<String>,
 }
 
 /// That versions can be locked, and how new ones are without being asked.
