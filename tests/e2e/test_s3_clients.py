@@ -97,6 +97,48 @@ class S3Clients(WorldTest):
         client = s3.client(self.port, self.keys)
         self.assertEqual(client.list_objects_v2(Bucket=BUCKET)["KeyCount"], 0)
 
+    @unittest.skipUnless(shutil.which("restic"), "restic is not installed")
+    def test_restic_backs_up_and_restores_a_tree(self):
+        self.s3_server()
+        root, wanted = self.tree()
+        secret = self.scratch / "restic-password"
+        secret.write_text("of the repository")
+        cache = ("--cache-dir", self.scratch / "restic-cache")
+        restic = ("restic", *cache, "-r", f"s3:http://127.0.0.1:{self.port}/{BUCKET}/backup", "-p", secret, "-q")
+        self.run_client(*restic, "init")
+        self.run_client(*restic, "backup", root)
+        # What changed only, and both are there.
+        (self.scratch / "more").write_bytes(b"more" * 100_000)
+        self.run_client(*restic, "backup", root, self.scratch / "more")
+        self.run_client(*restic, "check", "--read-data")
+        down = self.scratch / "restored"
+        self.run_client(*restic, "restore", "latest", "--target", down)
+        self.assertEqual(self.contents(pathlib.Path(f"{down}{root}")), wanted)
+        self.run_client(*restic, "forget", "--keep-last", 1, "--prune")
+        self.run_client(*restic, "check", "--read-data")
+
+    @unittest.skipUnless(shutil.which("s3fs") and os.access("/dev/fuse", os.W_OK), "s3fs cannot mount here")
+    def test_s3fs_mounts_a_bucket(self):
+        self.s3_server()
+        root = make_tree(self.scratch / "tree")
+        wanted = self.contents(root)
+        secret = self.scratch / "s3fs-password"
+        secret.write_text(f"{self.keys.id}:{self.keys.secret}")
+        secret.chmod(0o600)
+        mounted = self.scratch / "mounted"
+        mounted.mkdir()
+        options = f"url=http://127.0.0.1:{self.port},use_path_request_style,passwd_file={secret}"
+        self.run_client("s3fs", BUCKET, mounted, "-o", options)
+        try:
+            shutil.copytree(root, mounted / "copy", symlinks=True, ignore_dangling_symlinks=True)
+            self.assertEqual(self.contents(mounted / "copy"), wanted)
+            (mounted / "copy").rename(mounted / "moved")
+            self.assertEqual(self.contents(mounted / "moved"), wanted)
+            shutil.rmtree(mounted / "moved")
+            self.assertEqual(list(mounted.iterdir()), [])
+        finally:
+            subprocess.run(["umount", str(mounted)], check=True)
+
     def certificate(self, name):
         """A certificate that signs itself, and its key."""
         made, key = self.scratch / f"{name}.crt", self.scratch / f"{name}.key"
