@@ -268,6 +268,7 @@ fn inode() -> InodeRecord {
         xattr_names_len_bytes: 7,
         stored_bytes: 2048,
         tree: Ino(8),
+        cookie: 9,
         ..InodeRecord::new(InodeKind::Symlink)
     }
 }
@@ -319,6 +320,7 @@ fn values_are_golden() {
         taken: TIME,
         is_locked: true,
         is_deleted: false,
+        is_restoring: false,
         schedule: Bytes::from_static(b"daily"),
         inodes: 2,
         file_bytes: 3,

@@ -360,10 +360,13 @@ impl Shared {
             dir,
             batch: &mut batch,
         };
-        match place.target {
-            Some(entry) => change.replace(name, ino, InodeKind::Regular, entry.cookie),
+        let cookie = match place.target {
+            Some(entry) => {
+                change.replace(name, ino, InodeKind::Regular, entry.cookie);
+                entry.cookie
+            }
             None => change.add(state, name, ino, InodeKind::Regular),
-        }
+        };
         state.touch_mtime(now);
         batch.put(Key::inode(dir), state.stored_record().encode());
 
@@ -377,7 +380,7 @@ impl Shared {
         }
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
-        (record.nlink, record.parent) = (1, dir);
+        (record.nlink, record.parent, record.cookie) = (1, dir, cookie);
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
             SetTime::To(time) => time,
