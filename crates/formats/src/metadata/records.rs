@@ -120,8 +120,7 @@ const INODE_HAS_VERIFIER: u8 = 1;
 const INODE_HAS_XATTRS: u8 = 2;
 const INODE_HAS_TREE: u8 = 4;
 const INODE_HAS_COOKIE: u8 = 8;
-const INODE_PARTS: u8 =
-    INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE | INODE_HAS_COOKIE;
+const INODE_PARTS: u8 = INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE | INODE_HAS_COOKIE;
 
 impl InodeRecord {
     /// An inode of `kind` with all else zero or empty.

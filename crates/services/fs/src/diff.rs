@@ -211,7 +211,9 @@ impl SnapshotDiff {
             }
         }
         match page.versions.last() {
-            Some(last) if page.versions.len() == READ_MAX => self.at = Some(last.mark().successor()),
+            Some(last) if page.versions.len() == READ_MAX => {
+                self.at = Some(last.mark().successor())
+            }
             _ => (self.stage, self.at) = (next, None),
         }
         Ok(())

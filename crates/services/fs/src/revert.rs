@@ -67,7 +67,10 @@ impl Fs {
         let decided = decided.await;
         let closed = self.close().await;
         decided?;
-        Ok(closed?)
+        if let Err(error) = closed {
+            tracing::warn!(volume = self.name(), %error, "the volume that is to be restored did not close cleanly; it is recovered first");
+        }
+        Ok(())
     }
 
     /// Nothing of the volume is served any more, and all of it is in the metadata.
@@ -104,7 +107,10 @@ pub(crate) async fn carry_out(
         return Ok(None);
     };
     let snapshot = record.name.escape_ascii().to_string();
-    tracing::info!(snapshot, "the volume is being restored; it is served when that is done");
+    tracing::info!(
+        snapshot,
+        "the volume is being restored; it is served when that is done"
+    );
     // What is left there is of files that were removed: it must not come to those that come back.
     let mut left: Vec<Ino> = journal.drain(..).map(|entry| entry.ino).collect();
     left.sort_unstable();
@@ -333,7 +339,8 @@ impl Reverting {
                     if let Ok(KeyKind::Cookie { seq, .. }) = key.kind() {
                         emptying.next = seq.saturating_add(1);
                     }
-                    self.delete_new(Key::dirent(emptying.dir, &entry.name)).await?;
+                    self.delete_new(Key::dirent(emptying.dir, &entry.name))
+                        .await?;
                     self.delete(key);
                     self.submit_if_long().await?;
                 }
@@ -400,8 +407,8 @@ impl Reverting {
             };
             let page = self.meta.reading(read).await?;
             for (key, extent) in &page {
-                let stays = is_shown
-                    && (extent.birth <= self.seen || self.shown(key).await?.is_some());
+                let stays =
+                    is_shown && (extent.birth <= self.seen || self.shown(key).await?.is_some());
                 if stays {
                     continue;
                 }
@@ -474,7 +481,9 @@ impl Reverting {
             }
         }
         // So that clients know what they have cached of it for old.
-        record.ctime = live.as_ref().map_or(self.now, |live| self.now.max(live.ctime.successor()));
+        record.ctime = live
+            .as_ref()
+            .map_or(self.now, |live| self.now.max(live.ctime.successor()));
         if let Some(live) = &live {
             self.batch.charge(owner_of(live), -usage_of(live));
         }
@@ -522,7 +531,8 @@ impl Reverting {
         let shown = extent(value, version.birth)?;
         let bytes = shown.live_bytes();
         // The version in the history counts in the segment, so that is not dead.
-        self.batch.segment_delta(shown.record.location.segment, bytes, 1);
+        self.batch
+            .segment_delta(shown.record.location.segment, bytes, 1);
         self.batch.space(SpaceDelta {
             file_bytes: shown.len_bytes() as i64,
             stored_bytes: bytes,
@@ -548,7 +558,12 @@ impl Reverting {
                 trees.insert(of.tree, record.map_err(|error| meta_error(error.into()))?);
             }
         }
-        let mut used: Vec<Ino> = self.meta.own_usages().iter().map(|(key, _)| key.tree).collect();
+        let mut used: Vec<Ino> = self
+            .meta
+            .own_usages()
+            .iter()
+            .map(|(key, _)| key.tree)
+            .collect();
         used.sort_unstable();
         used.dedup();
         for tree in used {
@@ -560,7 +575,11 @@ impl Reverting {
         }
         let mut is_there = FxHashSet::default();
         for tree in trees.keys() {
-            if self.live_inode(*tree).await?.is_some_and(|record| record.nlink > 0) {
+            if self
+                .live_inode(*tree)
+                .await?
+                .is_some_and(|record| record.nlink > 0)
+            {
                 is_there.insert(*tree);
             }
         }
@@ -627,14 +646,20 @@ impl Reverting {
     async fn end(&mut self, inodes: u64, file_bytes: u64) -> Result<(), FsError> {
         require_applied(&self.meta).await?;
         let counters = self.meta.counters();
-        let has_new_hidden = self.shown_inode(HIDDEN).await?.is_none()
-            && self.live_inode(HIDDEN).await?.is_some();
+        let has_new_hidden =
+            self.shown_inode(HIDDEN).await?.is_none() && self.live_inode(HIDDEN).await?.is_some();
         let want = (inodes + u64::from(has_new_hidden), file_bytes);
         let has = (counters.inodes, counters.file_bytes);
         if has != want {
-            tracing::error!(?has, ?want, "the restored volume does not count as many files and bytes as its snapshot did; run a scrub, and report this");
+            tracing::error!(
+                ?has,
+                ?want,
+                "the restored volume does not count as many files and bytes as its snapshot did; run a scrub, and report this"
+            );
         }
-        let ended = self.meta.change_snapshot(self.seen, |record| record.is_restoring = false);
+        let ended = self
+            .meta
+            .change_snapshot(self.seen, |record| record.is_restoring = false);
         let ended = ended.map_err(|error| FsError::Io(error.to_string()))?;
         self.meta.applied(ended).await.map_err(meta_error)
     }
@@ -692,10 +717,13 @@ impl Reverting {
     async fn live_with_birth(&self, key: &Key) -> Result<Option<(Bytes, Generation)>, FsError> {
         let read = || {
             let mut found = None;
-            let scanned = self.meta.live().scan_with(key, &key.successor(), |_, value, birth| {
-                found = Some((Bytes::copy_from_slice(value), birth));
-                ControlFlow::Break(())
-            });
+            let scanned = self
+                .meta
+                .live()
+                .scan_with(key, &key.successor(), |_, value, birth| {
+                    found = Some((Bytes::copy_from_slice(value), birth));
+                    ControlFlow::Break(())
+                });
             scanned.map_err(meta_error)?;
             Ok(found)
         };
