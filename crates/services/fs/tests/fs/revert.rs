@@ -15,6 +15,8 @@ use crate::world::*;
 
 type Keys = BTreeMap<Key, Bytes>;
 
+const HIDDEN: u64 = u64::MAX - 1;
+
 /// What a view has of inodes with a name, apart from what a restored inode has of its own.
 fn keys(fs: &Fs, view: View) -> Keys {
     let meta = fs.meta().view(view).unwrap();
@@ -38,6 +40,8 @@ fn keys(fs: &Fs, view: View) -> Keys {
     });
     scanned.unwrap();
     all.retain(|key, _| match key.kind().unwrap() {
+        // What is set there stays.
+        KeyKind::Xattr { ino, .. } if ino.0 == HIDDEN => false,
         KeyKind::Inode(ino) | KeyKind::Extent { ino, .. } | KeyKind::Xattr { ino, .. } => {
             !nameless.contains(&ino)
         }
@@ -135,8 +139,7 @@ async fn restore_some(seed: u64, keep: Option<&str>) {
     fs.rename(&ROOT_USER, free, b"moved", stays, b"moved")
         .await
         .unwrap();
-    let removed_quota = fs.set_quota(goes, QuotaKind::Tree, 0, QuotaLimits::default(), b"");
-    removed_quota.await.unwrap();
+    fs.remove_quota(goes, QuotaKind::Tree, 0).await.unwrap();
     settle(&world).await;
     let new = make_dir(&fs, ROOT_INO, "new").await;
     limit(&fs, new, 1 << 30).await;
