@@ -4,6 +4,8 @@ import functools
 import json
 import os
 import threading
+import urllib.error
+import urllib.request
 
 from lib import harness, libnfs
 from lib.worlds import WorldTest, content
@@ -227,6 +229,36 @@ class Snapshots(WorldTest):
         self.assertIn("name the older one first", self.refused("diff", "main", "b", "a"))
         self.assertIn("no snapshot c", self.refused("diff", "main", "c"))
         self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a", "b"])
+
+    def page(self, **ask):
+        url = f"{self.world.ready['admin']['url']}/api/v1/volumes/main/snapshots/a/diff"
+        request = urllib.request.Request(url, json.dumps(ask).encode(), method="POST")
+        request.add_header("Authorization", f"Bearer {self.world.token_path.read_text().strip()}")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            return json.load(error)["error"]
+
+    def test_pages_of_changes_are_given_again_until_the_next_one(self):
+        self.world = self.server(1)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.taken("a")
+            for number in range(7):
+                mount.write_file(f"/{number}", b"x")
+        first = self.page(max=3)
+        second = self.page(max=3, next=first["next"])
+        # Its answer was lost.
+        self.assertEqual(self.page(max=3, next=first["next"]), second)
+        third = self.page(max=3, next=second["next"])
+        self.assertNotIn("next", third)
+        told = [view["path"] for page in (first, second, third) for view in page["changes"]]
+        self.assertEqual(sorted(told), [f"/{number}" for number in range(7)])
+        self.assertEqual(self.page(next=second["next"])["kind"], "not_found")
+        self.assertEqual(self.page(next="nonsense")["kind"], "not_found")
+        # The snapshot that stood for now went with the list.
+        self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a"])
 
     def test_a_volume_is_restored(self):
         self.world = self.server(1)
