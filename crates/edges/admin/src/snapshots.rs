@@ -107,7 +107,7 @@ pub struct VolumeRestore {
     pub discard: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeRestoredView {
     pub volume: String,
     pub snapshot: String,

@@ -18,8 +18,9 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, Timestamp, View};
 use cairn_meta::{
-    Batch, CookieRecord, DeadVersion, Fold, InodeKind, InodeRecord, JournalEntry, Key, KeyKind,
-    MetaStore, NewSnapshot, QuotaRecord, SnapshotError, SpaceDelta, Ticket, TreeState,
+    Batch, CookieRecord, DeadVersion, DirentRecord, Fold, InodeKind, InodeRecord, JournalEntry,
+    Key, KeyKind, MetaStore, NewSnapshot, QuotaRecord, SnapshotError, SpaceDelta, Ticket,
+    TreeState,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -135,6 +136,7 @@ pub(crate) async fn carry_out(
         last: Ticket::NONE,
         kept: FxHashSet::default(),
         limited: FxHashSet::default(),
+        cookies_next: FxHashMap::default(),
         done: Reverted::default(),
     };
     reverting.find_kept().await?;
@@ -164,6 +166,8 @@ struct Reverting {
     kept: FxHashSet<Ino>,
     /// Directories that have limits for those in them.
     limited: FxHashSet<Ino>,
+    /// The next sequence numbers of directories that get names back.
+    cookies_next: FxHashMap<Ino, u64>,
     done: Reverted,
 }
 
@@ -437,6 +441,14 @@ impl Reverting {
     async fn put_back(&mut self) -> Result<(), FsError> {
         // What was removed is seen by none of the marks, but may be in their way.
         require_applied(&self.meta).await?;
+        let mut at = None;
+        while let Some(page) = self.gone(Key::all_cookies(), &mut at).await? {
+            for version in page {
+                self.put_name(&version).await?;
+                self.submit_if_long().await?;
+            }
+        }
+        self.submit().await?;
         let all = (Key::inodes().0, Key::all_segments().0);
         let mut at = None;
         while let Some(page) = self.gone(all.clone(), &mut at).await? {
@@ -448,6 +460,8 @@ impl Reverting {
                     Ok(KeyKind::Inode(ino)) => self.put_inode(ino, value).await?,
                     Ok(KeyKind::Extent { .. }) => self.put_extent(&version, value).await?,
                     Ok(KeyKind::Xattr { ino, .. }) if self.kept.contains(&ino) => {}
+                    // They are where they get their names.
+                    Ok(KeyKind::Cookie { .. } | KeyKind::Dirent { .. }) => {}
                     _ => {
                         if self.live(&version.key).await?.as_ref() != Some(value) {
                             self.put(version.key.clone(), value.clone());
@@ -460,14 +474,74 @@ impl Reverting {
         self.submit().await
     }
 
+    /// A name that comes back, or is that of the other file again. A sequence number at which there is nothing is not used
+    /// again: a snapshot may have it so, and what is new since that one is found by its number.
+    async fn put_name(&mut self, version: &DeadVersion) -> Result<(), FsError> {
+        let (Ok(KeyKind::Cookie { dir, seq }), Some(value)) = (version.key.kind(), &version.value)
+        else {
+            return Ok(());
+        };
+        let entry = decode_cookie(value)?;
+        let mut cookie = seq;
+        match self.live(&version.key).await? {
+            Some(live) if live == value => {}
+            Some(_) => self.put(version.key.clone(), value.clone()),
+            None => {
+                cookie = self.next_cookie(dir).await?;
+                self.put(Key::cookie(dir, cookie), value.clone());
+            }
+        }
+        let dirent = DirentRecord {
+            ino: entry.ino,
+            kind: entry.kind,
+            cookie,
+        };
+        let (key, dirent) = (Key::dirent(dir, &entry.name), Bytes::from(dirent.encode()));
+        if self.live(&key).await?.as_ref() != Some(&dirent) {
+            self.put(key, dirent);
+        }
+        Ok(())
+    }
+
+    async fn next_cookie(&mut self, dir: Ino) -> Result<u64, FsError> {
+        let next = match self.cookies_next.get(&dir) {
+            Some(next) => *next,
+            None => self.cookie_next(dir).await?,
+        };
+        self.cookies_next.insert(dir, next.saturating_add(1));
+        Ok(next)
+    }
+
+    /// The sequence number of the entry that an inode of the snapshot has now.
+    async fn cookie_of(&self, ino: Ino, record: &InodeRecord) -> Result<u64, FsError> {
+        let key = Key::cookie(record.parent, record.cookie);
+        if let Some(entry) = self.shown(&key).await? {
+            let entry = decode_cookie(&entry)?;
+            let key = Key::dirent(record.parent, &entry.name);
+            if let Some(dirent) = self.live(&key).await? {
+                let dirent = DirentRecord::decode(&dirent);
+                let dirent = dirent.map_err(|error| meta_error(error.into()))?;
+                if dirent.ino == ino {
+                    return Ok(dirent.cookie);
+                }
+            }
+        }
+        Ok(record.cookie)
+    }
+
     async fn put_inode(&mut self, ino: Ino, value: &[u8]) -> Result<(), FsError> {
         let mut record = decode_inode(value)?;
         let live = self.live_inode(ino).await?;
         if record.kind == InodeKind::Directory {
-            record.cookie_next = self.cookie_next(ino, &record).await?;
+            record.cookie_next = match self.cookies_next.get(&ino) {
+                Some(next) => *next,
+                None => self.cookie_next(ino).await?,
+            };
+        }
+        if record.cookie > 0 {
+            record.cookie = self.cookie_of(ino, &record).await?;
         }
         if let Some(live) = &live {
-            record.cookie_next = record.cookie_next.max(live.cookie_next);
             if self.kept.contains(&ino) {
                 record.xattr_names_len_bytes = live.xattr_names_len_bytes;
             }
@@ -500,14 +574,15 @@ impl Reverting {
     }
 
     /// No sequence number is given twice, whatever of the directory some snapshot has.
-    async fn cookie_next(&self, ino: Ino, record: &InodeRecord) -> Result<u64, FsError> {
+    async fn cookie_next(&self, ino: Ino) -> Result<u64, FsError> {
         let key = Key::inode(ino);
         let meta = self.meta.clone();
         let read = || {
             let found = meta.history(&key, &key.successor(), None, usize::MAX);
             found.map_err(meta_error)
         };
-        let mut next = record.cookie_next;
+        let live = self.live_inode(ino).await?;
+        let mut next = live.map_or(COOKIE_FIRST, |live| live.cookie_next);
         for version in self.meta.reading(read).await? {
             if let Some(value) = &version.value {
                 next = next.max(decode_inode(value)?.cookie_next);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, View};
 use cairn_fs::*;
-use cairn_meta::{InodeRecord, Key, KeyKind};
+use cairn_meta::{CookieRecord, DirentRecord, InodeRecord, Key, KeyKind};
 use cairn_testkit::Crash;
 
 use crate::world::*;
@@ -39,7 +39,36 @@ fn keys(fs: &Fs, view: View) -> Keys {
         ControlFlow::Continue(())
     });
     scanned.unwrap();
-    all.retain(|key, _| match key.kind().unwrap() {
+    // Names that came back have other sequence numbers; each entry and its number name one another.
+    let mut named = Keys::new();
+    for (key, value) in &mut all {
+        match key.kind().unwrap() {
+            KeyKind::Dirent { dir, .. } => {
+                let mut record = DirentRecord::decode(value).unwrap();
+                let place = Key::cookie(dir, record.cookie);
+                record.cookie = 0;
+                *value = record.encode().into();
+                assert!(
+                    named
+                        .insert(place, key.as_bytes().to_vec().into())
+                        .is_none()
+                );
+            }
+            KeyKind::Inode(_) => {
+                let mut record = InodeRecord::decode(value).unwrap();
+                record.cookie = 0;
+                *value = record.encode().into();
+            }
+            _ => {}
+        }
+    }
+    all.retain(|key, value| match key.kind().unwrap() {
+        KeyKind::Cookie { dir, .. } => {
+            let entry = CookieRecord::decode(value).unwrap();
+            let name = Key::dirent(dir, &entry.name);
+            assert_eq!(named.remove(key), Some(name.as_bytes().to_vec().into()));
+            false
+        }
         // What is set there stays.
         KeyKind::Xattr { ino, .. } if ino.0 == HIDDEN => false,
         KeyKind::Inode(ino) | KeyKind::Extent { ino, .. } | KeyKind::Xattr { ino, .. } => {
@@ -47,6 +76,7 @@ fn keys(fs: &Fs, view: View) -> Keys {
         }
         _ => true,
     });
+    assert_eq!(named, Keys::new(), "names without a place");
     all
 }
 
