@@ -56,7 +56,6 @@ pub use place::{MovedShard, Placed};
 pub use punch::Allocation;
 pub use quota::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaCounts, QuotaLimits, QuotaView};
 pub use requests::REQUESTS_KEPT;
-pub use revert::Reverted;
 pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds, take_snapshots};

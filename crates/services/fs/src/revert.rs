@@ -42,7 +42,7 @@ const DEPTH_MAX: usize = 64 << 10;
 
 /// What a restored volume gave up and got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reverted {
+pub(crate) struct Reverted {
     /// Keys of the metadata that went or were put back.
     pub keys: u64,
     /// Files and directories that were new.
