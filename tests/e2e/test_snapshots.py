@@ -4,6 +4,8 @@ import functools
 import json
 import os
 import threading
+import urllib.error
+import urllib.request
 
 from lib import harness, libnfs
 from lib.worlds import WorldTest, content
@@ -12,6 +14,9 @@ FREED_SECONDS_MAX = 60
 FILES = 24
 KILLS = 3
 CLONED_FILES = 300
+# More than a page of changes has.
+MANY_FILES = 1_100
+RESTORE_BEGINS = "closing the volume to restore it"
 # Each doubles them.
 CLONED_TIMES = 3
 HELD_LEN_BYTES = 96 << 20
@@ -187,6 +192,147 @@ class Snapshots(WorldTest):
         harness.wait_until(lambda: "clone." not in self.world.cairn("snapshot", "list", "main").stdout, FREED_SECONDS_MAX, gone)
         with libnfs.Mount(self.world.libnfs_url()) as mount:
             self.assertEqual(mount.read_file("/b"), old)
+
+    def changed(self, *arguments):
+        lines = self.world.cairn("snapshot", "diff", "main", *arguments, "--json").stdout.splitlines()
+        changes = [json.loads(line) for line in lines]
+        return sorted((view["change"], view.get("from"), view["path"]) for view in changes)
+
+    def test_what_changed_is_listed(self):
+        self.world = self.server(1)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            for name in ("kept", "gone", "moved", "written"):
+                mount.write_file(f"/d/{name}", b"before")
+            self.taken("a")
+            mount.unlink("/d/gone")
+            mount.mkdir("/e")
+            mount.rename("/d/moved", "/e/here")
+            mount.write_file("/d/written", b"after!!")
+            self.taken("b")
+            want = [
+                ("created", None, "/e"),
+                ("deleted", None, "/d/gone"),
+                ("modified", None, "/d/written"),
+                ("renamed", "/d/moved", "/e/here"),
+            ]
+            self.assertEqual(self.changed("a", "b"), want)
+            self.assertEqual(self.changed("a"), want)
+            self.assertEqual(self.changed("b", "live"), [])
+            for number in range(MANY_FILES):
+                mount.write_file(f"/e/{number}", b"x")
+        # More than a page.
+        self.assertEqual(len(self.changed("b")), MANY_FILES)
+        text = self.world.cairn("snapshot", "diff", "main", "a", "b").stdout
+        self.assertIn("/d/moved -> /e/here", text)
+        self.assertRegex(text, r"M file +7 B /d/written  \(data\)")
+        self.assertIn("name the older one first", self.refused("diff", "main", "b", "a"))
+        self.assertIn("no snapshot c", self.refused("diff", "main", "c"))
+        self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a", "b"])
+
+    def page(self, **ask):
+        url = f"{self.world.ready['admin']['url']}/api/v1/volumes/main/snapshots/a/diff"
+        request = urllib.request.Request(url, json.dumps(ask).encode(), method="POST")
+        request.add_header("Authorization", f"Bearer {self.world.token_path.read_text().strip()}")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            return json.load(error)["error"]
+
+    def test_pages_of_changes_are_given_again_until_the_next_one(self):
+        self.world = self.server(1)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.taken("a")
+            for number in range(7):
+                mount.write_file(f"/{number}", b"x")
+        first = self.page(max=3)
+        second = self.page(max=3, next=first["next"])
+        # Its answer was lost.
+        self.assertEqual(self.page(max=3, next=first["next"]), second)
+        third = self.page(max=3, next=second["next"])
+        self.assertNotIn("next", third)
+        told = [view["path"] for page in (first, second, third) for view in page["changes"]]
+        self.assertEqual(sorted(told), [f"/{number}" for number in range(7)])
+        self.assertEqual(self.page(next=second["next"])["kind"], "not_found")
+        self.assertEqual(self.page(next="nonsense")["kind"], "not_found")
+        # The snapshot that stood for now went with the list.
+        self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a"])
+
+    def test_a_volume_is_restored(self):
+        self.world = self.server(1)
+        restore = functools.partial(self.world.cairn, "snapshot", "restore", "main")
+        old, new = content(1, 3_000_000), content(2, 3_000_000)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            mount.write_file("/d/a", old)
+            mount.write_file("/d/b", b"small")
+            self.world.cairn("snapshot", "schedule", "main", "hourly 24")
+            self.taken("good")
+            mount.write_file("/d/a", new)
+            mount.unlink("/d/b")
+            mount.mkdir("/later")
+            mount.write_file("/later/c", b"c")
+            self.world.cairn("snapshot", "schedule", "main", "daily 7")
+            with mount.open("/d/a") as kept, mount.open("/later/c") as gone:
+                said = json.loads(restore("good", "--volume", "--json").stdout)
+                # What clients have open is as it was, or stale.
+                self.assertEqual(kept.read(0, 1000), old[:1000])
+                self.assertRaises(OSError, lambda: gone.read(0, 1))
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(mount.names("/"), ["d"])
+            self.assertEqual(mount.read_file("/d/a"), old)
+            self.assertEqual(mount.read_file("/d/b"), b"small")
+            self.assertEqual(mount.read_file(f"/d/.snapshot/{said['kept']}/a"), new)
+            self.assertIn("daily", self.world.cairn("snapshot", "schedule", "main").stdout)
+            self.assertEqual(self.changed("good"), [])
+            mount.write_file("/d/new", b"new")
+        self.assertIn("already", self.refused("restore", "main", "good", "--volume", "--keep", "good"))
+        self.assertIn("no such snapshot", self.refused("restore", "main", "bad", "--volume"))
+        self.assertIn("nothing keeps what it was", restore(said["kept"], "--volume", "--discard").stdout)
+        self.world.kill()
+        self.world.start()
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/d/a"), new)
+            self.assertEqual((mount.names("/"), mount.names("/d")), (["d", "later"], ["a"]))
+        for name in ("good", said["kept"]):
+            self.world.cairn("snapshot", "delete", "main", name)
+        harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of deleted snapshots to be free")
+
+    def test_a_restore_is_whole_or_nothing_after_kill_9(self):
+        self.world = self.server(1)
+        old, new = b"before", b"after, which is longer"
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            for number in range(MANY_FILES):
+                mount.write_file(f"/d/{number}", old)
+            self.taken("good")
+            for number in range(MANY_FILES):
+                mount.write_file(f"/d/{number}", new)
+                mount.write_file(f"/d/new{number}", b"new")
+        for number in range(KILLS):
+            kept = f"kept{number}"
+            arguments = ("snapshot", "restore", "main", "good", "--volume", "--keep", kept)
+            restoring = threading.Thread(target=self.world.cairn, args=arguments, kwargs={"check": False})
+            begun = self.world.log_path.read_text().count(RESTORE_BEGINS)
+            restoring.start()
+            has_begun = functools.partial(self.has_begun, begun)
+            harness.wait_until(has_begun, FREED_SECONDS_MAX, "the restore to begin")
+            self.world.kill()
+            restoring.join()
+            self.world.start()
+            with libnfs.Mount(self.world.libnfs_url()) as mount:
+                names = mount.names("/d")
+                is_restored = len(names) == MANY_FILES
+                self.assertIn(len(names), (MANY_FILES, 2 * MANY_FILES))
+                for name in range(0, MANY_FILES, 50):
+                    self.assertEqual(mount.read_file(f"/d/{name}"), old if is_restored else new)
+            if is_restored:
+                self.world.cairn("snapshot", "restore", "main", kept, "--volume", "--discard")
+
+    def has_begun(self, before):
+        return self.world.log_path.read_text().count(RESTORE_BEGINS) > before
 
     def test_a_full_pool_deletes_snapshots_and_goes_on(self):
         self.world = self.server(1, flags=["--disk-size-limit", "384MiB"])

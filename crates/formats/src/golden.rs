@@ -272,6 +272,7 @@ fn inode() -> InodeRecord {
         tree: Ino(8),
         is_frozen: true,
         retained_until_seconds: 2_000_000_000,
+        cookie: 9,
         ..InodeRecord::new(InodeKind::Symlink)
     }
 }
@@ -323,6 +324,7 @@ fn values_are_golden() {
         taken: TIME,
         is_locked: true,
         is_deleted: false,
+        is_restoring: false,
         schedule: Bytes::from_static(b"daily"),
         inodes: 2,
         file_bytes: 3,

@@ -364,6 +364,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         taken: CREATED,
         is_locked: true,
         is_deleted: false,
+        is_restoring: false,
         schedule: Bytes::from_static(b"daily"),
         inodes: 1,
         file_bytes: 2,
@@ -371,6 +372,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     let in_tree = InodeRecord {
         stored_bytes: 7,
         tree: Ino(9),
+        cookie: 10,
         ..InodeRecord::new(InodeKind::Regular)
     };
     let usage = UsageRecord {

@@ -29,6 +29,11 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     text(&json)
 }
 
+/// One object on a line of its own.
+pub fn json_line(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value).map_err(|error| Failure::failed(format!("writing JSON: {error}")))
+}
+
 /// Least and most that text is made for; in wider terminals lines are no longer easy to read.
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 160;

@@ -1,8 +1,8 @@
 //! `cairn snapshot`: flags and commands.
 
 use cairn_admin::snapshots::{
-    GroupSnapshotCreate, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotRestore, SnapshotSet,
-    SnapshotView,
+    ChangeView, ChangeWhat, GroupSnapshotCreate, SchedulesSet, SchedulesView, SnapshotCreate,
+    SnapshotDiffAsk, SnapshotRestore, SnapshotSet, SnapshotView, VolumeRestore,
 };
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
@@ -41,7 +41,16 @@ pub enum SnapshotCommand {
     ///
     /// A file takes the place of the one that is there, in one step; a directory comes where nothing is. Both share their
     /// bytes with the snapshot, so they are there at once and take no space.
+    ///
+    /// The whole volume: `cairn snapshot restore main before-upgrade --volume`. It happens as a whole or not at all, also if
+    /// the server ends meanwhile. Clients wait, as long as it takes to put back what changed since. What the volume was is
+    /// kept as a snapshot named before-restore-..., unless you say --discard.
     Restore(SnapshotRestoreArgs),
+    /// List what changed since a snapshot: `cairn snapshot diff main monday tuesday`, or up to now: `... diff main monday`
+    ///
+    /// One line for each name: + created, - deleted, R renamed, M modified; then what it is, its size and its path. What is in
+    /// a directory that was renamed is not listed for that. It costs as much as changed, however large the volume is.
+    Diff(SnapshotDiffArgs),
     /// Have snapshots taken by themselves, or show when: `cairn snapshot schedule main "hourly 24, daily 7, weekly 4"`
     ///
     /// Each schedule has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC; hourly, daily,
@@ -103,12 +112,41 @@ pub struct SnapshotRestoreArgs {
     pub volume: VolumeName,
     pub name: String,
     /// In the volume, from its root: /projects/report.odt
-    pub path: String,
+    #[arg(
+        required_unless_present = "volume_whole",
+        conflicts_with = "volume_whole"
+    )]
+    pub path: Option<String>,
     /// Where it comes, if not there
-    #[arg(long)]
+    #[arg(long, conflicts_with = "volume_whole")]
     pub to: Option<String>,
+    /// The whole volume
+    #[arg(id = "volume_whole", long = "volume")]
+    pub whole: bool,
+    /// The name of the snapshot that keeps what the volume was; before-restore- and the time without it
+    #[arg(long, value_name = "NAME", requires = "volume_whole")]
+    pub keep: Option<String>,
+    /// Keep nothing of what the volume was since its newest snapshot
+    #[arg(long, requires = "volume_whole", conflicts_with = "keep")]
+    pub discard: bool,
     #[command(flatten)]
     pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotDiffArgs {
+    pub volume: VolumeName,
+    /// The older snapshot
+    #[arg(value_name = "FROM")]
+    pub earlier: String,
+    /// A later one; "live", or nothing: now
+    #[arg(value_name = "TO")]
+    pub later: Option<String>,
+    /// One JSON object for each change
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -214,10 +252,14 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             let renamed = client.snapshot_set(&args.volume, &args.name, &set)?;
             shown(&renamed, args.view.json)
         }
+        SnapshotCommand::Diff(args) => diff(args),
         SnapshotCommand::Restore(args) => {
+            let Some(path) = &args.path else {
+                return restore_whole(args);
+            };
             let client = access::client(&args.view.server)?;
             let restore = SnapshotRestore {
-                path: args.path.clone(),
+                path: path.clone(),
                 to: args.to.clone(),
             };
             let restored = client.snapshot_restore(&args.volume, &args.name, &restore)?;
@@ -252,6 +294,85 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
         SnapshotCommand::Lock(args) => lock(args, true),
         SnapshotCommand::Unlock(args) => lock(args, false),
     }
+}
+
+fn restore_whole(args: &SnapshotRestoreArgs) -> Result<(), Failure> {
+    let restore = VolumeRestore {
+        keep: args.keep.clone(),
+        discard: args.discard,
+    };
+    let client = access::client(&args.view.server)?;
+    let restored = client.volume_restore(&args.volume, &args.name, &restore)?;
+    if args.view.json {
+        return print::json(&restored);
+    }
+    let kept = match &restored.kept {
+        Some(kept) => format!("what it was is snapshot {kept}"),
+        None => "nothing keeps what it was".to_owned(),
+    };
+    print::text(&format!(
+        "{} is as snapshot {} has it: {} files and directories, {}; {kept}; it was not served for {:.1} s",
+        restored.volume,
+        restored.snapshot,
+        restored.inodes,
+        format_size(restored.file_bytes),
+        restored.seconds
+    ))
+}
+
+fn diff(args: &SnapshotDiffArgs) -> Result<(), Failure> {
+    let client = access::client(&args.server)?;
+    let to = args.later.as_ref().filter(|later| *later != "live");
+    let mut ask = SnapshotDiffAsk {
+        to: to.cloned(),
+        ..SnapshotDiffAsk::default()
+    };
+    loop {
+        let page = client.snapshot_diff(&args.volume, &args.earlier, &ask)?;
+        let mut text = String::new();
+        for change in &page.changes {
+            text.push_str(&match args.json {
+                true => print::json_line(change)?,
+                false => change_line(change),
+            });
+            text.push('\n');
+        }
+        if !text.is_empty() {
+            print::text(text.trim_end_matches('\n'))?;
+        }
+        if page.next.is_none() {
+            return Ok(());
+        }
+        ask = SnapshotDiffAsk {
+            next: page.next,
+            ..SnapshotDiffAsk::default()
+        };
+    }
+}
+
+fn change_line(change: &ChangeView) -> String {
+    let sign = match change.change {
+        ChangeWhat::Created => '+',
+        ChangeWhat::Deleted => '-',
+        ChangeWhat::Renamed => 'R',
+        ChangeWhat::Modified => 'M',
+    };
+    let size = format_size(change.size_bytes);
+    // A name with a line feed in it is no line of its own.
+    let plain = |path: &str| path.replace(char::is_control, "?");
+    let path = match &change.path {
+        Some(path) => plain(path),
+        None => format!("(inode {}, of several names)", change.inode),
+    };
+    let path = match &change.from {
+        Some(from) => format!("{} -> {path}", plain(from)),
+        None => path,
+    };
+    let what = match change.modified.is_empty() {
+        true => String::new(),
+        false => format!("  ({})", change.modified.join(", ")),
+    };
+    format!("{sign} {:<9} {size:>10} {path}{what}", change.kind)
 }
 
 fn lock(args: &SnapshotArgs, locked: bool) -> Result<(), Failure> {

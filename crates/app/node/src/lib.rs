@@ -30,6 +30,7 @@ pub mod ready;
 mod running;
 mod s3;
 mod san;
+mod snapshot_changes;
 mod snapshots;
 pub mod token;
 

@@ -85,6 +85,8 @@ pub struct Inner {
     /// What rates volumes have.
     pub shaper: Arc<Shaper>,
     pub credits: Credits,
+    /// Lists of what changed since a snapshot, while they are read.
+    pub diffs: cairn_snapshots::Diffs,
     pub registry: Registry,
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
@@ -360,6 +362,7 @@ impl Inner {
             stores,
             shaper,
             credits: Credits::default(),
+            diffs: cairn_snapshots::Diffs::default(),
             registry: Registry::new(),
             meta_cache,
             cluster,

@@ -8,7 +8,8 @@ use cairn_admin::api::ErrorKind;
 use cairn_admin::snapshots::{
     CloneCreate, GROUP_VOLUMES_MAX, GroupSnapshotCreate, GroupSnapshotView, RestoredView,
     SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView, SnapshotControl,
-    SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
+    SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList, SnapshotRestore, SnapshotSet,
+    SnapshotView, VolumeRestore, VolumeRestoredView, is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
@@ -40,6 +41,7 @@ pub(crate) fn tend(inner: &Arc<Inner>) {
 struct Told(Mutex<BTreeMap<VolumeId, Vec<String>>>);
 
 async fn keep_all(inner: &Inner, told: &Told) {
+    inner.diffs.end_idle(inner.env.clock.monotonic()).await;
     let (services, _) = inner.pool.services_and_totals();
     told.0.lock().retain(|id, _| services.contains_key(id));
     for (id, service) in &services {
@@ -150,7 +152,7 @@ fn schedules_refused(error: ScheduleFailure) -> ControlError {
     }
 }
 
-fn refused(name: &str, error: SnapshotFailure) -> ControlError {
+pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
     let message = format!("snapshot {name}: {error}");
     match error {
         SnapshotFailure::Refused(SnapshotError::NotFound) => {
@@ -161,9 +163,9 @@ fn refused(name: &str, error: SnapshotFailure) -> ControlError {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("`cairn snapshot unlock VOLUME NAME` lets it be deleted")
         }
-        SnapshotFailure::Refused(SnapshotError::Exists | SnapshotError::TooMany) => {
-            ControlError::new(ErrorKind::Conflict, message)
-        }
+        SnapshotFailure::Refused(
+            SnapshotError::Exists | SnapshotError::TooMany | SnapshotError::Restoring,
+        ) => ControlError::new(ErrorKind::Conflict, message),
         SnapshotFailure::Refused(SnapshotError::BadName) => {
             ControlError::new(ErrorKind::Invalid, message)
         }
@@ -178,7 +180,7 @@ fn refused(name: &str, error: SnapshotFailure) -> ControlError {
     }
 }
 
-fn check_name(name: &str) -> Result<(), ControlError> {
+pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
     let message = || {
         format!(
             "{name:?} is no name of a snapshot: 1 to {SNAPSHOT_NAME_LEN_BYTES_MAX} letters, digits and .-_:+@, not beginning with a dot"
@@ -397,6 +399,24 @@ impl SnapshotControl for Controller {
                 bytes: restored.bytes,
             })
         })
+    }
+
+    fn volume_restore(
+        &self,
+        volume: VolumeName,
+        name: String,
+        restore: VolumeRestore,
+    ) -> Answer<'_, VolumeRestoredView> {
+        Box::pin(self.restore_whole(volume, name, restore))
+    }
+
+    fn snapshot_diff(
+        &self,
+        volume: VolumeName,
+        name: String,
+        ask: SnapshotDiffAsk,
+    ) -> Answer<'_, SnapshotDiffPage> {
+        Box::pin(self.list_changes(volume, name, ask))
     }
 
     fn clone_path(&self, volume: VolumeName, create: CloneCreate) -> Answer<'_, RestoredView> {

@@ -25,7 +25,8 @@ use crate::san::{
 };
 use crate::snapshots::{
     CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
-    SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView, is_snapshot_name,
+    SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList, SnapshotRestore, SnapshotSet,
+    SnapshotView, VolumeRestore, VolumeRestoredView, is_snapshot_name,
 };
 use crate::token::Token;
 
@@ -333,6 +334,26 @@ impl Client {
     ) -> Result<RestoredView, ClientError> {
         let path = self.at(&format!("{}/restore", snapshot_path(volume, name)?));
         self.call(self.agent.post(path), restore)
+    }
+
+    pub fn volume_restore(
+        &self,
+        volume: &VolumeName,
+        name: &str,
+        restore: &VolumeRestore,
+    ) -> Result<VolumeRestoredView, ClientError> {
+        let path = self.at(&format!("{}/restore-volume", snapshot_path(volume, name)?));
+        self.call(self.agent.post(path), restore)
+    }
+
+    pub fn snapshot_diff(
+        &self,
+        volume: &VolumeName,
+        name: &str,
+        ask: &SnapshotDiffAsk,
+    ) -> Result<SnapshotDiffPage, ClientError> {
+        let path = self.at(&format!("{}/diff", snapshot_path(volume, name)?));
+        self.call(self.agent.post(path), ask)
     }
 
     pub fn schedules(&self, volume: &VolumeName) -> Result<SchedulesView, ClientError> {

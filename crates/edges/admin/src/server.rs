@@ -262,6 +262,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::snapshot_delete
         ))
         .routes(routes!(snapshot_routes::snapshot_restore))
+        .routes(routes!(snapshot_routes::volume_restore))
+        .routes(routes!(snapshot_routes::snapshot_diff))
         .routes(routes!(snapshot_routes::clone_create))
         .routes(routes!(
             snapshot_routes::schedules,

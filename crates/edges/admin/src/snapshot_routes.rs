@@ -10,7 +10,8 @@ use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::snapshots::{
     CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
-    SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
+    SnapshotControl, SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList,
+    SnapshotRestore, SnapshotSet, SnapshotView, VolumeRestore, VolumeRestoredView,
 };
 
 fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
@@ -126,6 +127,38 @@ pub(super) async fn snapshot_restore(
         control.snapshot_restore(volume, name, restore).await
     };
     Ok(Json(to_the_end(restored).await?))
+}
+
+/// Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
+/// back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume",
+    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = VolumeRestore,
+    responses((status = 200, body = VolumeRestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn volume_restore(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+    Given(restore): Given<VolumeRestore>,
+) -> Result<Json<VolumeRestoredView>, ControlError> {
+    let restored = async move {
+        let control = control(&shared)?;
+        control.volume_restore(volume, name, restore).await
+    };
+    Ok(Json(to_the_end(restored).await?))
+}
+
+/// What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
+/// costs as much as changed. Each page says what to ask with for the next one.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/diff",
+    params(("name" = String, Path), ("snapshot" = String, Path)), request_body = SnapshotDiffAsk,
+    responses((status = 200, body = SnapshotDiffPage), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_diff(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+    Given(ask): Given<SnapshotDiffAsk>,
+) -> Result<Json<SnapshotDiffPage>, ControlError> {
+    // To its end also if nobody waits for it any more: the page is asked for again then.
+    let page = async move { control(&shared)?.snapshot_diff(volume, name, ask).await };
+    Ok(Json(to_the_end(page).await?))
 }
 
 /// Makes a file or directory that begins as another of the volume is at one instant; they share their bytes. A file is there,

@@ -95,6 +95,88 @@ pub struct SnapshotRestore {
     pub to: Option<String>,
 }
 
+/// A whole volume that is to become what a snapshot shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRestore {
+    /// The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<String>,
+    /// What the volume was since the newest snapshot is gone, then: no snapshot keeps it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discard: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeRestoredView {
+    pub volume: String,
+    pub snapshot: String,
+    /// The snapshot that has what the volume was; none if that was not wanted.
+    pub kept: Option<String>,
+    /// Files and directories that the volume has now, and bytes in files.
+    pub inodes: u64,
+    pub file_bytes: u64,
+    /// How long the volume was not served.
+    pub seconds: f64,
+}
+
+/// Asks what changed since a snapshot: for the first page, or for the one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotDiffAsk {
+    /// A later snapshot; what changed up to now if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Of the page before this one. That page is given again until this one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Most changes in the page; 1000 if it is left out, at most 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotDiffPage {
+    /// In no order.
+    pub changes: Vec<ChangeView>,
+    /// What to ask with for more, within five minutes; there is no more if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeWhat {
+    /// A name that was not there, of a new file or of one that has others.
+    Created,
+    Deleted,
+    /// `from` is where it was. What is in a directory that was renamed is not told for that.
+    Renamed,
+    Modified,
+}
+
+/// What became of one name of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeView {
+    pub change: ChangeWhat,
+    /// In the later snapshot; of what was deleted, in the earlier one. Absent if none of the file's names is known: it had
+    /// several, and the last one that it got is gone. Bytes that are no UTF-8 are shown as U+FFFD.
+    pub path: Option<String>,
+    /// Of what was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// `file`, `directory`, `symlink`, `fifo`, `socket`, `block_device` or `char_device`.
+    pub kind: String,
+    pub inode: u64,
+    pub size_bytes: u64,
+    /// Of what was modified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_before_bytes: Option<u64>,
+    /// Of what was modified: `data`, `attributes`, `replaced` (by another file).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modified: Vec<String>,
+}
+
 /// A file or directory that is to begin as another is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +251,19 @@ pub trait SnapshotControl: Send + Sync {
         name: String,
         restore: SnapshotRestore,
     ) -> Answer<'_, RestoredView>;
+    fn volume_restore(
+        &self,
+        volume: VolumeName,
+        name: String,
+        restore: VolumeRestore,
+    ) -> Answer<'_, VolumeRestoredView>;
+    /// What changed since the snapshot `name`, page by page.
+    fn snapshot_diff(
+        &self,
+        volume: VolumeName,
+        name: String,
+        ask: SnapshotDiffAsk,
+    ) -> Answer<'_, SnapshotDiffPage>;
     fn clone_path(&self, volume: VolumeName, create: CloneCreate) -> Answer<'_, RestoredView>;
     fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView>;
     fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView>;

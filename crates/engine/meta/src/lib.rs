@@ -47,7 +47,7 @@ pub use progress::Durable;
 pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use snapshots::{NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotError};
-pub use state::versions::DeadVersion;
+pub use state::versions::{DeadVersion, GoneSince};
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
 pub use usage::{Owner, UsageDelta};

@@ -23,6 +23,9 @@ pub enum SnapshotError {
     NotFound,
     #[error("the snapshot is locked; unlock it first")]
     Locked,
+    /// Nothing becomes of it, or of others, before that is done.
+    #[error("the volume is being restored from it")]
+    Restoring,
     #[error("a volume has at most {SNAPSHOT_COUNT_MAX} snapshots; delete some first")]
     TooMany,
     #[error(
@@ -111,6 +114,12 @@ impl Snapshots {
             .map(|(generation, _)| generation)
     }
 
+    /// The one that the volume is to be restored from, if there is one.
+    pub fn restoring(&self) -> Option<(Generation, &SnapshotRecord)> {
+        let mut seen = self.seen();
+        seen.find(|(_, record)| record.is_restoring)
+    }
+
     /// The nearest that can be seen before and after `generation`; 0 and none.
     pub fn neighbours(&self, generation: Generation) -> (Generation, Option<Generation>) {
         let is_seen = |(_, record): &(&Generation, &SnapshotRecord)| !record.is_deleted;
@@ -139,6 +148,7 @@ mod tests {
             taken: Timestamp::default(),
             is_locked: false,
             is_deleted: false,
+            is_restoring: false,
             schedule: Bytes::new(),
             inodes: 0,
             file_bytes: 0,

@@ -28,7 +28,7 @@ use crate::shared::{INO_CHUNK, Pending, SEGMENT_CHUNK, Shared, Stop};
 use crate::snapshots::{
     NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotChange, SnapshotError, check_name,
 };
-use crate::state::versions::{self, DeadVersion};
+use crate::state::versions::{self, DeadVersion, GoneSince};
 use crate::state::without_waiting;
 use crate::view::MetaView;
 use crate::volume_log::VolumeLog;
@@ -188,6 +188,13 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.pending.lock().counters.snapshots.seen().count() as u64
     }
 
+    /// The snapshot that the volume is to be restored from before anybody sees it, if there is one.
+    pub fn restoring(&self) -> Option<(Generation, SnapshotRecord)> {
+        let pending = self.shared.pending.lock();
+        let found = pending.counters.snapshots.restoring();
+        found.map(|(at, record)| (at, record.clone()))
+    }
+
     /// Those that were deleted, and hold what is still to be freed.
     pub fn deleted_snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
         let pending = self.shared.pending.lock();
@@ -246,6 +253,7 @@ impl<L: CommitLog> MetaStore<L> {
                 taken: new.taken,
                 is_locked: false,
                 is_deleted: false,
+                is_restoring: false,
                 schedule: new.schedule.clone(),
                 inodes: counters.inodes,
                 file_bytes: counters.file_bytes,
@@ -277,6 +285,10 @@ impl<L: CommitLog> MetaStore<L> {
         change(&mut record);
         if record.is_deleted && old.is_locked {
             return Err(SnapshotError::Locked);
+        }
+        let others = snapshots.restoring().filter(|(at, _)| *at != generation);
+        if record.is_deleted && old.is_restoring || record.is_restoring && others.is_some() {
+            return Err(SnapshotError::Restoring);
         }
         if record.name != old.name {
             check_name(&record.name)?;
@@ -326,6 +338,24 @@ impl<L: CommitLog> MetaStore<L> {
             (after, up_to.unwrap_or(counters.record.generation))
         };
         let found = versions::dead_between(&*self.shared.state, after, up_to, from, max);
+        found.map_err(|error| self.shared.told(error))
+    }
+
+    /// Up to `max` versions that the snapshot of generation `seen` shows and a later one (`up_to`) does not, of keys with
+    /// `from <= key < to`; in the order of their marks, on from the mark `at`. The snapshot is there, and `up_to` is one that
+    /// is there or the generation that goes on. Costs as much as changed between the two, not as much as there is. Reads what
+    /// is applied.
+    pub fn gone_since(
+        &self,
+        seen: Generation,
+        up_to: Generation,
+        (from, to): (&Key, &Key),
+        at: Option<&Key>,
+        max: usize,
+    ) -> Result<GoneSince, MetaError> {
+        self.shared.check()?;
+        let span = versions::Span { seen, up_to };
+        let found = versions::gone_since(&*self.shared.state, span, (from, to), at, max);
         found.map_err(|error| self.shared.told(error))
     }
 

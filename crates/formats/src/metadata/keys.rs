@@ -346,6 +346,14 @@ impl Key {
         (from.unwrap_or_else(|| to.clone()).max(all), to)
     }
 
+    /// The cookies of every directory.
+    pub fn all_cookies() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_COOKIE),
+            Self::with_tag(TAG_COOKIE.saturating_add(1)),
+        )
+    }
+
     /// The extents of `ino` that hold bytes at or past `offset`: those whose end is above it.
     pub fn extents_past(ino: Ino, offset: u64) -> (Self, Self) {
         let (all, to) = Self::all_of(TAG_EXTENT, ino.0);

@@ -92,8 +92,11 @@ pub struct InodeRecord {
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// The directory that holds this directory; 0 for anything else.
+    /// The directory that it was made in or moved to; 0 for what has no name yet.
     pub parent: Ino,
+    /// The sequence number of its entry there: what leads from an inode to its name. Of a file with several names that may
+    /// be one that is gone, so who follows it looks whether the entry names this inode. 0 for the root.
+    pub cookie: u64,
     /// Names in this directory, without `.` and `..`.
     pub entry_count: u64,
     /// The sequence number that the next entry of this directory gets.
@@ -120,10 +123,15 @@ pub struct InodeRecord {
 const INODE_HAS_VERIFIER: u8 = 1;
 const INODE_HAS_XATTRS: u8 = 2;
 const INODE_HAS_TREE: u8 = 4;
-const INODE_IS_FROZEN: u8 = 8;
-const INODE_IS_RETAINED: u8 = 16;
-const INODE_PARTS: u8 =
-    INODE_HAS_VERIFIER | INODE_HAS_XATTRS | INODE_HAS_TREE | INODE_IS_FROZEN | INODE_IS_RETAINED;
+const INODE_HAS_COOKIE: u8 = 8;
+const INODE_IS_FROZEN: u8 = 16;
+const INODE_IS_RETAINED: u8 = 32;
+const INODE_PARTS: u8 = INODE_HAS_VERIFIER
+    | INODE_HAS_XATTRS
+    | INODE_HAS_TREE
+    | INODE_HAS_COOKIE
+    | INODE_IS_FROZEN
+    | INODE_IS_RETAINED;
 
 impl InodeRecord {
     /// An inode of `kind` with all else zero or empty.
@@ -143,6 +151,7 @@ impl InodeRecord {
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),
             parent: Ino(0),
+            cookie: 0,
             entry_count: 0,
             cookie_next: 0,
             generation: 0,
@@ -188,6 +197,9 @@ impl InodeRecord {
         if self.tree.0 > 0 {
             has |= INODE_HAS_TREE;
         }
+        if self.cookie > 0 {
+            has |= INODE_HAS_COOKIE;
+        }
         if self.is_frozen {
             has |= INODE_IS_FROZEN;
         }
@@ -203,6 +215,9 @@ impl InodeRecord {
         }
         if self.tree.0 > 0 {
             put_u64(&mut out, self.tree.0);
+        }
+        if self.cookie > 0 {
+            put_u64(&mut out, self.cookie);
         }
         if self.retained_until_seconds > 0 {
             put_u64(&mut out, self.retained_until_seconds);
@@ -230,6 +245,7 @@ impl InodeRecord {
             mtime: fields.time("mtime")?,
             ctime: fields.time("ctime")?,
             parent: Ino(fields.u64("parent")?),
+            cookie: 0,
             entry_count: fields.u64("entry count")?,
             cookie_next: fields.u64("next cookie")?,
             generation: fields.u64("generation")?,
@@ -258,6 +274,12 @@ impl InodeRecord {
             record.tree = Ino(fields.u64("tree")?);
             if record.tree.0 == 0 {
                 return Err(fields.malformed("tree"));
+            }
+        }
+        if has & INODE_HAS_COOKIE != 0 {
+            record.cookie = fields.u64("cookie")?;
+            if record.cookie == 0 {
+                return Err(fields.malformed("cookie"));
             }
         }
         if has & INODE_IS_RETAINED != 0 {
@@ -490,6 +512,8 @@ pub struct SnapshotRecord {
     pub is_locked: bool,
     /// Nobody sees it any more, and what only it held is being freed.
     pub is_deleted: bool,
+    /// The volume is to become what it shows, before anybody sees the volume again.
+    pub is_restoring: bool,
     /// The schedule that took it, which deletes it in its time; empty for one taken by hand.
     pub schedule: Bytes,
     /// Counters of the live view when it was taken.
@@ -505,6 +529,7 @@ impl SnapshotRecord {
         out.push(VERSION);
         out.push(u8::from(self.is_locked));
         out.push(u8::from(self.is_deleted));
+        out.push(u8::from(self.is_restoring));
         put_time(&mut out, self.taken);
         put_u64(&mut out, self.inodes);
         put_u64(&mut out, self.file_bytes);
@@ -519,6 +544,7 @@ impl SnapshotRecord {
         let mut fields = Fields::new("snapshot", bytes)?;
         let is_locked = fields.bool("locked")?;
         let is_deleted = fields.bool("deleted")?;
+        let is_restoring = fields.bool("restoring")?;
         let taken = fields.time("taken")?;
         let inodes = fields.u64("inodes")?;
         let file_bytes = fields.u64("file bytes")?;
@@ -528,7 +554,7 @@ impl SnapshotRecord {
         let schedule = fields.take(schedule_len, "schedule")?;
         fields.end()?;
         let is_good = !name.is_empty() && !name.contains(&0) && !name.contains(&b'/');
-        if !is_good || is_locked && is_deleted {
+        if !is_good || is_deleted && (is_locked || is_restoring) {
             return Err(fields.malformed("name"));
         }
         Ok(Self {
@@ -536,6 +562,7 @@ impl SnapshotRecord {
             taken,
             is_locked,
             is_deleted,
+            is_restoring,
             schedule: Bytes::copy_from_slice(schedule),
             inodes,
             file_bytes,
@@ -705,6 +732,7 @@ mod tests {
         let plain = InodeRecord::new(InodeKind::Regular);
         let in_tree = InodeRecord {
             tree: Ino(12),
+            cookie: 14,
             stored_bytes: 13,
             ..inode()
         };
@@ -757,6 +785,7 @@ mod tests {
             taken: Timestamp::new(5, 6),
             is_locked: true,
             is_deleted: false,
+            is_restoring: true,
             schedule: Bytes::from_static(b"daily"),
             inodes: 7,
             file_bytes: 8,

@@ -14,7 +14,7 @@ use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared};
 
 /// The hidden folder's inode. Others are numbered from below, and never come so far.
-const HIDDEN: Ino = Ino(u64::MAX - 1);
+pub(crate) const HIDDEN: Ino = Ino(u64::MAX - 1);
 
 impl Fs {
     /// The hidden folder; `None` if nothing was ever put there.

@@ -49,7 +49,8 @@ pub(crate) struct DirChange<'a> {
 }
 
 impl DirChange<'_> {
-    pub fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) {
+    /// Adds a name that is not there; returns its cookie, which its inode is to have, too.
+    pub fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) -> u64 {
         let cookie = state.record.cookie_next;
         state.record.cookie_next += 1;
         state.record.entry_count += 1;
@@ -62,6 +63,7 @@ impl DirChange<'_> {
         };
         self.batch
             .put(Key::cookie(self.dir, cookie), entry.encode());
+        cookie
     }
 
     /// Points a name that is there at another inode; its cookie stays.
@@ -637,7 +639,7 @@ impl Shared {
         let before = parent.pre_attr();
         let mut batch = Batch::new();
         let stored = stored_kind(kind);
-        DirChange {
+        record.cookie = DirChange {
             dir,
             batch: &mut batch,
         }

@@ -207,15 +207,19 @@ impl Shared {
             dir: m.to_dir,
             batch: &mut batch,
         };
-        match m.target {
-            Some(entry) => change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie),
+        let cookie = match m.target {
+            Some(entry) => {
+                change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie);
+                entry.cookie
+            }
             None if across => change.add(state, m.to_name, m.moved.ino, m.source.kind),
             // Its place in the directory stays: who renames what is listed would else never come to the end.
             None => {
                 state.record.entry_count += 1;
                 change.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
+                m.source.cookie
             }
-        }
+        };
         // A directory that comes adds a link; one that it replaces takes its own away.
         if is_dir && m.replaced.is_none() {
             state.record.nlink += 1;
@@ -231,6 +235,7 @@ impl Shared {
             None => {}
         }
         state.record.parent = m.to_dir;
+        state.record.cookie = cookie;
         if let Mover::Versions { is_frozen } = m.mover {
             state.record.is_frozen = is_frozen;
         }

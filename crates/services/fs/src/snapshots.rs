@@ -430,7 +430,7 @@ impl Shared {
     }
 
     /// Nothing is in the journal alone after this, as long as nothing more is put there.
-    async fn fold_all_of_journal(self: &Arc<Self>) -> Result<(), FsError> {
+    pub(crate) async fn fold_all_of_journal(self: &Arc<Self>) -> Result<(), FsError> {
         for _ in 0..JOURNAL_FLUSHES_MAX {
             self.flush_journal().await?;
             self.durable(self.meta.last_ticket()).await?;

@@ -394,23 +394,23 @@ impl Shared {
         let mut batch = Batch::new();
         match (place.replaced, kept) {
             (Some(there), Some((_, to))) => {
+                let state = locked.of(to.0);
+                let mut change = DirChange {
+                    dir: to.0,
+                    batch: &mut batch,
+                };
+                let cookie = change.add(state, to.1, there.ino, InodeKind::Regular);
+                state.touch_mtime(now);
+                batch.put(Key::inode(to.0), state.stored_record().encode());
                 let state = locked.of(there.ino);
                 if let Some(tree) = kept_tree {
                     self.move_to_tree(state, tree, &mut batch);
                     self.sync_pending(state);
                 }
                 state.record.is_frozen = true;
-                state.record.parent = to.0;
+                (state.record.parent, state.record.cookie) = (to.0, cookie);
                 state.touch_ctime(now);
                 batch.put(Key::inode(there.ino), state.stored_record().encode());
-                let state = locked.of(to.0);
-                let mut change = DirChange {
-                    dir: to.0,
-                    batch: &mut batch,
-                };
-                change.add(state, to.1, there.ino, InodeKind::Regular);
-                state.touch_mtime(now);
-                batch.put(Key::inode(to.0), state.stored_record().encode());
             }
             // It may fail, so it comes before anything has changed.
             (Some(there), None) => {
@@ -423,10 +423,13 @@ impl Shared {
             dir,
             batch: &mut batch,
         };
-        match place.target {
-            Some(entry) => change.replace(name, ino, InodeKind::Regular, entry.cookie),
+        let cookie = match place.target {
+            Some(entry) => {
+                change.replace(name, ino, InodeKind::Regular, entry.cookie);
+                entry.cookie
+            }
             None => change.add(state, name, ino, InodeKind::Regular),
-        }
+        };
         state.touch_mtime(now);
         batch.put(Key::inode(dir), state.stored_record().encode());
 
@@ -440,7 +443,7 @@ impl Shared {
         }
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
-        (record.nlink, record.parent) = (1, dir);
+        (record.nlink, record.parent, record.cookie) = (1, dir, cookie);
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
             SetTime::To(time) => time,

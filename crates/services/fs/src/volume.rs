@@ -27,6 +27,7 @@ use crate::inode::{Inode, InodeTable, State};
 use crate::orphans::Orphans;
 use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
+use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
 use crate::tasks::Tasks;
@@ -272,9 +273,10 @@ impl Fs {
     pub async fn open(
         settings: FsSettings,
         meta: Arc<MetaStore>,
-        journal: Vec<JournalEntry>,
+        mut journal: Vec<JournalEntry>,
         segments: Arc<SegmentStore>,
     ) -> Result<Self, FsError> {
+        revert::carry_out(&meta, settings.env.clock.now(), &mut journal).await?;
         let FsSettings {
             env,
             volume,
@@ -569,6 +571,14 @@ impl Shared {
             })
             .map_err(meta_error)?;
         found.ok_or(FsError::Stale)
+    }
+
+    /// Ends all work, and has all that was written in the metadata.
+    pub(crate) async fn end_work(self: &Arc<Self>) -> Result<(), FsError> {
+        self.stop();
+        self.tasks.ended().await;
+        self.flush_everything().await?;
+        self.fold_all_of_journal().await
     }
 
     /// Ends background work; writers that wait for room go away.

@@ -281,7 +281,12 @@ impl Pool {
         }
     }
 
-    async fn open_closed(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
+    pub(crate) async fn open_closed(
+        &self,
+        fs: &Fs,
+        disks: MetaDisks,
+        left: MetaDisks,
+    ) -> Result<(), String> {
         let pool = self.state();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());
@@ -303,7 +308,7 @@ impl Pool {
 
     /// Waits until what was asked of the disks that are used before now is done, or they are not used any more:
     /// what a volume that is left behind began to write could else land on what is written in its place.
-    async fn wait_until_idle(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         let since = self.env.clock.monotonic();
         loop {
             self.env.clock.sleep(ABANDON_PAUSE).await;

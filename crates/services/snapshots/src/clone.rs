@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_fs::{Fs, SnapshotError, SnapshotFailure};
 
+use crate::diff::DIFFING;
 use crate::restore::{RestoreFailure, Restored, restore};
 
 /// Where other snapshots name their schedule.
@@ -40,13 +41,16 @@ pub async fn clone(fs: &Fs, from: &str, to: &str) -> Result<Restored, CloneFailu
     Ok(made?)
 }
 
-/// Deletes the snapshots of clones that were being made when the volume was closed; their names.
+/// Deletes the snapshots of clones that were being made, and of changes that were being listed, when the volume was closed;
+/// their names.
 pub(crate) async fn remove_leftovers(fs: &Fs) -> Result<Vec<String>, SnapshotFailure> {
-    let own = format!("{CLONING}.{}", opening(fs));
+    let opening = opening(fs);
+    let own = [CLONING, DIFFING].map(|label| format!("{label}.{opening}"));
     let mut deleted = Vec::new();
     for snapshot in fs.snapshots() {
-        let is_leftover = snapshot.schedule.starts_with(CLONING.as_bytes())
-            && snapshot.schedule != own.as_bytes();
+        let is_of = |label: &&str| snapshot.schedule.starts_with(label.as_bytes());
+        let is_leftover = [CLONING, DIFFING].iter().any(is_of)
+            && !own.iter().any(|own| snapshot.schedule == own.as_bytes());
         if !is_leftover {
             continue;
         }
@@ -60,7 +64,7 @@ pub(crate) async fn remove_leftovers(fs: &Fs) -> Result<Vec<String>, SnapshotFai
 }
 
 /// Another each time the volume is opened.
-fn opening(fs: &Fs) -> String {
+pub(crate) fn opening(fs: &Fs) -> String {
     let verifier = fs.write_verifier();
     verifier.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,11 +6,12 @@
 //! at a name that is free, entry by entry.
 
 use bytes::Bytes;
-use cairn_base::Ino;
+use cairn_base::{Ino, Timestamp};
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, Fs, FsError, FsView, NodeKind, Placing, SetAttr,
     SetTime, XattrMode,
 };
+use chrono::DateTime;
 use futures_util::StreamExt as _;
 
 static WHO: Credentials = Credentials::ROOT;
@@ -20,6 +21,12 @@ const PAGE_COUNT: usize = 512;
 const ENTRIES_AT_ONCE: usize = 64;
 /// Deepest directory below the one that is restored.
 const DEPTH_MAX: usize = 256;
+
+/// The name of the snapshot that keeps what a volume was before it was restored.
+pub fn kept_name(now: Timestamp) -> String {
+    let when = DateTime::from_timestamp(now.seconds, 0).unwrap_or_default();
+    when.format("before-restore-%Y-%m-%d_%H%M%S").to_string()
+}
 
 /// What was restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -373,6 +380,12 @@ fn attributes(source: &Attr) -> SetAttr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_what_was_tells_when() {
+        let name = kept_name(Timestamp::new(1_764_165_907, 5));
+        assert_eq!(name, "before-restore-2025-11-26_140507");
+    }
 
     #[test]
     fn paths_are_read_or_refused() {

@@ -23,7 +23,7 @@ use crate::judge::Judge;
 use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::quotas::Quoter;
 use crate::scenario::{End, Life, Trouble};
-use crate::snapshots::{Snapshotter, delete_all};
+use crate::snapshots::{Snapshotter, delete_all, there_and_back};
 use crate::work::{self, Worker};
 use crate::world::{SimHost, VOLUME, World};
 
@@ -170,7 +170,7 @@ impl Driver {
         if self.shared.has_failed() {
             return Ok(());
         }
-        let Some(fs) = self.judge.fs() else {
+        let Some(mut fs) = self.judge.fs() else {
             return Ok(());
         };
         match check::recount(&self.env, fs.meta()).await {
@@ -184,7 +184,7 @@ impl Driver {
         if self.life.op_count == 0 {
             self.check_repairs(&fs).await?;
             self.check_protection(&fs).await?;
-            self.end_snapshots(&fs).await?;
+            fs = self.end_snapshots(fs).await?;
         }
         self.check_work()?;
         self.check_members()?;
@@ -205,14 +205,24 @@ impl Driver {
         u64::from(self.life.op_count) / 3
     }
 
-    /// In the last life all are deleted, and what they held is free.
-    async fn end_snapshots(&self, fs: &Fs) -> Result<(), String> {
+    /// In the last life the volume is restored from one, and back, and all are deleted: what they held is free.
+    async fn end_snapshots(&self, fs: Fs) -> Result<Fs, String> {
         if self.shared.shape.trouble != Trouble::Crashes {
-            return Ok(());
+            return Ok(fs);
         }
+        let world = self.progress.fs.lock().clone();
+        let Some(world) = world else {
+            return Ok(fs);
+        };
+        drop(fs);
+        let snapshots = &self.shared.snapshots;
+        let rng = Rng::new(self.seed ^ 0x7e57_5407);
+        let world = there_and_back(&self.env, world, snapshots, rng).await?;
+        *self.progress.fs.lock() = Some(world.clone());
         let rng = Rng::new(self.seed ^ 0x0e4d_5407);
-        delete_all(&self.env, fs, &self.shared.snapshots, rng).await?;
-        check::recount(&self.env, fs.meta()).await
+        delete_all(&self.env, &world.fs, snapshots, rng).await?;
+        check::recount(&self.env, world.fs.meta()).await?;
+        Ok(world.fs)
     }
 
     fn has_work(&self) -> bool {

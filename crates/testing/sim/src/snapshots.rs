@@ -12,18 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_fs::{Fs, FsError, SnapshotFailure};
+use cairn_fs::{ChangeKind, FileChange, Fs, FsError, SnapshotFailure};
 use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use crate::client;
 use crate::judge::Judge;
 use crate::model::{Mark, Model};
-use crate::tree::Found;
-use crate::world::read_everything;
+use crate::tree::{Found, FoundKind, FoundNode};
+use crate::world::{VOLUME, World, read_everything};
 
 /// At a time.
 const COUNT_MAX: usize = 4;
+/// Changes asked for at a time.
+const DIFF_PAGE: usize = 5;
 /// Between two steps, at most.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 /// How long what a deleted snapshot held may stay, and how often it is looked at.
@@ -260,6 +262,149 @@ impl Snapshotter {
         }
         Err(format!("{what} snapshot {}: {failure}", shown(name)))
     }
+}
+
+/// Restores the volume from one of them, and from what it was before that again. Each time it is what the snapshot has, all
+/// others stay as they are, and what is told to have changed between any two of them has.
+pub(crate) async fn there_and_back(
+    env: &Env,
+    world: World,
+    snapshots: &Mutex<Snapshots>,
+    mut rng: Rng,
+) -> Result<World, String> {
+    let names = snapshots.lock().names();
+    let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else {
+        return Ok(world);
+    };
+    let kept = &b"before".to_vec();
+    let was = read_everything(&world.fs, false).await?;
+    snapshots.lock().set(kept, Known::Has(was));
+    let world = restored(env, world, snapshots, name, Some(kept)).await?;
+    let world = restored(env, world, snapshots, kept, None).await?;
+    check_diffs(&world.fs, &snapshots.lock().known).await?;
+    Ok(world)
+}
+
+async fn restored(
+    env: &Env,
+    world: World,
+    snapshots: &Mutex<Snapshots>,
+    name: &[u8],
+    keep: Option<&Vec<u8>>,
+) -> Result<World, String> {
+    let at = |error: String| format!("restored from snapshot {}: {error}", shown(name));
+    let keep = keep.map(|keep| &keep[..]);
+    let restored = world.pool.restore_volume(VOLUME, name, keep).await;
+    restored.map_err(|error| at(error.to_string()))?;
+    let world = world.again().map_err(at)?;
+    let (has, read) = world.read_and_count(env).await.map_err(at)?;
+    let known = snapshots.lock().known.get(name).cloned();
+    if let Some(Known::Has(had)) = known {
+        same(&had, &has).map_err(at)?;
+    }
+    // None of them is one whose state is open.
+    snapshots.lock().judge(&Model::new(), &read).map_err(at)?;
+    Ok(world)
+}
+
+/// That what is told of any two snapshots is what is different.
+async fn check_diffs(fs: &Fs, known: &BTreeMap<Vec<u8>, Known>) -> Result<(), String> {
+    let all = fs.snapshots();
+    for (at, earlier) in all.iter().enumerate() {
+        for later in &all[at + 1..] {
+            let (Some(Known::Has(before)), Some(Known::Has(after))) =
+                (known.get(&earlier.name[..]), known.get(&later.name[..]))
+            else {
+                continue;
+            };
+            let between = format!("{} to {}", shown(&earlier.name), shown(&later.name));
+            let failed = |error: FsError| format!("what changed from {between}: {error}");
+            let mut diff = fs
+                .diff(earlier.generation, later.generation)
+                .map_err(failed)?;
+            let mut changes = Vec::new();
+            loop {
+                let page = diff.page(DIFF_PAGE).await.map_err(failed)?;
+                let is_last = page.len() < DIFF_PAGE;
+                changes.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+            check_diff(before, after, &changes)
+                .map_err(|error| format!("what changed from {between}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_diff(before: &Found, after: &Found, changes: &[FileChange]) -> Result<(), String> {
+    let told = |ino: u64, is_it: fn(&ChangeKind) -> bool| {
+        let mut of = changes.iter().filter(|change| change.ino.0 == ino);
+        of.any(|change| is_it(&change.change))
+    };
+    for (ino, node) in &after.nodes {
+        let is_told = match before.nodes.get(ino) {
+            None => told(*ino, |change| {
+                matches!(
+                    change,
+                    ChangeKind::Created | ChangeKind::Modified { replaced: true, .. }
+                )
+            }),
+            Some(before) => {
+                let of = |node: &FoundNode| FoundNode {
+                    nlink: 0,
+                    kind: match &node.kind {
+                        // Names are told one by one.
+                        FoundKind::Dir(_) => FoundKind::Dir(BTreeMap::new()),
+                        kind => kind.clone(),
+                    },
+                    ..node.clone()
+                };
+                let is_modified = |change: &ChangeKind| {
+                    matches!(
+                        change,
+                        ChangeKind::Modified {
+                            replaced: false,
+                            ..
+                        }
+                    )
+                };
+                of(before).is_like(&of(node)) || told(*ino, is_modified)
+            }
+        };
+        if !is_told {
+            return Err(format!("inode {ino} is not in it"));
+        }
+    }
+    let replaced = changes
+        .iter()
+        .filter(|change| matches!(change.change, ChangeKind::Modified { replaced: true, .. }));
+    let mut replaced = replaced.count();
+    for ino in before
+        .nodes
+        .keys()
+        .filter(|ino| !after.nodes.contains_key(ino))
+    {
+        if told(*ino, |change| *change == ChangeKind::Deleted) {
+            continue;
+        }
+        // Another file has its name, once each.
+        replaced = replaced
+            .checked_sub(1)
+            .ok_or_else(|| format!("inode {ino}, which went, is not in it"))?;
+    }
+    for change in changes {
+        let ino = change.ino.0;
+        let is_there = match change.change {
+            ChangeKind::Deleted => before.nodes.contains_key(&ino),
+            _ => after.nodes.contains_key(&ino),
+        };
+        if !is_there || change.path.is_none() && change.change == ChangeKind::Created {
+            return Err(format!("{change:?} is not so"));
+        }
+    }
+    Ok(())
 }
 
 /// Deletes all of them, one after the other; then the volume holds nothing for them any more.

@@ -367,6 +367,71 @@ pub(crate) fn dead_between(
     Ok(found)
 }
 
+/// From the snapshot of generation `seen` to a later one, `up_to`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub seen: Generation,
+    pub up_to: Generation,
+}
+
+/// Versions that an earlier snapshot shows and a later one does not.
+#[derive(Clone, Debug, Default)]
+pub struct GoneSince {
+    pub versions: Vec<DeadVersion>,
+    /// Marks that were looked at for these.
+    pub looked_at: u64,
+}
+
+/// Up to `max` versions of keys with `from <= key < to` that were born up to the beginning of a span and died in it, on
+/// from the mark `at`. What else died in it is stepped over: that costs a seek for each pair of a birth and a death that
+/// there is, and these are no more than what died.
+pub(crate) fn gone_since(
+    state: &dyn StateStore,
+    Span { seen, up_to }: Span,
+    (from, to): (&Key, &Key),
+    at: Option<&Key>,
+    max: usize,
+) -> Result<GoneSince, MetaError> {
+    let next = |generation: Generation| Generation(generation.0.saturating_add(1));
+    let (_, end) = Key::dead_between(next(seen), up_to);
+    let first = || Key::dead(from, next(seen), Generation(0));
+    let mut at = at.cloned().unwrap_or_else(first);
+    let mut found = GoneSince::default();
+    'seek: while found.versions.len() < max && at < end {
+        let mut cursor = state.cursor(at.as_bytes(), end.as_bytes());
+        while let Some((bytes, _)) = cursor.next()? {
+            found.looked_at += 1;
+            let KeyKind::Dead { death, birth, key } = KeyKind::parse(bytes)? else {
+                continue;
+            };
+            let past = match () {
+                () if birth > seen => Key::dead(from, next(death), Generation(0)),
+                () if key < from.as_bytes() => Key::dead(from, death, birth),
+                () if key >= to.as_bytes() => Key::dead(from, death, next(birth)),
+                () => {
+                    let key = Key::parse(key)?;
+                    let stored = state.get(Key::history(&key, death).as_bytes())?;
+                    let version = stored.map(Version::parse).transpose()?;
+                    found.versions.push(DeadVersion {
+                        key,
+                        birth,
+                        death,
+                        value: version.map(|version| version.value),
+                    });
+                    if found.versions.len() == max {
+                        break 'seek;
+                    }
+                    continue;
+                }
+            };
+            at = past;
+            continue 'seek;
+        }
+        break;
+    }
+    Ok(found)
+}
+
 /// Up to `max` versions in the history of keys with `from <= key < to`.
 pub(crate) fn history(
     state: &dyn StateStore,
@@ -534,6 +599,28 @@ mod tests {
                 }
                 let writes = writes_of(&state, &group).expect("reads");
                 state.apply(&mut writes.into_iter()).expect("applies");
+            }
+            // What one shows and a later one does not is found by its mark, whatever lies between them.
+            let spans = snapshots.iter().flat_map(|(seen, shown)| {
+                let later = snapshots.range(Generation(seen.0 + 1)..).map(|(at, later)| (*at, later));
+                later.chain([(generation, &model)]).map(move |(up_to, later)| (Span { seen: *seen, up_to }, shown, later))
+            });
+            for (span, shown, later) in spans {
+                for (from, to) in [(key(0), Key::all_history().0), Key::all_extents(), Key::all_dirents()] {
+                    let mut gone = Model::new();
+                    let mut at = None;
+                    // One at a time: the next call goes on where the last one ended.
+                    while let Some(version) = gone_since(&state, span, (&from, &to), at.as_ref(), 1).expect("reads").versions.pop() {
+                        at = Some(version.mark().successor());
+                        prop_assert!(gone.insert(version.key, version.value.expect("is there")).is_none(), "each key once");
+                    }
+                    for (key, value) in &gone {
+                        prop_assert_eq!(shown.get(key), Some(value));
+                    }
+                    for (key, value) in shown.range(from.clone()..to.clone()) {
+                        prop_assert!(later.get(key) == Some(value) || gone.contains_key(key), "{:?}", key);
+                    }
+                }
             }
             let views = snapshots.iter().map(|(at, shown)| (View::Snapshot(*at), shown));
             let bounds: Vec<Key> = (0..8).flat_map(|number| [key(number), key(number).successor()])

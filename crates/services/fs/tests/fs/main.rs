@@ -2,6 +2,7 @@
 
 mod ahead;
 mod bounds;
+mod diff;
 mod durability;
 mod encrypted;
 mod folders;
@@ -10,6 +11,7 @@ mod links;
 mod model;
 mod quota;
 mod requests;
+mod revert;
 mod rewrite;
 mod share;
 mod shown;

@@ -12,6 +12,8 @@ use cairn_fs::*;
 use cairn_testkit::Crash;
 use proptest::prelude::*;
 
+use crate::diff::check_diff;
+use crate::revert::check_same;
 use crate::world::*;
 
 #[derive(Clone, Debug)]
@@ -73,6 +75,15 @@ enum Step {
         but: u8,
         twice: bool,
     },
+    /// The whole volume becomes what a snapshot shows; what it was is kept, or not. Where there are crashes, one comes after
+    /// so many steps.
+    Restore {
+        snapshot: u8,
+        keep: bool,
+        cut: u8,
+    },
+    /// What is told to be different of any two snapshots is.
+    Diff,
     /// Lets freeing come to its end, and counts all space again.
     Count,
     /// Moves the records of all segments that can be.
@@ -127,6 +138,9 @@ fn step_with_snapshots() -> impl Strategy<Value = Step> {
             .prop_map(|(snapshot, file, dir, name, [before, skip, but], twice)| {
                 Step::Share { snapshot, file, dir, name, before, skip, but, twice }
             }),
+        1 => (0..4u8, any::<bool>(), any::<u8>())
+            .prop_map(|(snapshot, keep, cut)| Step::Restore { snapshot, keep, cut }),
+        1 => Just(Step::Diff),
         1 => Just(Step::Count),
         1 => Just(Step::Rewrite),
     ]
@@ -351,6 +365,15 @@ async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
         let snapshot = fs.snapshot(&name(*number)).expect("is there");
         let shown = fs.in_view(snapshot.view()).expect("can be seen");
         compare(&shown, model).await;
+    }
+}
+
+async fn diff_all(fs: &Fs) {
+    let all = fs.snapshots();
+    for (at, earlier) in all.iter().enumerate() {
+        for later in &all[at + 1..] {
+            check_diff(fs, earlier, later).await;
+        }
     }
 }
 
@@ -747,6 +770,33 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 fs.rewrite_segments(&ids, &pace).await.unwrap();
                 recount(&fs).await;
             }
+            Step::Restore {
+                snapshot,
+                keep,
+                cut,
+            } => {
+                let Some(shown) = snapshots.get(&snapshot).cloned() else {
+                    continue;
+                };
+                let restored = fs.snapshot(&name(snapshot)).expect("is there");
+                drop(fs);
+                // No step takes or deletes one of that name.
+                let number = 10 + index as u8;
+                let kept = keep.then(|| String::from_utf8(name(number)).unwrap());
+                let mode = Crash::ALL[usize::from(cut) % Crash::ALL.len()];
+                let cuts = [(usize::from(cut), mode)];
+                let cuts = if crashes { &cuts[..] } else { &[] };
+                let seed = seed + index as u64;
+                let generation = restored.generation;
+                world = world.restore(seed, generation, kept.as_deref(), cuts).await;
+                let before = std::mem::replace(&mut model, shown);
+                if keep {
+                    snapshots.insert(number, before);
+                }
+                check_same(&world.fs, generation);
+                compare_all(&world.fs, &model, &snapshots).await;
+            }
+            Step::Diff => diff_all(&fs).await,
             Step::Compare => compare_all(&fs, &model, &snapshots).await,
             Step::Restart => {
                 drop(fs);
@@ -763,6 +813,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
         }
     }
     compare_all(&world.fs, &model, &snapshots).await;
+    diff_all(&world.fs).await;
     for number in snapshots.into_keys().step_by(2) {
         world.fs.delete_snapshot(&name(number)).await.unwrap();
     }

@@ -2,12 +2,14 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
-use cairn_base::{DiskId, Ino, PoolId, SegmentId, Timestamp, VolumeId};
+use cairn_base::{DiskId, Generation, Ino, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_fs::*;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
@@ -236,14 +238,41 @@ impl World {
     }
 
     pub async fn crash(self, seed: u64, mode: Crash) -> Self {
-        let disks = self
-            .disks
-            .iter()
-            .enumerate()
-            .map(|(index, disk)| disk.crash(mode, seed + index as u64))
-            .collect();
+        let disks = crashed(&self.disks, seed, mode);
         drop(self.env);
         Self::open(seed, disks).await
+    }
+
+    /// Restores the volume from a snapshot. Before that is done the process ends: each time after so many steps, as the mode
+    /// says.
+    pub async fn restore(
+        self,
+        seed: u64,
+        generation: Generation,
+        keep: Option<&str>,
+        cuts: &[(usize, Crash)],
+    ) -> Self {
+        let closed = self
+            .fs
+            .close_to_restore(generation, keep.map(str::as_bytes));
+        closed.await.unwrap();
+        let mut disks = self.disks.clone();
+        drop(self);
+        for (index, (steps, mode)) in cuts.iter().enumerate() {
+            let seed = seed + 10 * index as u64;
+            let mut opening = Box::pin(Self::open(seed, disks.clone()));
+            for _ in 0..*steps {
+                let polled =
+                    poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_ready()));
+                if polled.await {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(opening);
+            disks = crashed(&disks, seed, *mode);
+        }
+        Self::open(seed + 1000, disks).await
     }
 
     /// Lets background tasks run for some time: steps of the clock, each with room to work.
@@ -255,6 +284,13 @@ impl World {
             }
         }
     }
+}
+
+fn crashed(disks: &[Arc<MemDisk>], seed: u64, mode: Crash) -> Vec<Arc<MemDisk>> {
+    let disks = disks.iter().enumerate();
+    disks
+        .map(|(index, disk)| disk.crash(mode, seed + index as u64))
+        .collect()
 }
 
 /// Counts the space again, from nothing: extents of the volume and of its history, by segment and in all.

@@ -1,0 +1,568 @@
+//! What changed between two snapshots of a volume: names that came, went or moved, and files that are others now.
+//!
+//! Owns: that finding it costs as much as changed, not as much as there is. Must not know: who wants to know, how it is shown.
+//!
+//! A change leaves a trace where the earlier snapshot sees what was there before: the version that died, with its mark. So
+//! names that went are the cookies that died, and files that changed are the inodes that died. What is new has no such trace,
+//! but the directory that it is in changed: its new names have the sequence numbers that it gave since, and a directory that
+//! is new itself is walked. An inode names its directory and its entry there, so its path costs a few gets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, Ino, View};
+use cairn_meta::{
+    CookieRecord, DeadVersion, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError,
+};
+use rustc_hash::FxHashMap;
+
+use crate::hidden::HIDDEN;
+use crate::inode::kind_of;
+use crate::namespace::COOKIE_FIRST;
+use crate::tasks::let_others_run;
+use crate::types::{FileKind, FsError};
+use crate::volume::{Fs, ROOT, Shared, meta_error};
+
+/// Marks, or names, that are read at a time.
+const READ_MAX: usize = 256;
+/// Names that went while their file stayed: kept in memory until it is known where it went. Those that are more are told as
+/// deleted, and created where they went to.
+const MOVED_NAMES_MAX: usize = 1 << 20;
+/// Directories whose paths are remembered, of each snapshot.
+const PATHS_MAX: usize = 16 << 10;
+/// Deepest directory whose path is looked for.
+const DEPTH_MAX: usize = 4096;
+/// Old versions of a file's extents that are looked at for one that changed: with more it counts as changed.
+const VERSIONS_MAX: u64 = 1024;
+
+/// What became of a file, or of a name of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// A name that was not there; of a file that had others before perhaps.
+    Created,
+    /// A name that is there no more.
+    Deleted,
+    /// It was there under this path.
+    Renamed { from: Vec<u8> },
+    Modified {
+        /// It has other bytes.
+        data: bool,
+        /// Its mode, owner, times or extended attributes are others.
+        attributes: bool,
+        /// Another file has its name.
+        replaced: bool,
+    },
+}
+
+/// One of the differences between two snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileChange {
+    pub change: ChangeKind,
+    /// In the later snapshot; in the earlier one if it was deleted. `None` if none of its names is known: it had several, and
+    /// the last one that it got is gone.
+    pub path: Option<Vec<u8>>,
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// In that snapshot.
+    pub size_bytes: u64,
+    /// Of what was modified: in the earlier snapshot.
+    pub size_before_bytes: Option<u64>,
+}
+
+/// Finds what changed from one snapshot to a later one, page by page.
+pub struct SnapshotDiff {
+    shared: Arc<Shared>,
+    earlier: Generation,
+    later: Generation,
+    stage: Stage,
+    /// Where the stage goes on, a mark.
+    at: Option<Key>,
+    /// Names that went, of files that are still there.
+    moved: FxHashMap<Ino, Vec<(Ino, Bytes)>>,
+    moved_count: usize,
+    paths: [FxHashMap<Ino, Place>; 2],
+    /// Directories whose new names are still to be read, each from a sequence number to another.
+    dirs: Vec<NewNames>,
+    found: VecDeque<FileChange>,
+    looked_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Which names went.
+    Gone,
+    /// Which are of other files.
+    Replaced,
+    /// Which files changed, and which names came to directories.
+    Changed,
+    /// Names that went, of files that have others.
+    Left,
+    Done,
+}
+
+struct NewNames {
+    dir: Ino,
+    next: u64,
+    end: u64,
+}
+
+/// Where a directory is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Without its last slash: nothing for the root.
+    At(Arc<[u8]>),
+    /// Where no user sees it.
+    Hidden,
+    Unknown,
+}
+
+impl Place {
+    fn child(&self, name: &[u8]) -> Self {
+        match self {
+            Self::At(dir) => Self::At([dir, &b"/"[..], name].concat().into()),
+            other => other.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Earlier,
+    Later,
+}
+
+impl Fs {
+    /// What changed from one snapshot to a later one; [`FsError::Invalid`] if it is not later. What the hidden folder has is
+    /// left out.
+    ///
+    /// Pages fail with [`FsError::Stale`] when one of the two is deleted meanwhile.
+    pub fn diff(&self, earlier: Generation, later: Generation) -> Result<SnapshotDiff, FsError> {
+        if earlier >= later {
+            return Err(FsError::Invalid);
+        }
+        for generation in [earlier, later] {
+            self.in_view(View::Snapshot(generation))?;
+        }
+        Ok(SnapshotDiff {
+            shared: self.shared.clone(),
+            earlier,
+            later,
+            stage: Stage::Gone,
+            at: None,
+            moved: FxHashMap::default(),
+            moved_count: 0,
+            paths: Default::default(),
+            dirs: Vec::new(),
+            found: VecDeque::new(),
+            looked_at: 0,
+        })
+    }
+}
+
+impl SnapshotDiff {
+    /// Keys of the metadata that were read for it so far.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// The next changes, at most `max`; none when all were told. In no order.
+    pub async fn page(&mut self, max: usize) -> Result<Vec<FileChange>, FsError> {
+        while self.found.len() < max && self.stage != Stage::Done {
+            self.step().await?;
+            let_others_run().await;
+        }
+        // What was read of a snapshot that is gone now may not be all.
+        for generation in [self.earlier, self.later] {
+            let view = View::Snapshot(generation);
+            self.shared.meta.view(view).map_err(meta_error)?;
+        }
+        let count = max.min(self.found.len());
+        Ok(self.found.drain(..count).collect())
+    }
+
+    async fn step(&mut self) -> Result<(), FsError> {
+        if let Some(names) = self.dirs.pop() {
+            return self.new_names(names).await;
+        }
+        let (range, next) = match self.stage {
+            Stage::Gone => (Key::all_cookies(), Stage::Replaced),
+            Stage::Replaced => (Key::all_cookies(), Stage::Changed),
+            Stage::Changed => (Key::inodes(), Stage::Left),
+            Stage::Left => return self.left().await,
+            Stage::Done => return Ok(()),
+        };
+        let (shared, at) = (self.shared.clone(), self.at.clone());
+        let (earlier, later) = (self.earlier, self.later);
+        let read = || {
+            let span = (&range.0, &range.1);
+            let meta = &shared.meta;
+            let found = meta.gone_since(earlier, later, span, at.as_ref(), READ_MAX);
+            found.map_err(meta_error)
+        };
+        let page = self.shared.reading(read).await?;
+        self.looked_at += page.looked_at;
+        for version in &page.versions {
+            match self.stage {
+                Stage::Gone => self.name_went(version).await?,
+                Stage::Replaced => self.name_is_anothers(version).await?,
+                _ => self.inode_changed(version).await?,
+            }
+        }
+        match page.versions.last() {
+            Some(last) if page.versions.len() == READ_MAX => {
+                self.at = Some(last.mark().successor())
+            }
+            _ => (self.stage, self.at) = (next, None),
+        }
+        Ok(())
+    }
+
+    /// The name that a directory had at one sequence number is there no more, or not there, or not of that file.
+    async fn name_went(&mut self, version: &DeadVersion) -> Result<(), FsError> {
+        let Some((dir, entry)) = cookie_of(version)? else {
+            return Ok(());
+        };
+        let now = self.dirent(Side::Later, dir, &entry.name).await?;
+        if now.is_some_and(|now| now.ino == entry.ino) {
+            return Ok(());
+        }
+        if self.linked(Side::Later, entry.ino).await?.is_some() {
+            if self.moved_count < MOVED_NAMES_MAX {
+                self.moved_count += 1;
+                let names = self.moved.entry(entry.ino).or_default();
+                names.push((dir, entry.name));
+                return Ok(());
+            }
+        } else if let Some(now) = now
+            && self.linked(Side::Earlier, now.ino).await?.is_none()
+        {
+            // The new file is told of.
+            return Ok(());
+        }
+        self.deleted(dir, &entry.name, entry.ino).await
+    }
+
+    /// At the sequence number of a name that went there is another one, or one of another file.
+    async fn name_is_anothers(&mut self, version: &DeadVersion) -> Result<(), FsError> {
+        let Some((dir, _)) = cookie_of(version)? else {
+            return Ok(());
+        };
+        match self.get(Side::Later, &version.key).await? {
+            Some(value) => {
+                let entry = CookieRecord::decode(&value);
+                let entry = entry.map_err(|error| meta_error(error.into()))?;
+                self.name_came(dir, entry).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn new_names(&mut self, names: NewNames) -> Result<(), FsError> {
+        let NewNames { dir, next, end } = names;
+        let (from, to) = (Key::cookie(dir, next), Key::cookie(dir, end));
+        let (shared, view) = (self.shared.clone(), View::Snapshot(self.later));
+        let read = || {
+            let meta = shared.meta.view(view);
+            let page = meta.and_then(|meta| meta.scan(&from, &to, READ_MAX));
+            page.map_err(meta_error)
+        };
+        let page = self.shared.reading(read).await?;
+        self.looked_at += page.len() as u64 + 1;
+        if page.len() == READ_MAX
+            && let Some((last, _)) = page.last()
+            && let Ok(KeyKind::Cookie { seq, .. }) = last.kind()
+        {
+            let next = seq.saturating_add(1);
+            self.dirs.push(NewNames { dir, next, end });
+        }
+        for (_, value) in page {
+            let entry = CookieRecord::decode(&value);
+            let entry = entry.map_err(|error| meta_error(error.into()))?;
+            self.name_came(dir, entry).await?;
+        }
+        Ok(())
+    }
+
+    /// The later snapshot has a name that the earlier one does not have at its place.
+    async fn name_came(&mut self, dir: Ino, entry: CookieRecord) -> Result<(), FsError> {
+        let before = self.dirent(Side::Earlier, dir, &entry.name).await?;
+        if before.is_some_and(|before| before.ino == entry.ino) {
+            return Ok(());
+        }
+        // It has a name, so it is there.
+        let Some(record) = self.linked(Side::Later, entry.ino).await? else {
+            return Ok(());
+        };
+        let mut size_before_bytes = None;
+        let change = match self.linked(Side::Earlier, entry.ino).await? {
+            Some(_) => match self.moved_from(entry.ino).await? {
+                Some(from) => ChangeKind::Renamed { from },
+                None => ChangeKind::Created,
+            },
+            None => {
+                if record.kind == InodeKind::Directory {
+                    self.dirs.push(NewNames {
+                        dir: entry.ino,
+                        next: COOKIE_FIRST,
+                        end: record.cookie_next,
+                    });
+                }
+                let mut change = ChangeKind::Created;
+                if let Some(before) = before
+                    && self.linked(Side::Later, before.ino).await?.is_none()
+                    && let Some(before) = self.linked(Side::Earlier, before.ino).await?
+                {
+                    size_before_bytes = Some(before.size_bytes);
+                    change = ChangeKind::Modified {
+                        data: true,
+                        attributes: true,
+                        replaced: true,
+                    };
+                }
+                change
+            }
+        };
+        let place = self.place(Side::Later, dir).await?.child(&entry.name);
+        self.tell(change, place, entry.ino, &record, size_before_bytes);
+        Ok(())
+    }
+
+    /// One of the names that a file had and has no more, as a path.
+    async fn moved_from(&mut self, ino: Ino) -> Result<Option<Vec<u8>>, FsError> {
+        let Some(names) = self.moved.get_mut(&ino) else {
+            return Ok(None);
+        };
+        let name = names.pop();
+        if names.is_empty() {
+            self.moved.remove(&ino);
+        }
+        let Some((dir, name)) = name else {
+            return Ok(None);
+        };
+        self.moved_count = self.moved_count.saturating_sub(1);
+        match self.place(Side::Earlier, dir).await?.child(&name) {
+            Place::At(path) => Ok(Some(path.to_vec())),
+            Place::Hidden | Place::Unknown => Ok(None),
+        }
+    }
+
+    async fn inode_changed(&mut self, version: &DeadVersion) -> Result<(), FsError> {
+        let (Ok(KeyKind::Inode(ino)), Some(value)) = (version.key.kind(), &version.value) else {
+            return Ok(());
+        };
+        let before = decode_inode(value)?;
+        if ino == HIDDEN || before.nlink == 0 {
+            return Ok(());
+        }
+        let Some(after) = self.linked(Side::Later, ino).await? else {
+            return Ok(());
+        };
+        if after.kind == InodeKind::Directory && !planted::is(Bug::DiffMissesNewNames) {
+            self.dirs.push(NewNames {
+                dir: ino,
+                next: before.cookie_next,
+                end: after.cookie_next,
+            });
+        }
+        let data = after.kind == InodeKind::Regular
+            && ((before.size_bytes, before.used_bytes) != (after.size_bytes, after.used_bytes)
+                || self.has_died(&Key::extents_past(ino, 0)).await?);
+        let of = |record: &InodeRecord| {
+            // Names that come to a directory change its time.
+            let is_dir = record.kind == InodeKind::Directory;
+            let mtime = (!is_dir).then_some(record.mtime);
+            let names = record.xattr_names_len_bytes;
+            (record.mode, record.uid, record.gid, names, mtime)
+        };
+        let attributes = of(&before) != of(&after)
+            || before.ctime != after.ctime && self.has_died(&Key::xattrs(ino)).await?;
+        if !data && !attributes {
+            return Ok(());
+        }
+        let change = ChangeKind::Modified {
+            data,
+            attributes,
+            replaced: false,
+        };
+        let place = self.place(Side::Later, ino).await?;
+        self.tell(change, place, ino, &after, Some(before.size_bytes));
+        Ok(())
+    }
+
+    /// Whether a version of a key in the range died that the earlier snapshot sees. With very many old versions it is taken
+    /// for so.
+    async fn has_died(&mut self, (from, to): &(Key, Key)) -> Result<bool, FsError> {
+        let mut after: Option<(Key, Generation)> = None;
+        let mut count = 0;
+        loop {
+            let shared = self.shared.clone();
+            let read = || {
+                let after = after.as_ref().map(|(key, death)| (key, *death));
+                let found = shared.meta.history(from, to, after, READ_MAX);
+                found.map_err(meta_error)
+            };
+            let page = self.shared.reading(read).await?;
+            count += page.len() as u64;
+            self.looked_at += page.len() as u64 + 1;
+            let has_died = |version: &DeadVersion| {
+                version.birth <= self.earlier
+                    && self.earlier < version.death
+                    && version.death <= self.later
+            };
+            if page.iter().any(has_died) || count >= VERSIONS_MAX {
+                return Ok(true);
+            }
+            match page.last() {
+                Some(last) if page.len() == READ_MAX => {
+                    after = Some((last.key.clone(), last.death));
+                }
+                _ => return Ok(false),
+            }
+        }
+    }
+
+    async fn left(&mut self) -> Result<(), FsError> {
+        let Some(ino) = self.moved.keys().next().copied() else {
+            self.stage = Stage::Done;
+            return Ok(());
+        };
+        for (dir, name) in self.moved.remove(&ino).unwrap_or_default() {
+            self.deleted(dir, &name, ino).await?;
+        }
+        Ok(())
+    }
+
+    async fn deleted(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
+        let Some(record) = self.linked(Side::Earlier, ino).await? else {
+            return Ok(());
+        };
+        let place = self.place(Side::Earlier, dir).await?.child(name);
+        self.tell(ChangeKind::Deleted, place, ino, &record, None);
+        Ok(())
+    }
+
+    fn tell(
+        &mut self,
+        change: ChangeKind,
+        place: Place,
+        ino: Ino,
+        record: &InodeRecord,
+        size_before_bytes: Option<u64>,
+    ) {
+        let path = match place {
+            Place::At(path) if path.is_empty() => Some(b"/".to_vec()),
+            Place::At(path) => Some(path.to_vec()),
+            Place::Hidden => return,
+            Place::Unknown => None,
+        };
+        self.found.push_back(FileChange {
+            change,
+            path,
+            ino,
+            kind: kind_of(record.kind),
+            size_bytes: record.size_bytes,
+            size_before_bytes,
+        });
+    }
+
+    /// Where an inode is in one of the snapshots.
+    async fn place(&mut self, side: Side, ino: Ino) -> Result<Place, FsError> {
+        let mut below: Vec<(Ino, Bytes)> = Vec::new();
+        let mut at = ino;
+        let mut place = loop {
+            match at {
+                ROOT => break Place::At(Arc::default()),
+                HIDDEN => break Place::Hidden,
+                _ => {}
+            }
+            if let Some(known) = self.paths[side as usize].get(&at) {
+                break known.clone();
+            }
+            if below.len() == DEPTH_MAX {
+                break Place::Unknown;
+            }
+            let Some(record) = self.linked(side, at).await? else {
+                break Place::Unknown;
+            };
+            let entry = Key::cookie(record.parent, record.cookie);
+            let Some(entry) = self.get(side, &entry).await? else {
+                break Place::Unknown;
+            };
+            let entry = CookieRecord::decode(&entry);
+            let entry = entry.map_err(|error| meta_error(error.into()))?;
+            if entry.ino != at {
+                break Place::Unknown;
+            }
+            below.push((at, entry.name));
+            at = record.parent;
+        };
+        for (child, name) in below.into_iter().rev() {
+            place = place.child(&name);
+            // Files are seldom asked for twice.
+            if child != ino {
+                self.remember(side, child, &place);
+            }
+        }
+        Ok(place)
+    }
+
+    fn remember(&mut self, side: Side, dir: Ino, place: &Place) {
+        let paths = &mut self.paths[side as usize];
+        if paths.len() >= PATHS_MAX {
+            paths.clear();
+        }
+        paths.insert(dir, place.clone());
+    }
+
+    /// An inode that has a name in one of the snapshots.
+    async fn linked(&mut self, side: Side, ino: Ino) -> Result<Option<InodeRecord>, FsError> {
+        let stored = self.get(side, &Key::inode(ino)).await?;
+        let record = stored.map(|stored| decode_inode(&stored)).transpose()?;
+        Ok(record.filter(|record| record.nlink > 0))
+    }
+
+    async fn dirent(
+        &mut self,
+        side: Side,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Option<DirentRecord>, FsError> {
+        let stored = self.get(side, &Key::dirent(dir, name)).await?;
+        let decode = |stored: Bytes| {
+            let entry = DirentRecord::decode(&stored);
+            entry.map_err(|error| meta_error(error.into()))
+        };
+        stored.map(decode).transpose()
+    }
+
+    async fn get(&mut self, side: Side, key: &Key) -> Result<Option<Bytes>, FsError> {
+        self.looked_at += 1;
+        let shared = self.shared.clone();
+        let view = View::Snapshot(match side {
+            Side::Earlier => self.earlier,
+            Side::Later => self.later,
+        });
+        let read = || {
+            let found = shared.meta.view(view).and_then(|meta| meta.get(key));
+            found.map_err(meta_error)
+        };
+        self.shared.reading(read).await
+    }
+}
+
+fn decode_inode(stored: &[u8]) -> Result<InodeRecord, FsError> {
+    InodeRecord::decode(stored).map_err(|error| meta_error(MetaError::from(error)))
+}
+
+/// The name that a version of a cookie is, and its directory.
+fn cookie_of(version: &DeadVersion) -> Result<Option<(Ino, CookieRecord)>, FsError> {
+    let (Ok(KeyKind::Cookie { dir, .. }), Some(value)) = (version.key.kind(), &version.value)
+    else {
+        return Ok(None);
+    };
+    let entry = CookieRecord::decode(value);
+    let entry = entry.map_err(|error| meta_error(error.into()))?;
+    Ok(Some((dir, entry)))
+}
