@@ -14,6 +14,7 @@
 
 mod attr;
 mod budget;
+mod compare;
 mod data;
 mod dirty;
 mod extent_batch;
@@ -47,6 +48,7 @@ mod xattr;
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
+pub use compare::Compared;
 pub use gc::{GcBacklog, GcSettings};
 pub use names::{NamedEntry, NamesPage};
 pub use place::{MovedShard, Placed};
