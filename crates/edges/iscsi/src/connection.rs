@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::buf::AlignedFill;
 use cairn_base::{crc32c, crc32c_append};
 use cairn_codec_iscsi::{
-    Attribute, CHECKSUM_LEN_BYTES, CommandHeader, DATA_SEGMENT_LEN_BYTES_MAX, DataIn,
+    Attribute, CHECKSUM_LEN_BYTES, CommandHeader, DATA_SEGMENT_LEN_BYTES_MAX, DataIn, Elsewhere,
     HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Negotiated, Numbers,
     RejectReason, Reply, Request, Residual, TaskFunction, TaskResponse, UNTAGGED, login_status,
 };
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 use crate::execute::{self, Checked, Outcome, Place};
 use crate::login::{Answer, Login};
-use crate::pass::{self, Elsewhere, Handover, Route};
+use crate::pass::{self, Handover, Route};
 use crate::portal::Shared;
 use crate::target::{PORT_GROUP, Session, View};
 use crate::unit::{Nexus, TaskHandle, Unit};

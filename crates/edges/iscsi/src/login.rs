@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use cairn_base::env::Env;
 use cairn_codec_iscsi::{
-    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Keys, LoginHeader, Negotiated, Offer, binary_of_text,
-    chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
+    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Elsewhere, Keys, LoginHeader, Negotiated, Offer,
+    binary_of_text, chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
 use cairn_san::Initiator;
 
-use crate::pass::Elsewhere;
+use crate::pass::initiator_of;
 use crate::target::{PORT_GROUP, Target, Targets};
 
 const SECURITY: u8 = 0;
@@ -187,7 +187,7 @@ impl Login {
         let wanted = match self.is_discovery {
             true => {
                 let here = self.targets.initiator(initiator);
-                here.or_else(|| self.elsewhere.initiator.take())
+                here.or_else(|| self.elsewhere.initiator.take().map(initiator_of))
             }
             false => {
                 let name = keys
