@@ -32,6 +32,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             &access::client(&args.view.server)?.lun(&args.lun.path())?,
             &args.view,
         ),
+        LunCommand::Create(args) if args.thick => Err(Failure::usage(
+            "LUNs are thin: no space can be set aside for one, so that --thick would promise what cannot be kept",
+        )
+        .hint("limit what other volumes may take instead, so that there is room: cairn volume set VOLUME --quota SIZE")),
         LunCommand::Create(args) => {
             let create = LunCreate {
                 volume: args.lun.volume.clone(),

@@ -8,11 +8,14 @@
 mod connection;
 mod execute;
 mod login;
+mod medium;
 mod metrics;
 mod pass;
 mod portal;
 mod reservation;
 mod target;
+mod third_party;
+mod tokens;
 mod unit;
 
 pub use cairn_codec_iscsi::is_iscsi_name;

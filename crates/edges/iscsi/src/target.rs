@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::execute::Place;
 use crate::pass::{Known, Nodes};
+use crate::tokens::Tokens;
 use crate::unit::{Nexus, Unit};
 
 /// The one target port group of a server that is in no cluster, and the one port in it.
@@ -30,6 +31,7 @@ pub struct Target {
     pub volume: VolumeId,
     pub san: Arc<San>,
     gate: Arc<Gate>,
+    tokens: Arc<Tokens>,
     nodes: Option<Arc<dyn Nodes>>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
@@ -299,6 +301,7 @@ impl Target {
         let volume = fs.volume();
         let target = Self {
             volume,
+            tokens: Tokens::new(env.clone()),
             san: Arc::new(San::open(fs, env).await?),
             gate,
             nodes,
@@ -349,6 +352,7 @@ impl Target {
             nodes: self.nodes.clone(),
             tells_of_physical_blocks: self.san.os_of(initiator).is_some(),
             gate: Arc::clone(&self.gate),
+            tokens: Arc::clone(&self.tokens),
             revision: revision(),
             units: seen
                 .filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?))))
