@@ -1,5 +1,6 @@
 """Sessions of several connections (RFC 7143, MaxConnections), by an initiator of our own."""
 
+import json
 import os
 import struct
 
@@ -43,6 +44,8 @@ class Connections(LunTest):
             with self.more(one, 1) as two, self.more(one, 2) as three:
                 # There is one session, and what waits for it is told once.
                 self.assertEqual(self.lun_world.metrics()["cairn_iscsi_sessions"], 1)
+                (view,) = json.loads(self.cairn("iscsi", "sessions", "--json").stdout)["sessions"]
+                self.assertEqual(view["connections"], 3)
                 data = os.urandom(64 << 10)
                 one.write(0, data)
                 self.assertEqual(three.read(0, len(data)), data)

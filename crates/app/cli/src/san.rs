@@ -546,11 +546,19 @@ pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
         ("TARGET", Align::Left),
         ("ADDRESS", Align::Left),
         ("PORTAL GROUP", Align::Right),
+        ("CONNECTIONS", Align::Right),
     ];
     let rows = list.sessions.into_iter().map(|session| {
         let target = session.target.unwrap_or_else(|| "discovery".to_owned());
         let group = session.portal_group.to_string();
-        vec![session.initiator, target, session.address, group]
+        let connections = session.connections.to_string();
+        vec![
+            session.initiator,
+            target,
+            session.address,
+            group,
+            connections,
+        ]
     });
     print::text(&print::table(COLUMNS, rows.collect()))
 }

@@ -22,8 +22,8 @@ pub use chap::{
 pub use initiator::ReplyNumbers;
 pub use keys::{KEYS_COUNT_MAX, KEYS_LEN_BYTES_MAX, KeyError, Keys, is_iscsi_name};
 pub use negotiation::{
-    BURST_LEN_BYTES_MAX, DATA_SEGMENT_LEN_BYTES_MAX, FIRST_BURST_LEN_BYTES_MAX, Negotiated,
-    OUTSTANDING_R2T_MAX, Offer,
+    BURST_LEN_BYTES_MAX, CONNECTION_COUNT_MAX, DATA_SEGMENT_LEN_BYTES_MAX,
+    FIRST_BURST_LEN_BYTES_MAX, Negotiated, OUTSTANDING_R2T_MAX, Offer,
 };
 pub use nodes::{
     Ask, Caller, Elsewhere, FRAME_LEN_BYTES_MAX, Found, Frame, FrameError, Proof, Secret,

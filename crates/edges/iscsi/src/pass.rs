@@ -32,8 +32,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::connection::{Entry, LOGIN_HEADER_LEN_BYTES};
-use crate::portal::{Accepted, AcceptedStream, Shared};
+use crate::connection::LOGIN_HEADER_LEN_BYTES;
+use crate::link::{Entry, FreeLink};
+use crate::portal::{Accepted, Shared};
 use crate::target::Targets;
 
 /// For one question and its answer, the connection to the other node included.
@@ -441,7 +442,7 @@ impl Passed {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
         let accepted = Accepted {
-            stream: AcceptedStream::Passed(far),
+            link: FreeLink::Passed(far),
             peer: caller.client,
             permit,
             entry: Entry {

@@ -186,6 +186,11 @@ pub struct TaskHandle {
 }
 
 impl TaskHandle {
+    /// Nobody waits for its answer, nor for its end.
+    pub fn cancel(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+
     pub async fn abort(mut self) {
         self.aborted.store(true, Ordering::Release);
         while self.ended.changed().await.is_ok() {}
