@@ -299,7 +299,7 @@ impl Shared {
             // A hole already.
             return Ok(Step::Done(end, state.shown()));
         }
-        let before = state.record.clone();
+        let before = (state.record.clone(), state.stable_size_bytes);
         let mut batch = Batch::new();
         self.change_extents(ino, state, &change, &mut batch);
         if !into.is_new {
@@ -312,7 +312,7 @@ impl Shared {
         batch.put(Key::inode(ino), state.stored_record().encode());
         sharers.put(&mut batch);
         let Some(ticket) = self.meta.submit_sharing(batch, &sharers.segments()) else {
-            state.record = before;
+            (state.record, state.stable_size_bytes) = before;
             return Ok(Step::Moved);
         };
         for record in change.records_gone() {
