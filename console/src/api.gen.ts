@@ -2089,6 +2089,11 @@ export interface components {
             address: string;
             /** Format: int64 */
             begun_seconds: number;
+            /**
+             * Format: int32
+             * @description Connections that it has now; `address` is that of the first one.
+             */
+            connections: number;
             initiator: string;
             /**
              * Format: int32

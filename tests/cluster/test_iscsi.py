@@ -160,12 +160,7 @@ class Iscsi(ClusterTest):
         harness.wait_until(lambda: self.has_path(cluster, self.owner), LOAD_SECONDS_MAX, "the path of the node that is back")
 
     def session_with(self, cluster, node, isid):
-        class WithIsid(iscsi.Session):
-            def __init__(self, *given):
-                self.isid = isid
-                super().__init__(*given)
-
-        session = WithIsid(("127.0.0.1", cluster.iscsi_port(node)), INITIATOR, self.target)
+        session = iscsi.Session(("127.0.0.1", cluster.iscsi_port(node)), INITIATOR, self.target, isid=isid)
         session.clear_attentions()
         return session
 

@@ -14,10 +14,9 @@ import unittest
 import urllib.request
 
 from lib import harness, iscsi, lunhost
-from lib.worlds import WorldTest, content
+from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
+from lib.worlds import content
 
-INITIATOR = "iqn.2025-11.test:host"
-LUN_BYTES = 64 << 20
 BLOCK_LEN_BYTES = 512
 CLONE_KILLS = 8
 HOSTS_COUNT = 4
@@ -38,23 +37,7 @@ SKIPPED_MAX = {
 }
 
 
-class Iscsi(WorldTest):
-    def lun_server(self, disks=1, flags=(), size_bytes=LUN_BYTES):
-        self.port = harness.next_port()
-        self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}", *flags])
-        self.cairn("lun", "create", "main/disk", "--size", str(size_bytes))
-        self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
-        self.cairn("lun", "map", "main/disk", "--igroup", "hosts")
-        self.target = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["target"]
-
-    def cairn(self, *words, **options):
-        return self.lun_world.cairn(*words, **options)
-
-    def session(self, **options):
-        session = iscsi.Session(("127.0.0.1", self.port), INITIATOR, self.target, **options)
-        session.clear_attentions()
-        return session
-
+class Iscsi(LunTest):
     def check_kill(self, disks, rounds):
         self.lun_server(disks)
         part = LUN_BYTES // HOSTS_COUNT
@@ -115,6 +98,8 @@ class Iscsi(WorldTest):
 
     def test_holes_give_space_back(self):
         self.lun_server()
+        refused = self.cairn("lun", "create", "main/thick", "--size", "1GiB", "--thick", check=False)
+        self.assertEqual((refused.returncode, "LUNs are thin" in refused.stderr), (2, True), refused.stderr)
         with self.session() as session:
             data = os.urandom(64 << 10)
             for at in range(0, 8 << 20, len(data)):

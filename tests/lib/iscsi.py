@@ -1,4 +1,4 @@
-"""A small iSCSI initiator for tests: one session, one command at a time, and bytes that no real initiator sends."""
+"""A small iSCSI initiator for tests: sessions of one or more connections, one command at a time, bytes that nobody sends."""
 
 import hashlib
 import itertools
@@ -28,19 +28,53 @@ class CommandFailed(Exception):
         super().__init__(f"sense key {self.key:x}, code {self.code[0]:02x}/{self.code[1]:02x}")
 
 
-class Session:
-    """A session of an initiator with a target, or a discovery session without one."""
+class Shared:
+    """What all connections of a session have in common."""
 
-    def __init__(self, address, initiator, target=None, chap=None, block_len_bytes=512, timeout_seconds=TIMEOUT_SECONDS):
-        self.block_len_bytes = block_len_bytes
+    def __init__(self, isid=None):
+        self.isid = isid or b"\x80" + os.urandom(5)
+        self.tsih = 0
         self.tags = itertools.count(1)
-        self.command_number, self.status_number = 1, 0
+        self.command_number = 1
+
+
+class Session:
+    """A session of an initiator with a target, or a discovery session without one.
+
+    With `joins` it is one more connection of that session, with a number of its own.
+    """
+
+    def __init__(
+        self, address, initiator, target=None, chap=None, block_len_bytes=512, timeout_seconds=TIMEOUT_SECONDS,
+        joins=None, connection=0, connections_max=1, isid=None,
+    ):
+        self.block_len_bytes = block_len_bytes
+        self.shared = joins.shared if joins else Shared(isid)
+        self.is_leading = joins is None
+        self.connection, self.connections_max = connection, connections_max
+        self.status_number = 0
         self.stream = socket.create_connection(address, timeout_seconds)
         try:
             self.login(initiator, target, chap)
         except BaseException:
             self.stream.close()
             raise
+
+    @property
+    def isid(self):
+        return self.shared.isid
+
+    @property
+    def tags(self):
+        return self.shared.tags
+
+    @property
+    def command_number(self):
+        return self.shared.command_number
+
+    @command_number.setter
+    def command_number(self, number):
+        self.shared.command_number = number
 
     def __enter__(self):
         return self
@@ -91,6 +125,8 @@ class Session:
             "HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "No", "ImmediateData": "Yes",
             "FirstBurstLength": IMMEDIATE_LEN_BYTES_MAX, "MaxRecvDataSegmentLength": IMMEDIATE_LEN_BYTES_MAX,
         }
+        if self.connections_max > 1:
+            operational["MaxConnections"] = self.connections_max
         if chap is None:
             self.login_step(OPERATIONAL, FULL, keys | operational)
             return
@@ -106,11 +142,10 @@ class Session:
         """Sends one login request; returns the keys of the answer, when the target goes on to the stage that is wanted."""
         text = b"".join(f"{key}={value}".encode() + b"\0" for key, value in keys.items())
         flags = stage << 2 | (0 if wanted is None else 0x80 | wanted)
-        if not hasattr(self, "isid"):
-            self.isid = b"\x80" + os.urandom(5)
         tag = next(self.tags)
-        header = struct.pack(">BBBBB3s6sHIHHII", LOGIN | 0x40, flags, 0, 0, 0, len(text).to_bytes(3, "big"), self.isid, 0, tag,
-                             1, 0, self.command_number, self.status_number)
+        tsih = 0 if self.is_leading else self.shared.tsih
+        header = struct.pack(">BBBBB3s6sHIHHII", LOGIN | 0x40, flags, 0, 0, 0, len(text).to_bytes(3, "big"), self.shared.isid,
+                             tsih, tag, self.connection, 0, self.command_number, self.status_number)
         self.stream.sendall(header.ljust(48, b"\0") + text + bytes(-len(text) % 4))
         reply, data = self.receive()
         if reply[0] & 0x3F != LOGIN_RESPONSE:
@@ -119,8 +154,11 @@ class Session:
             raise LoginRefused(reply[36], reply[37])
         if wanted is not None and not reply[1] & 0x80:
             raise ConnectionError("the target does not go on")
+        if self.is_leading and wanted == FULL:
+            self.shared.tsih = int.from_bytes(reply[14:16], "big")
         pairs = (pair.split("=", 1) for pair in data.decode().split("\0") if pair)
-        return dict(pairs)
+        self.told = dict(pairs)
+        return self.told
 
     def targets(self):
         """What SendTargets=All tells, as text."""
@@ -132,11 +170,24 @@ class Session:
 
     def command(self, cdb, data=b"", expects=0, lun=0):
         """One SCSI command with its data in the same PDU; returns what it reads."""
-        flags = 0x81 | (0x20 if data else 0) | (0x40 if expects else 0)
-        length = len(data) if data else expects
-        specific = struct.pack(">III", length, self.command_number, self.status_number) + cdb.ljust(16, b"\0")
-        self.send(SCSI_COMMAND, flags, lun=lun, specific=specific, data=data)
-        self.command_number += 1
+        self.send_command(cdb, data, expects, lun)
+        return self.answer(expects)
+
+    def send_command(self, cdb, data=b"", expects=0, lun=0, number=None, is_ordered=False, length=None):
+        """Sends a command, as the next one or with another number; `length`: of data of which this is the beginning."""
+        is_next = number is None
+        number = self.command_number if is_next else number
+        writes = data or length
+        flags = 0x80 | (2 if is_ordered else 1) | (0x20 if writes else 0) | (0x40 if expects else 0)
+        length = length or len(data) or expects
+        specific = struct.pack(">III", length, number, self.status_number) + cdb.ljust(16, b"\0")
+        tag = self.send(SCSI_COMMAND, flags, lun=lun, specific=specific, data=data)
+        if is_next:
+            self.command_number += 1
+        return tag
+
+    def answer(self, expects=0):
+        """What a command that was sent is answered with."""
         got = bytearray(expects)
         received = 0
         while True:
@@ -158,6 +209,26 @@ class Session:
             if status != GOOD:
                 raise ConnectionError(f"a command ended with status {status:02x}")
             return bytes(got[:received])
+
+    def logout(self, reason=0, connection=None):
+        """Ends the session (0) or a connection of it (1); returns the response."""
+        connection = self.connection if connection is None else connection
+        specific = struct.pack(">HHII", connection, 0, self.command_number, self.status_number)
+        self.send(LOGOUT, 0x80 | reason, specific=specific)
+        self.command_number += 1
+        header, _ = self.receive()
+        if header[0] & 0x3F != LOGOUT_RESPONSE:
+            raise ConnectionError(f"a logout was answered with {header[0]:02x}")
+        return header[2]
+
+    def is_closed(self):
+        """Waits until the target closes the connection."""
+        try:
+            while self.stream.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
 
     def clear_attentions(self, lun=0):
         """A new session is told of what happened before it."""
@@ -189,6 +260,70 @@ class Session:
         """Writes if these blocks are there; else the command fails with MISCOMPARE."""
         count = len(before) // self.block_len_bytes
         self.command(struct.pack(">BBQ3xB2x", 0x89, 0, at // self.block_len_bytes, count), data=before + after)
+
+    def identity(self, lun=0):
+        """The designator of a logical unit, as EXTENDED COPY wants it: its NAA."""
+        got = self.command(struct.pack(">BBBH", 0x12, 1, 0x83, 1024) + b"\0", expects=1024, lun=lun)
+        at = 4
+        while at < len(got):
+            if got[at + 1] & 0x3F == 0x03:
+                return got[at + 4 : at + 4 + got[at + 3]]
+            at += 4 + got[at + 3]
+        raise ValueError("no NAA in page 83")
+
+    def extended_copy(self, source, destination, parts):
+        """Copies between two logical units of these identities: parts with the source's byte, the destination's, a length."""
+        block = self.block_len_bytes
+        targets = b"".join(struct.pack(">B3xBBBB20sBBH", 0xE4, 1, 3, 0, 8, name, 0, 0, block) for name in (source, destination))
+        segments = b"".join(
+            struct.pack(">BBHHHHHQQ", 2, 0, 0x18, 0, 1, 0, length // block, start // block, at // block)
+            for start, at, length in parts
+        )
+        header = struct.pack(">BBH4xII", 1, 0, len(targets), len(segments), 0)
+        data = header + targets + segments
+        self.command(struct.pack(">BB8xI2x", 0x83, 0, len(data)), data=data)
+
+    def ranges(self, parts):
+        """Descriptors of block ranges, from bytes and lengths."""
+        block = self.block_len_bytes
+        return b"".join(struct.pack(">QI4x", at // block, length // block) for at, length in parts)
+
+    def populate_token(self, parts, number=1, inactivity_seconds=0, kind=None, immediate=False, lun=0):
+        """Has the target make a token of these ranges; it is told by `token_information` of the same number."""
+        ranges = self.ranges(parts)
+        flags = (0 if kind is None else 2) | (1 if immediate else 0)
+        header = struct.pack(">HBxII2xH", 14 + len(ranges), flags, inactivity_seconds, kind or 0, len(ranges))
+        data = header + ranges
+        self.command(struct.pack(">BB4xII2x", 0x83, 0x10, number, len(data)), data=data, lun=lun)
+
+    def write_using_token(self, token, parts, number=2, offset=0, deletes=False, immediate=False, lun=0):
+        ranges = self.ranges(parts)
+        flags = (2 if deletes else 0) | (1 if immediate else 0)
+        header = struct.pack(">HB5xQ512s6xH", 534 + len(ranges), flags, offset // self.block_len_bytes, token, len(ranges))
+        data = header + ranges
+        self.command(struct.pack(">BB4xII2x", 0x83, 0x11, number, len(data)), data=data, lun=lun)
+
+    def token_information(self, number, lun=0):
+        """How a copy by token went: status, blocks, sense key and code of an error, the token."""
+        got = self.command(struct.pack(">BBI4xI2x", 0x84, 0x07, number, 1024), expects=1024, lun=lun)
+        sense = got[32 : 32 + got[14]]
+        at = 32 + got[13]
+        length = int.from_bytes(got[at : at + 4], "big")
+        token = got[at + 6 : at + 6 + 512] if length else None
+        failure = (sense[2] & 0x0F, (sense[12], sense[13])) if sense else None
+        return got[5], int.from_bytes(got[16:24], "big"), failure, token
+
+    def token(self, parts, lun=0, **options):
+        """A token of these ranges."""
+        self.populate_token(parts, lun=lun, **options)
+        status, _, failure, token = self.token_information(options.get("number", 1), lun=lun)
+        if status != 1 or token is None:
+            raise ValueError(f"no token: status {status:02x}, {failure}")
+        return token
+
+    def page(self, number):
+        """A page of vital product data."""
+        return self.command(struct.pack(">BBBHx", 0x12, 1, number, 4096), expects=4096)
 
     def is_allocated(self, at):
         """Whether the block is, by GET LBA STATUS."""

@@ -106,6 +106,8 @@ pub enum Bug {
     HoleForgetsDirty,
     HoleForgetsJournal,
     HoleNotAwaited,
+    CompareNotRepeated,
+    CompareBeginOnly,
     // quotas; found by the tests of `crates/services/fs`
     UsageCountedAgainAtReplay,
     ChownNotCharged,
@@ -189,6 +191,8 @@ impl Bug {
         Bug::HoleForgetsDirty,
         Bug::HoleForgetsJournal,
         Bug::HoleNotAwaited,
+        Bug::CompareNotRepeated,
+        Bug::CompareBeginOnly,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
         Bug::MovedShardDeletedEarly,

@@ -1,5 +1,9 @@
 //! Seeds of what initiators send: PDU headers, text keys, SCSI commands with their parameter lists.
 
+use cairn_base::VolumeId;
+use cairn_codec_iscsi::{Ask, Caller, Elsewhere, Found, Frame, Proof, Secret, encode_frame};
+use cairn_codec_scsi::{ROD_TOKEN_LEN_BYTES, RodToken};
+
 use super::{Corpus, write};
 
 const HEADER_LEN_BYTES: usize = 48;
@@ -9,6 +13,7 @@ pub fn write_seeds(corpus: &Corpus) {
     headers(corpus);
     texts(corpus);
     commands(corpus);
+    nodes(corpus);
 }
 
 /// NOP-Out, SCSI Command, Task Management, Login, Text, Data-Out, Logout, SNACK (RFC 7143, section 11.2.1.2).
@@ -82,7 +87,7 @@ const OPERATIONS: [u8; 47] = [
 
 fn commands(corpus: &Corpus) {
     for operation in OPERATIONS {
-        for action in [0x00, 0x05, 0x0c, 0x10, 0x12] {
+        for action in [0x00, 0x05, 0x07, 0x0c, 0x10, 0x11, 0x12] {
             let mut command = [0; CDB_LEN_BYTES];
             command[..2].copy_from_slice(&[operation, action]);
             // Eight blocks, or bytes, at most places where commands have a length.
@@ -132,4 +137,66 @@ fn commands(corpus: &Corpus) {
     (segment[0], segment[3], segment[7], segment[11]) = (2, 24, 1, 8);
     copy.extend(segment);
     list("copy", &copy);
+    // Two ranges to make a token of, and to write the token to; the same with the token of zeros.
+    let mut ranges = Vec::new();
+    for block in [0_u64, 4096] {
+        ranges.extend(block.to_be_bytes());
+        ranges.extend(128_u32.to_be_bytes());
+        ranges.extend([0; 4]);
+    }
+    let mut populate = vec![0, 46, 2, 0, 0, 0, 0, 60, 0, 0x80, 0, 0, 0, 0, 0, 32];
+    populate.extend(&ranges);
+    list("populate-token", &populate);
+    let token = RodToken {
+        id: 7,
+        naa: [0x30, 0, 0, 0, 0, 0, 0, 1],
+        block_len_bytes: 512,
+        len_bytes: 128 << 10,
+        secret: [0xa5; 32],
+    };
+    let mut zeros = [0; ROD_TOKEN_LEN_BYTES];
+    zeros[..8].copy_from_slice(&[0xff, 0xff, 0, 1, 0, 0, 1, 0xf8]);
+    for (name, token) in [("made", token.encode()), ("zeros", zeros)] {
+        let mut write = vec![2, 0x36, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        write.extend(token);
+        write.extend([0, 0, 0, 0, 0, 0, 0, 32]);
+        write.extend(&ranges);
+        list(&format!("write-using-token-{name}"), &write);
+    }
+}
+
+fn nodes(corpus: &Corpus) {
+    let frame = |name: &str, frame: Vec<u8>| write(corpus, "iscsi_nodes", name, &frame);
+    fn of(value: &impl Frame) -> Vec<u8> {
+        encode_frame(value).expect("a seed fits into a frame")
+    }
+    let name = || "iqn.2025-11.test:name".to_owned();
+    let secret = |user: &str| Secret {
+        user: user.to_owned(),
+        secret: "a secret of a host".to_owned(),
+    };
+    let caller = Caller {
+        volume: VolumeId(7),
+        client: ([10, 0, 0, 1], 4000).into(),
+        local: ([0xfe80, 0, 0, 0, 0, 0, 0, 1], 3260).into(),
+        group: 3,
+        status_number: 2,
+    };
+    frame("targets", of(&Ask::Targets { initiator: name() }));
+    frame("find", of(&Ask::Find { target: name() }));
+    frame("serve", of(&Ask::Serve(caller)));
+    let elsewhere = Elsewhere {
+        targets: vec![name(), "eui.0123456789abcdef".to_owned()],
+        initiator: Some(Proof {
+            chap: secret("host"),
+            mutual: Some(secret("target")),
+        }),
+    };
+    frame("elsewhere", of(&elsewhere));
+    frame("nothing-elsewhere", of(&Elsewhere::default()));
+    for (name, volume) in [("found", Some(VolumeId(7))), ("not-found", None)] {
+        let is_sure = volume.is_none();
+        frame(name, of(&Found { volume, is_sure }));
+    }
+    frame("served", of(&true));
 }

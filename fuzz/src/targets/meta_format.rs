@@ -12,8 +12,8 @@ use cairn_formats::metadata::log::{
 };
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, GraceRecord, Group,
-    InodeRecord, Key, KeyKind, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, UsageRecord,
-    decode_extent, versions,
+    InodeRecord, Key, KeyKind, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
+    UsageRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).

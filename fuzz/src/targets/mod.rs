@@ -7,6 +7,7 @@ pub mod bench_result;
 pub mod config_file;
 pub mod file_handle;
 pub mod history_file;
+pub mod iscsi_nodes;
 pub mod iscsi_pdu;
 pub mod join_frame;
 pub mod meta_format;
@@ -99,6 +100,7 @@ all![
     config_file,
     file_handle,
     history_file,
+    iscsi_nodes,
     iscsi_pdu,
     join_frame,
     meta_format,

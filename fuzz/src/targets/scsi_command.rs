@@ -1,9 +1,9 @@
 //! SCSI commands and the parameter lists that come with them: the first 16 bytes are the command.
 
 use cairn_codec_scsi::{
-    COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, ModeState, UNMAP_DESCRIPTOR_COUNT_MAX,
-    mode_select, parse, parse_copy_list, parse_persistent_out, parse_set_target_port_groups,
-    parse_unmap,
+    Blocks, COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, ModeState, TOKEN_RANGE_COUNT_MAX,
+    UNMAP_DESCRIPTOR_COUNT_MAX, mode_select, parse, parse_copy_list, parse_persistent_out,
+    parse_populate_token, parse_set_target_port_groups, parse_unmap, parse_write_using_token,
 };
 
 /// Tries one input.
@@ -37,6 +37,12 @@ pub fn run(input: &[u8]) {
                 .all(|one| is_there(one.source) && is_there(one.destination))
         );
     }
+    if let Ok(Some(asked)) = parse_populate_token(list) {
+        check_ranges(&asked.ranges);
+    }
+    if let Ok(Some(asked)) = parse_write_using_token(list) {
+        check_ranges(&asked.ranges);
+    }
     let _ = parse_persistent_out(list);
     let _ = parse_set_target_port_groups(list);
     let state = ModeState {
@@ -54,6 +60,18 @@ pub fn run(input: &[u8]) {
                 (changed.write_cache, changed.read_only, changed.block_count),
                 (false, false, 1 << 20)
             );
+        }
+    }
+}
+
+/// There is one, there are not too many, and no block is in two of them.
+fn check_ranges(ranges: &[Blocks]) {
+    assert!((1..=TOKEN_RANGE_COUNT_MAX).contains(&ranges.len()));
+    for (index, one) in ranges.iter().enumerate() {
+        for other in &ranges[index + 1..] {
+            let end = |range: &Blocks| range.lba.saturating_add(range.count);
+            let meet = one.lba < end(other) && other.lba < end(one);
+            assert!(!meet || one.count == 0 || other.count == 0);
         }
     }
 }

@@ -32,6 +32,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             &access::client(&args.view.server)?.lun(&args.lun.path())?,
             &args.view,
         ),
+        LunCommand::Create(args) if args.thick => Err(Failure::usage(
+            "LUNs are thin: no space can be set aside for one, so that --thick would promise what cannot be kept",
+        )
+        .hint("limit what other volumes may take instead, so that there is room: cairn volume set VOLUME --quota SIZE")),
         LunCommand::Create(args) => {
             let create = LunCreate {
                 volume: args.lun.volume.clone(),
@@ -542,11 +546,19 @@ pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
         ("TARGET", Align::Left),
         ("ADDRESS", Align::Left),
         ("PORTAL GROUP", Align::Right),
+        ("CONNECTIONS", Align::Right),
     ];
     let rows = list.sessions.into_iter().map(|session| {
         let target = session.target.unwrap_or_else(|| "discovery".to_owned());
         let group = session.portal_group.to_string();
-        vec![session.initiator, target, session.address, group]
+        let connections = session.connections.to_string();
+        vec![
+            session.initiator,
+            target,
+            session.address,
+            group,
+            connections,
+        ]
     });
     print::text(&print::table(COLUMNS, rows.collect()))
 }

@@ -118,6 +118,9 @@ pub struct LunCreateArgs {
     /// Answer writes before they are stable; hosts then have to flush, and lose what they did not flush if the server ends
     #[arg(long)]
     pub write_cache: bool,
+    /// There is no such LUN: refused, with what to do instead
+    #[arg(long, hide = true)]
+    pub thick: bool,
     #[command(flatten)]
     pub view: ViewArgs,
 }

@@ -480,6 +480,7 @@ impl SanControl for Controller {
                     target: session.target.clone(),
                     address: session.peer.to_string(),
                     portal_group: session.group,
+                    connections: session.connections(),
                     begun_seconds: session.begun_seconds,
                 })
                 .collect();

@@ -7,6 +7,8 @@ pub const DATA_SEGMENT_LEN_BYTES_MAX: u32 = 256 << 10;
 pub const BURST_LEN_BYTES_MAX: u32 = 1 << 20;
 pub const FIRST_BURST_LEN_BYTES_MAX: u32 = 256 << 10;
 pub const OUTSTANDING_R2T_MAX: u32 = 4;
+/// Connections of one session.
+pub const CONNECTION_COUNT_MAX: u32 = 8;
 const KEY_NUMBER_MAX: u32 = 0xff_ffff;
 
 /// What a connection and its session have agreed on. It begins with the defaults.
@@ -21,6 +23,8 @@ pub struct Negotiated {
     pub burst_len_bytes: u32,
     pub first_burst_len_bytes: u32,
     pub outstanding_r2t: u32,
+    /// Connections that the session may have.
+    pub connections: u32,
     pub time_to_wait_seconds: u32,
     pub time_to_retain_seconds: u32,
     /// This side said what it receives.
@@ -38,6 +42,7 @@ impl Default for Negotiated {
             burst_len_bytes: 256 << 10,
             first_burst_len_bytes: 64 << 10,
             outstanding_r2t: 1,
+            connections: 1,
             time_to_wait_seconds: 2,
             time_to_retain_seconds: 20,
             declared: false,
@@ -126,8 +131,7 @@ impl Negotiated {
             {
                 answer("Irrelevant")
             }
-            // One connection in a session: more paths are more sessions.
-            "MaxConnections" => least(&mut 1, 1, 1),
+            "MaxConnections" => least(&mut self.connections, CONNECTION_COUNT_MAX, 1),
             "InitialR2T" => match yes(value) {
                 Some(wanted) => {
                     self.initial_r2t = wanted;

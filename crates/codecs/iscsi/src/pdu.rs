@@ -143,6 +143,21 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The numbers by which a request has its place among the commands of its session, if it has one.
+    pub fn numbers(&self) -> Option<Numbers> {
+        match self {
+            Self::Command(header) => Some(header.numbers),
+            Self::NopOut { tag, .. } if *tag == UNTAGGED => None,
+            Self::NopOut { numbers, .. }
+            | Self::Task { numbers, .. }
+            | Self::Text { numbers, .. }
+            | Self::Logout { numbers, .. } => Some(*numbers),
+            Self::Login(_) | Self::DataOut { .. } | Self::Snack { .. } => None,
+        }
+    }
+}
+
 impl Header {
     pub(crate) fn byte(&self, at: usize) -> u8 {
         self.0.get(at).copied().unwrap_or(0)

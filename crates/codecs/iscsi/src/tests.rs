@@ -123,7 +123,8 @@ fn keys_are_agreed_on() {
         ),
         ("HeaderDigest", "X,None", Offer::Answer("None".into())),
         ("DataDigest", "X", Offer::Answer("Reject".into())),
-        ("MaxConnections", "8", Offer::Answer("1".into())),
+        ("MaxConnections", "4", Offer::Answer("4".into())),
+        ("MaxConnections", "65535", Offer::Answer("8".into())),
         ("MaxConnections", "0", Offer::Invalid),
         (
             "MaxBurstLength",

@@ -206,6 +206,18 @@ pub enum Command {
         list: u8,
         allocation: u32,
     },
+    PopulateToken {
+        list: u32,
+        list_len_bytes: u32,
+    },
+    WriteUsingToken {
+        list: u32,
+        list_len_bytes: u32,
+    },
+    RodTokenInformation {
+        list: u32,
+        allocation: u32,
+    },
     CopyOperatingParameters {
         allocation: u32,
     },
@@ -475,6 +487,14 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
             0 => Command::ExtendedCopy {
                 list_len_bytes: word(10),
             },
+            0x10 => Command::PopulateToken {
+                list: word(6),
+                list_len_bytes: word(10),
+            },
+            0x11 => Command::WriteUsingToken {
+                list: word(6),
+                list_len_bytes: word(10),
+            },
             _ => return Err(Sense::cdb_field(1, Some(4))),
         },
         0x84 => match byte(1) & 0x1f {
@@ -483,6 +503,10 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
                 allocation: word(10),
             },
             3 => Command::CopyOperatingParameters {
+                allocation: word(10),
+            },
+            7 => Command::RodTokenInformation {
+                list: word(2),
                 allocation: word(10),
             },
             _ => return Err(Sense::cdb_field(1, Some(4))),
@@ -588,6 +612,7 @@ impl Command {
                 | Self::CompareAndWrite { .. }
                 | Self::OrWrite { .. }
                 | Self::Sanitize { .. }
+                | Self::WriteUsingToken { .. }
         )
     }
 }

@@ -16,6 +16,10 @@ const DESCRIPTORS_LEN_BYTES_MAX: usize =
 const IDENTIFICATION: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
 
+pub(crate) const fn descriptors_len_bytes_max() -> u32 {
+    DESCRIPTORS_LEN_BYTES_MAX as u32
+}
+
 /// A part of a copy; `source` and `destination` count the list's targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopySegment {
@@ -117,9 +121,7 @@ pub fn copy_operating_parameters(segment_len_bytes: u32) -> Vec<u8> {
     bytes[4] = 0x01;
     bytes[8..10].copy_from_slice(&(COPY_TARGET_COUNT_MAX as u16).to_be_bytes());
     bytes[10..12].copy_from_slice(&(COPY_SEGMENT_COUNT_MAX as u16).to_be_bytes());
-    let descriptors =
-        COPY_TARGET_COUNT_MAX * TARGET_LEN_BYTES + COPY_SEGMENT_COUNT_MAX * SEGMENT_LEN_BYTES;
-    bytes[12..16].copy_from_slice(&(descriptors as u32).to_be_bytes());
+    bytes[12..16].copy_from_slice(&descriptors_len_bytes_max().to_be_bytes());
     bytes[16..20].copy_from_slice(&segment_len_bytes.to_be_bytes());
     // One at a time, in each nexus; copies are by blocks of 512 bytes.
     bytes[34..36].copy_from_slice(&1_u16.to_be_bytes());

@@ -6,7 +6,7 @@ pub const VENDOR: &[u8; 8] = b"CAIRN   ";
 pub const PRODUCT: &[u8; 16] = b"LUN             ";
 
 /// The pages that there are, in order.
-pub const VPD_PAGES: &[u8] = &[0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
+pub const VPD_PAGES: &[u8] = &[0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// Who a logical unit is.
 #[derive(Clone, Debug, PartialEq, Eq)]

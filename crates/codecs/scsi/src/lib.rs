@@ -17,6 +17,7 @@ mod replies;
 mod sense;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use cdb::{
     Blocks, CDB_LEN_BYTES, Command, ModeAsked, OpcodesAsked, PersistentIn, PersistentOut,
@@ -48,6 +49,12 @@ pub use replies::{
     report_task_management, reservation_descriptors, reservation_keys, reservation_of,
 };
 pub use sense::{Code, Field, Key, Sense, code};
+pub use token::{
+    PopulateToken, ROD_TOKEN_LEN_BYTES, RodToken, RodTokenBytes, TOKEN_LIST_LEN_BYTES_MAX,
+    TOKEN_RANGE_COUNT_MAX, TokenAction, TokenAsked, TokenLimits, TokenResult, WriteUsingToken,
+    parse_populate_token, parse_write_using_token, rod_token_information, rod_type,
+    third_party_copy, too_many_tokens, unknown_token,
+};
 
 /// How a command ended (SAM-5, section 5.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -133,6 +133,20 @@ static KNOWN: &[Known] = &[
         ],
     ),
     known(
+        0x83,
+        Some(0x10),
+        &[
+            0x83, 0x10, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x83,
+        Some(0x11),
+        &[
+            0x83, 0x11, 0, 0, 0, 0, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
         0x84,
         Some(0),
         &[
@@ -144,6 +158,13 @@ static KNOWN: &[Known] = &[
         Some(3),
         &[
             0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+        ],
+    ),
+    known(
+        0x84,
+        Some(7),
+        &[
+            0x84, 0x07, ALL, ALL, ALL, ALL, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
         ],
     ),
     known(

@@ -25,6 +25,7 @@ pub mod code {
     use super::Code;
 
     pub const NONE: Code = Code(0x00, 0x00);
+    pub const OPERATION_IN_PROGRESS: Code = Code(0x00, 0x16);
     pub const NOT_READY_MANUAL: Code = Code(0x04, 0x02);
     pub const BECOMING_READY: Code = Code(0x04, 0x01);
     pub const SANITIZE_IN_PROGRESS: Code = Code(0x04, 0x1b);
@@ -37,6 +38,9 @@ pub mod code {
     pub const MISCOMPARE: Code = Code(0x1d, 0x00);
     pub const INVALID_OPCODE: Code = Code(0x20, 0x00);
     pub const LBA_OUT_OF_RANGE: Code = Code(0x21, 0x00);
+    pub const TOKEN_TYPE: Code = Code(0x23, 0x01);
+    pub const TOKEN_UNKNOWN: Code = Code(0x23, 0x04);
+    pub const TOKEN_LENGTH: Code = Code(0x23, 0x0a);
     pub const INVALID_FIELD_IN_CDB: Code = Code(0x24, 0x00);
     pub const LUN_NOT_SUPPORTED: Code = Code(0x25, 0x00);
     pub const INVALID_FIELD_IN_LIST: Code = Code(0x26, 0x00);
@@ -67,6 +71,7 @@ pub mod code {
     pub const INTERNAL_FAILURE: Code = Code(0x44, 0x00);
     pub const MEDIUM_REMOVAL_PREVENTED: Code = Code(0x53, 0x02);
     pub const INSUFFICIENT_REGISTRATIONS: Code = Code(0x55, 0x04);
+    pub const NO_ROOM_FOR_TOKEN: Code = Code(0x55, 0x0d);
     pub const COPY_TARGET_UNREACHABLE: Code = Code(0x0d, 0x02);
     pub const COPY_SEGMENT_FAILED: Code = Code(0x0d, 0x01);
 }

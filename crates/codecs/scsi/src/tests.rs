@@ -226,6 +226,8 @@ proptest! {
         let _ = parse_persistent_out(&bytes);
         let _ = parse_copy_list(&bytes);
         let _ = parse_set_target_port_groups(&bytes);
+        let _ = parse_populate_token(&bytes);
+        let _ = parse_write_using_token(&bytes);
         let _ = mode_select(&bytes, is_long, &state());
     }
 }
@@ -310,4 +312,249 @@ fn what_an_initiator_says_is_what_is_taken() {
     let page = block_limits(&limits);
     assert_eq!(parse_block_limits(&page), Some(seen));
     assert_eq!(parse_block_limits(&page[..11]), None);
+}
+
+fn ranges_of(ranges: &[(u64, u32)]) -> Vec<u8> {
+    let range = |(lba, count): &(u64, u32)| {
+        let mut bytes = lba.to_be_bytes().to_vec();
+        bytes.extend(count.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes
+    };
+    ranges.iter().flat_map(range).collect()
+}
+
+/// POPULATE TOKEN's list: `flags` and `kind` as they are in it.
+fn populate(flags: u8, kind: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
+    let ranges = ranges_of(ranges);
+    let mut list = (14 + ranges.len() as u16).to_be_bytes().to_vec();
+    list.extend([flags, 0, 0, 0, 0, 60]);
+    list.extend(kind.to_be_bytes());
+    list.extend([0; 2]);
+    list.extend((ranges.len() as u16).to_be_bytes());
+    list.extend(ranges);
+    list
+}
+
+#[test]
+fn tokens_are_asked_for_or_refused() {
+    let blocks = |lba, count| Blocks { lba, count };
+    let many: Vec<(u64, u32)> = (0..65).map(|index| (index * 8, 8)).collect();
+    let mut cut = populate(0, 0, &[(0, 8), (8, 8)]);
+    cut.truncate(16 + 31);
+    let mut short = populate(0, 0, &[(0, 8)]);
+    short[1] = 0x1d;
+    let wrong = |list: Vec<u8>, sense| (list, Err(sense));
+    let cases: [(Vec<u8>, Result<Vec<Blocks>, Sense>); 12] = [
+        (populate(0, 0, &[(7, 9)]), Ok(vec![blocks(7, 9)])),
+        (
+            populate(0x03, rod_type::POINT_IN_TIME, &[(8, 8), (0, 8)]),
+            Ok(vec![blocks(8, 8), blocks(0, 8)]),
+        ),
+        (
+            populate(0x02, rod_type::ANY_POINT_IN_TIME, &many[..64]),
+            Ok(many[..64]
+                .iter()
+                .map(|(lba, count)| blocks(*lba, (*count).into()))
+                .collect()),
+        ),
+        // What is cut off is left out.
+        (cut, Ok(vec![blocks(0, 8)])),
+        // Nothing of a range of no blocks overlaps.
+        (
+            populate(0, 0, &[(0, 8), (4, 0)]),
+            Ok(vec![blocks(0, 8), blocks(4, 0)]),
+        ),
+        wrong(populate(0x02, 0x0001_0000, &[(0, 8)]), Sense::list_field(8)),
+        wrong(
+            populate(0, 0, &many),
+            Sense::illegal(code::TOO_MANY_SEGMENTS),
+        ),
+        wrong(populate(0, 0, &[(0, 8), (7, 1)]), Sense::list_field(16)),
+        wrong(
+            populate(0, 0, &[(u64::MAX, 8), (u64::MAX - 1, 8)]),
+            Sense::list_field(16),
+        ),
+        wrong(populate(0, 0, &[]), Sense::list_field(0)),
+        wrong(short, Sense::list_field(0)),
+        wrong(vec![0; 15], Sense::illegal(code::PARAMETER_LIST_LENGTH)),
+    ];
+    for (index, (list, want)) in cases.into_iter().enumerate() {
+        let got = parse_populate_token(&list).map(|asked| asked.unwrap().ranges);
+        assert_eq!(got, want, "case {index}");
+    }
+    let asked = parse_populate_token(&populate(0x01, 0, &[(0, 1)]))
+        .unwrap()
+        .unwrap();
+    assert_eq!((asked.immediate, asked.inactivity_seconds), (true, 60));
+    assert_eq!(parse_populate_token(&[]), Ok(None));
+}
+
+#[test]
+fn tokens_come_back_as_they_were_made() {
+    let token = RodToken {
+        id: 0x0102_0304_0506_0708,
+        naa: [0x30, 1, 2, 3, 4, 5, 6, 7],
+        block_len_bytes: 4096,
+        len_bytes: 1 << 33,
+        secret: [0xa5; 32],
+    };
+    let bytes = token.encode();
+    // Type and length; the descriptor of the logical unit, with its block length; 16 bytes of length.
+    assert_eq!(bytes[..8], [0, 0x80, 0, 0, 0, 0, 1, 0xf8]);
+    assert_eq!(bytes[16..24], [0xe4, 0, 0, 0, 1, 3, 0, 8]);
+    assert_eq!(bytes[24..32], token.naa);
+    assert_eq!(bytes[44..48], [0, 0, 0x10, 0]);
+    assert_eq!(bytes[48..64], (1_u128 << 33).to_be_bytes());
+    let write = |flags: u8, token: &[u8], ranges: &[(u64, u32)]| {
+        let ranges = ranges_of(ranges);
+        let mut list = (534 + ranges.len() as u16).to_be_bytes().to_vec();
+        list.extend([flags, 0, 0, 0, 0, 0]);
+        list.extend(5_u64.to_be_bytes());
+        list.extend(token);
+        list.extend([0; 6]);
+        list.extend((ranges.len() as u16).to_be_bytes());
+        list.extend(ranges);
+        list
+    };
+    let asked = parse_write_using_token(&write(0x03, &bytes, &[(1, 2)]));
+    let want = WriteUsingToken {
+        immediate: true,
+        deletes: true,
+        offset_blocks: 5,
+        token: TokenAsked::Made(token.id, Box::new(bytes)),
+        ranges: vec![Blocks { lba: 1, count: 2 }],
+    };
+    assert_eq!(asked, Ok(Some(want)));
+    assert_eq!(parse_write_using_token(&[]), Ok(None));
+    let mut zeros = [0; ROD_TOKEN_LEN_BYTES];
+    zeros[..8].copy_from_slice(&[0xff, 0xff, 0, 1, 0, 0, 1, 0xf8]);
+    let asked = parse_write_using_token(&write(0, &zeros, &[(1, 2)]))
+        .unwrap()
+        .unwrap();
+    assert_eq!((asked.token, asked.deletes), (TokenAsked::Zeros, false));
+    let (mut of_other_type, mut of_other_len) = (bytes, bytes);
+    (of_other_type[1], of_other_len[7]) = (0x01, 0xf7);
+    let refused = [
+        (
+            write(0, &of_other_type, &[(1, 2)]),
+            Sense::illegal(code::TOKEN_TYPE),
+        ),
+        (
+            write(0, &of_other_len, &[(1, 2)]),
+            Sense::illegal(code::TOKEN_LENGTH),
+        ),
+        (write(0, &bytes, &[]), Sense::list_field(0)),
+        (write(0, &bytes, &[(1, 2), (2, 1)]), Sense::list_field(536)),
+        (
+            write(0, &bytes, &[(1, 2)])[..535].to_vec(),
+            Sense::illegal(code::PARAMETER_LIST_LENGTH),
+        ),
+        (
+            write(0, &bytes, &[(1, 2)])[..551].to_vec(),
+            Sense::list_field(534),
+        ),
+    ];
+    for (list, want) in refused {
+        assert_eq!(parse_write_using_token(&list), Err(want));
+    }
+}
+
+#[test]
+fn results_of_copies_by_token_are_told() {
+    let done = TokenResult {
+        action: TokenAction::Populate,
+        is_done: true,
+        moved_blocks: 0x1_0000_0002,
+        ranges_done: 3,
+        sense: None,
+        token: Some(Box::new([7; ROD_TOKEN_LEN_BYTES])),
+    };
+    let bytes = rod_token_information(&done);
+    assert_eq!(bytes.len(), 32 + 4 + 2 + 512);
+    assert_eq!(u32_at(&bytes, 0), Some(bytes.len() as u32 - 4));
+    assert_eq!(bytes[4..6], [0x10, 0x01]);
+    // Without sense data; units are blocks.
+    assert_eq!(bytes[12..16], [0, 0, 0, 0xf1]);
+    assert_eq!(u64_at(&bytes, 16), Some(0x1_0000_0002));
+    assert_eq!(u32_at(&bytes, 32), Some(514));
+    assert_eq!(bytes[38..], [7; 512]);
+    let failed = TokenResult {
+        action: TokenAction::Write,
+        sense: Some(Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)),
+        token: None,
+        ..done.clone()
+    };
+    let bytes = rod_token_information(&failed);
+    assert_eq!(bytes.len(), 32 + 20 + 4);
+    assert_eq!(
+        (bytes[4], bytes[5], bytes[12..15].to_vec()),
+        (0x11, 0x02, vec![2, 20, 18])
+    );
+    assert_eq!(
+        parse_sense(&bytes[32..52]).unwrap().code,
+        code::SPACE_ALLOCATION_FAILED
+    );
+    let running = TokenResult {
+        is_done: false,
+        ..done
+    };
+    let bytes = rod_token_information(&running);
+    // No token before its time.
+    assert_eq!((bytes[5], bytes.len()), (0x11, 36));
+}
+
+#[test]
+fn the_page_of_third_party_copies_has_what_it_says() {
+    let limits = TokenLimits {
+        block_len_bytes: 512,
+        transfer_len_bytes: 1 << 30,
+        optimal_len_bytes: 256 << 20,
+        inactivity_seconds: 60,
+        inactivity_seconds_max: 600,
+        lifetime_seconds_max: 3600,
+        granularity_blocks: 8,
+        copy_segment_len_bytes: 65_535 * 512,
+        token_count_max: 256,
+    };
+    let page = third_party_copy(&limits);
+    assert_eq!(u16_at(&page, 2), Some(page.len() as u16 - 4));
+    let mut found = Vec::new();
+    let mut rest = &page[4..];
+    while !rest.is_empty() {
+        let (kind, len) = (
+            u16_at(rest, 0).unwrap(),
+            usize::from(u16_at(rest, 2).unwrap()),
+        );
+        found.push((kind, len));
+        if kind == 0 {
+            assert_eq!(u16_at(rest, 10), Some(64));
+            assert_eq!((u32_at(rest, 12), u32_at(rest, 16)), (Some(600), Some(60)));
+            assert_eq!(u64_at(rest, 20), Some(1 << 21));
+            assert_eq!(u64_at(rest, 28), Some(1 << 19));
+        }
+        rest = &rest[4 + len..];
+    }
+    let want = [
+        (0x0000, 32),
+        (0x0001, 12),
+        (0x0004, 28),
+        (0x0008, 4),
+        (0x000c, 4),
+        (0x0106, 92),
+        (0x0108, 132),
+        (0x8001, 32),
+    ];
+    assert_eq!(found, want);
+    // Each of its commands is taken, and told of.
+    for (opcode, action) in [(0x83, 0x10), (0x83, 0x11), (0x84, 0x07)] {
+        assert!(parse(&cdb(&[opcode, action])).is_ok());
+        let asked = OpcodesAsked {
+            with_timeouts: false,
+            options: 2,
+            opcode,
+            service_action: action.into(),
+        };
+        assert_eq!(supported_opcode(&asked).unwrap()[1] & 7, 3);
+    }
 }

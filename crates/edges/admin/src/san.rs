@@ -169,6 +169,8 @@ pub struct SessionView {
     pub address: String,
     /// The number of the target port group through which it came: in a cluster each node has its own.
     pub portal_group: u16,
+    /// Connections that it has now; `address` is that of the first one.
+    pub connections: u32,
     pub begun_seconds: i64,
 }
 

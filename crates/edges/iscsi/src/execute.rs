@@ -4,35 +4,36 @@
 //! Must not know: PDUs, connections, how data comes and goes.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_codec_scsi::{
-    self as scsi, Blocks, Command, Key, LbaStatus, PersistentIn, ReservationSeen, Sanitize, Sense,
-    Status, code,
+    self as scsi, Blocks, Command, Key, PersistentIn, ReservationSeen, Sanitize, Sense, Status,
+    code,
 };
-use cairn_fs::{Credentials, FsError, Stability};
+use cairn_fs::{Credentials, FsError};
 use cairn_qos::{Gate, Operation};
 use cairn_san::{Lun, SanError};
 
 use crate::pass::{NodePortals, Nodes};
 use crate::reservation::{Effects, Refused};
+use crate::third_party::{segment_len_bytes_max, token_limits};
+use crate::tokens::Tokens;
 use crate::unit::{Nexus, TaskGuard, Unit};
 
 /// Most bytes of one command.
 pub const TRANSFER_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes of one step of reading or writing.
-const STEP_LEN_BYTES: u64 = cairn_fs::TRANSFER_LEN_BYTES_MAX as u64;
+pub(crate) const STEP_LEN_BYTES: u64 = cairn_fs::TRANSFER_LEN_BYTES_MAX as u64;
 const UNMAP_LEN_BYTES_MAX: u64 = 512 << 20;
 const WRITE_SAME_LEN_BYTES_MAX: u64 = TRANSFER_LEN_BYTES_MAX;
-const OPTIMAL_LEN_BYTES: u64 = 1 << 20;
-const GRANULE_LEN_BYTES: u64 = 4096;
+pub(crate) const OPTIMAL_LEN_BYTES: u64 = 1 << 20;
+pub(crate) const GRANULE_LEN_BYTES: u64 = 4096;
 const COMPARE_BLOCKS_MAX: u8 = 255;
 /// Longest parameter list.
 const LIST_LEN_BYTES_MAX: u64 = 16 << 10;
-const WHO: Credentials = Credentials::ROOT;
+pub(crate) static WHO: Credentials = Credentials::ROOT;
 /// States of a target port group.
 const OPTIMISED: u8 = 0x0;
 const NON_OPTIMISED: u8 = 0x1;
@@ -50,6 +51,7 @@ pub struct Place {
     pub revision: [u8; 4],
     /// Where commands that move data ask whether they may begin.
     pub gate: Arc<Gate>,
+    pub tokens: Arc<Tokens>,
     /// What the session sees.
     pub units: BTreeMap<u16, Arc<Unit>>,
 }
@@ -103,7 +105,7 @@ impl Outcome {
         }
     }
 
-    fn reply(mut bytes: Vec<u8>, allocation: u32) -> Self {
+    pub fn reply(mut bytes: Vec<u8>, allocation: u32) -> Self {
         bytes.truncate(allocation as usize);
         Self {
             data: vec![bytes.into()],
@@ -141,7 +143,7 @@ impl From<SanError> for Refused {
 }
 
 /// What an error of the file service is to an initiator.
-fn sense_of(error: FsError, is_write: bool) -> Sense {
+pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
     match error {
         // It recovers when there is space again: hosts pause, and go on.
         FsError::NoSpace | FsError::QuotaExceeded => {
@@ -274,6 +276,8 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         Command::ModeSelect { list_len_bytes, .. }
         | Command::Unmap { list_len_bytes, .. }
         | Command::ExtendedCopy { list_len_bytes }
+        | Command::PopulateToken { list_len_bytes, .. }
+        | Command::WriteUsingToken { list_len_bytes, .. }
         | Command::SetTargetPortGroups { list_len_bytes }
         | Command::SendDiagnostic { list_len_bytes, .. }
         | Command::Sanitize { list_len_bytes, .. } => out = list(*list_len_bytes)?,
@@ -317,7 +321,7 @@ pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Check
     Some((Checked { command, ..checked }, count * block))
 }
 
-fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
+pub(crate) fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
     let end = blocks.lba.checked_add(blocks.count);
     match end {
         Some(end) if end <= lun.block_count() => Ok(()),
@@ -371,12 +375,13 @@ pub async fn execute(
     outcome
 }
 
-struct Work<'a> {
-    unit: &'a Arc<Unit>,
-    lun: Arc<Lun>,
-    nexus: &'a Nexus,
-    place: &'a Place,
-    task: &'a TaskGuard,
+/// A command at work.
+pub(crate) struct Work<'a> {
+    pub unit: &'a Arc<Unit>,
+    pub lun: Arc<Lun>,
+    pub nexus: &'a Nexus,
+    pub place: &'a Place,
+    pub task: &'a TaskGuard,
 }
 
 impl Work<'_> {
@@ -571,14 +576,9 @@ impl Work<'_> {
             Command::CompareAndWrite { blocks, fua } => {
                 let _order = self.unit.order.write().await;
                 let range = self.range(&blocks);
-                let half = (range.end - range.start) as usize;
-                let (wanted, new) = (
-                    data.slice(..half.min(data.len())),
-                    data.slice(half.min(data.len())..),
-                );
-                let read = self.read(&range).await?;
-                self.compare(&read, &wanted)?;
-                self.write(range.start, new, fua).await?;
+                let half = ((range.end - range.start) as usize).min(data.len());
+                self.compare_and_write(range.start, &data.slice(..half), data.slice(half..), fua)
+                    .await?;
                 Ok(Outcome::good())
             }
             Command::WriteSame { blocks, .. } => {
@@ -671,11 +671,15 @@ impl Work<'_> {
                 _ => Err(Sense::cdb_field(2, None).into()),
             },
             Command::CopyOperatingParameters { allocation } => {
-                let most = u64::from(u16::MAX) * u64::from(block_len);
-                let bytes =
-                    scsi::copy_operating_parameters(u32::try_from(most).unwrap_or(u32::MAX));
+                let bytes = scsi::copy_operating_parameters(segment_len_bytes_max(block_len));
                 Ok(Outcome::reply(bytes, allocation))
             }
+            Command::PopulateToken { list, .. } => self.populate_token(list, &data).await,
+            Command::WriteUsingToken { list, .. } => self.write_using_token(list, &data).await,
+            Command::RodTokenInformation { list, allocation } => Ok(Outcome::reply(
+                self.rod_token_information(list)?,
+                allocation,
+            )),
         }
     }
 
@@ -703,209 +707,12 @@ impl Work<'_> {
             Some(0x80) => scsi::unit_serial(&identity()),
             Some(0x83) => scsi::device_identification(&identity()),
             Some(0x86) => scsi::extended_inquiry(),
+            Some(0x8f) => scsi::third_party_copy(&token_limits(self.lun.block_len_bytes)),
             Some(0xb0) => scsi::block_limits(&limits(self.lun.block_len_bytes)),
             Some(0xb1) => scsi::device_characteristics(),
             Some(0xb2) => scsi::logical_block_provisioning(),
             Some(_) => return Err(Sense::cdb_field(2, None)),
         })
-    }
-
-    fn range(&self, blocks: &Blocks) -> Range<u64> {
-        let block = u64::from(self.lun.block_len_bytes);
-        // It was checked against the size.
-        let start = blocks.lba.saturating_mul(block);
-        start..start.saturating_add(blocks.count.saturating_mul(block))
-    }
-
-    fn read_error(&self, error: FsError) -> Sense {
-        tracing::debug!(lun = self.lun.name, %error, "read failed");
-        sense_of(error, false)
-    }
-
-    fn write_error(&self, error: FsError) -> Sense {
-        tracing::debug!(lun = self.lun.name, %error, "write failed");
-        sense_of(error, true)
-    }
-
-    /// All bytes of the range; it is within the file.
-    async fn read(&self, range: &Range<u64>) -> Result<Vec<Bytes>, Sense> {
-        let fs = self.unit.san.fs();
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(STEP_LEN_BYTES) as u32;
-            let read = fs.read(&WHO, self.lun.ino, at, len).await;
-            let read = read.map_err(|error| self.read_error(error))?;
-            if read.count_bytes == 0 {
-                // It was made smaller meanwhile.
-                return Err(Sense::illegal(code::LBA_OUT_OF_RANGE));
-            }
-            at += u64::from(read.count_bytes);
-            parts.extend(read.parts);
-        }
-        Ok(parts)
-    }
-
-    /// Writes; stable when done, unless the LUN has a write cache and nobody insists.
-    async fn write(&self, at: u64, data: Bytes, fua: bool) -> Result<(), Sense> {
-        if self.task.is_aborted() || data.is_empty() {
-            return Ok(());
-        }
-        let fs = self.unit.san.fs();
-        let is_stable = fua || !self.lun.write_cache;
-        let len = data.len() as u64;
-        self.unit
-            .counters
-            .written_bytes
-            .fetch_add(len, Ordering::Relaxed);
-        let stability = match is_stable && len <= STEP_LEN_BYTES {
-            true => Stability::Stable,
-            false => Stability::Unstable,
-        };
-        let mut done = 0;
-        while done < len {
-            let step = (len - done).min(STEP_LEN_BYTES);
-            let part = data.slice(done as usize..(done + step) as usize);
-            let written = fs
-                .write(&WHO, self.lun.ino, at + done, part, stability)
-                .await;
-            written.map_err(|error| self.write_error(error))?;
-            done += step;
-        }
-        if is_stable && stability == Stability::Unstable {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn flush(&self) -> Result<(), Sense> {
-        let done = self.unit.san.fs().commit(&WHO, self.lun.ino, 0, 0).await;
-        done.map(drop).map_err(|error| self.write_error(error))
-    }
-
-    async fn punch(&self, range: Range<u64>) -> Result<(), Sense> {
-        let done = self.unit.san.fs().punch(&WHO, self.lun.ino, range).await;
-        done.map_err(|error| self.write_error(error))
-    }
-
-    fn compare(&self, read: &[Bytes], wanted: &[u8]) -> Result<(), Sense> {
-        let mut at = 0;
-        for part in read {
-            let other = wanted.get(at..at + part.len()).unwrap_or_default();
-            if other != &part[..] {
-                let same = part
-                    .iter()
-                    .zip(other)
-                    .take_while(|(left, right)| left == right)
-                    .count();
-                let offset = (at + same) as u64;
-                return Err(Sense::new(Key::Miscompare, code::MISCOMPARE).with_information(offset));
-            }
-            at += part.len();
-        }
-        Ok(())
-    }
-
-    async fn verify(&self, blocks: &Blocks, compare: u8, data: &Bytes) -> Result<(), Sense> {
-        let range = self.range(blocks);
-        let block = self.lun.block_len_bytes as usize;
-        let mut at = range.start;
-        while at < range.end {
-            let end = range.end.min(at + STEP_LEN_BYTES);
-            let read = self.read(&(at..end)).await?;
-            match compare {
-                0 => {}
-                1 => {
-                    let from = (at - range.start) as usize;
-                    let to = (end - range.start) as usize;
-                    self.compare(&read, data.get(from..to).unwrap_or_default())?;
-                }
-                _ => {
-                    let read = read.concat();
-                    for one in read.chunks(block) {
-                        self.compare(&[Bytes::copy_from_slice(one)], data)?;
-                    }
-                }
-            }
-            at = end;
-        }
-        Ok(())
-    }
-
-    async fn write_same(&self, blocks: &Blocks, data: &Bytes) -> Result<(), Sense> {
-        let range = self.range(blocks);
-        // A hole reads as zeros, whether it was asked to be one or not.
-        if data.iter().all(|byte| *byte == 0) {
-            return self.punch(range).await;
-        }
-        let fs = self.unit.san.fs();
-        let step = STEP_LEN_BYTES.min(range.end - range.start);
-        let many = Bytes::from(data.repeat(step as usize / data.len().max(1)));
-        let mut at = range.start;
-        while at < range.end && !self.task.is_aborted() {
-            let len = (range.end - at).min(many.len() as u64);
-            let part = many.slice(..len as usize);
-            let written = fs
-                .write(&WHO, self.lun.ino, at, part, Stability::Unstable)
-                .await;
-            written.map_err(|error| self.write_error(error))?;
-            at += len;
-        }
-        self.unit
-            .counters
-            .written_bytes
-            .fetch_add(range.end - range.start, Ordering::Relaxed);
-        match self.lun.write_cache {
-            true => Ok(()),
-            false => self.flush().await,
-        }
-    }
-
-    async fn lba_status(&self, lba: u64, allocation: u32) -> Result<Vec<u8>, Sense> {
-        let lun = &self.lun;
-        if lba >= lun.block_count() {
-            return Err(Sense::illegal(code::LBA_OUT_OF_RANGE));
-        }
-        let block = u64::from(lun.block_len_bytes);
-        let parts = self
-            .unit
-            .san
-            .fs()
-            .allocation(&WHO, lun.ino, lba * block..lun.size_bytes)
-            .await;
-        let parts = parts.map_err(|error| self.read_error(error))?;
-        let most = (allocation.saturating_sub(8) / 16).clamp(1, 1024) as usize;
-        let mut runs: Vec<LbaStatus> = Vec::new();
-        let mut at = lba;
-        for part in parts {
-            // A block of which a part is there is there.
-            let end = match part.is_allocated {
-                true => part.range.end.div_ceil(block),
-                false => part.range.end / block,
-            };
-            if end <= at {
-                continue;
-            }
-            let count = u32::try_from(end - at).unwrap_or(u32::MAX);
-            let seen = runs.len();
-            match runs.last_mut() {
-                Some(last) if last.is_mapped == part.is_allocated => {
-                    last.count = last.count.saturating_add(count)
-                }
-                _ if seen == most => break,
-                _ => runs.push(LbaStatus {
-                    lba: at,
-                    count,
-                    is_mapped: part.is_allocated,
-                }),
-            }
-            at = at.saturating_add(count.into());
-            if at < end {
-                // More than one run can say.
-                break;
-            }
-        }
-        Ok(scsi::lba_status(&runs))
     }
 
     fn persistent_in(&self, action: PersistentIn) -> Vec<u8> {
@@ -928,123 +735,6 @@ impl Work<'_> {
                 scsi::reservation_descriptors(state.generation(), &seen.collect::<Vec<_>>())
             }
         })
-    }
-
-    /// EXTENDED COPY between logical units that the session sees.
-    async fn copy(&self, list: &[u8]) -> Result<Outcome, Refused> {
-        if list.is_empty() {
-            return Ok(Outcome::good());
-        }
-        let list = scsi::parse_copy_list(list)?;
-        let mut targets = Vec::new();
-        for name in &list.targets {
-            let named = self
-                .place
-                .units
-                .values()
-                .find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
-            let unreachable = Sense::new(Key::CopyAborted, code::COPY_TARGET_UNREACHABLE);
-            targets.push(named.ok_or(unreachable)?.clone());
-        }
-        let (mut done, mut bytes) = (0, 0);
-        for segment in &list.segments {
-            let result = match (
-                targets.get(segment.source),
-                targets.get(segment.destination),
-            ) {
-                (Some(source), Some(destination)) => {
-                    self.copy_segment(source, destination, segment).await
-                }
-                _ => Err(Sense::illegal(code::INVALID_FIELD_IN_LIST).into()),
-            };
-            match result {
-                Ok(copied) => {
-                    bytes += copied;
-                    done += 1;
-                }
-                Err(refused) => {
-                    self.unit
-                        .note_copy(self.nexus, (list.list, false, done, bytes));
-                    return Err(refused);
-                }
-            }
-        }
-        self.unit
-            .note_copy(self.nexus, (list.list, true, done, bytes));
-        Ok(Outcome::good())
-    }
-
-    async fn copy_segment(
-        &self,
-        source: &Arc<Unit>,
-        destination: &Arc<Unit>,
-        segment: &scsi::CopySegment,
-    ) -> Result<u64, Refused> {
-        let part = |unit: &'_ Arc<Unit>| Work {
-            lun: unit.lun(),
-            unit: self.unit,
-            nexus: self.nexus,
-            place: self.place,
-            task: self.task,
-        };
-        let (from, to) = (
-            Work {
-                unit: source,
-                ..part(source)
-            },
-            Work {
-                unit: destination,
-                ..part(destination)
-            },
-        );
-        let count = u64::from(segment.block_count);
-        let read = Command::Read {
-            blocks: Blocks {
-                lba: segment.source_lba,
-                count,
-            },
-            fua: false,
-        };
-        let write = Command::Write {
-            blocks: Blocks {
-                lba: segment.destination_lba,
-                count,
-            },
-            fua: false,
-        };
-        let copy_aborted = |sense: Sense| {
-            Refused::Sense(Sense {
-                key: Key::CopyAborted,
-                ..sense
-            })
-        };
-        for (work, command) in [(&from, &read), (&to, &write)] {
-            work.unit
-                .with_reservations(|state| state.check(self.nexus, command))?;
-            let (Command::Read { blocks, .. } | Command::Write { blocks, .. }) = command else {
-                continue;
-            };
-            in_range(&work.lun, blocks).map_err(|_| copy_aborted(Sense::illegal(code::NONE)))?;
-        }
-        if from.lun.block_len_bytes != to.lun.block_len_bytes || to.lun.read_only {
-            return Err(copy_aborted(Sense::illegal(code::COPY_SEGMENT_FAILED)));
-        }
-        let block = u64::from(from.lun.block_len_bytes);
-        let _order = destination.order.read().await;
-        let (mut at, len) = (0, count * block);
-        while at < len {
-            let step = (len - at).min(STEP_LEN_BYTES);
-            let start = segment.source_lba * block + at;
-            let read = from.read(&(start..start + step)).await?;
-            to.write(
-                segment.destination_lba * block + at,
-                read.concat().into(),
-                false,
-            )
-            .await?;
-            at += step;
-        }
-        Ok(len)
     }
 }
 

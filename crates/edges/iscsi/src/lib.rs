@@ -7,17 +7,25 @@
 
 mod connection;
 mod execute;
+mod lane;
+mod link;
 mod login;
+mod management;
+mod medium;
 mod metrics;
 mod pass;
 mod portal;
 mod reservation;
+mod session;
 mod target;
+mod tasks;
+mod third_party;
+mod tokens;
 mod unit;
 
 pub use cairn_codec_iscsi::is_iscsi_name;
-pub use connection::WINDOW_COUNT;
 pub use metrics::IscsiCollector;
 pub use pass::{NodePortals, Nodes, Passed, Stream};
 pub use portal::{Running, Settings, Shared};
+pub use session::WINDOW_COUNT;
 pub use target::{Session, Target, Targets};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use cairn_base::env::Env;
 use cairn_codec_iscsi::{
-    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Keys, LoginHeader, Negotiated, Offer, binary_of_text,
-    chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
+    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Elsewhere, Keys, LoginHeader, Negotiated, Offer,
+    binary_of_text, chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
 use cairn_san::Initiator;
 
-use crate::pass::Elsewhere;
-use crate::target::{PORT_GROUP, Target, Targets};
+use crate::pass::initiator_of;
+use crate::target::{PORT_GROUP, Session, Target, Targets};
 
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
@@ -40,6 +40,8 @@ pub struct Login {
     env: Env,
     pub initiator: String,
     pub target: Option<Arc<Target>>,
+    /// The session that it is one more connection of.
+    pub joins: Option<Arc<Session>>,
     pub isid: [u8; 6],
     pub is_discovery: bool,
     pub negotiated: Negotiated,
@@ -86,6 +88,7 @@ impl Login {
             env,
             initiator: String::new(),
             target: None,
+            joins: None,
             isid: [0; 6],
             is_discovery: false,
             negotiated: Negotiated::default(),
@@ -137,6 +140,10 @@ impl Login {
             if is_of_security(key) {
                 continue;
             }
+            if self.joins.is_some() && is_of_session(key) {
+                answers.push(key, "Irrelevant");
+                continue;
+            }
             match self.negotiated.take(key, value, self.is_discovery) {
                 Offer::Silent => {}
                 Offer::Answer(answer) => answers.push(key, answer),
@@ -180,14 +187,14 @@ impl Login {
             Some("Normal") | None => false,
             Some(_) => return Err(login_status::SESSION_TYPE),
         };
-        // Sessions have one connection: none can be added.
-        if header.tsih != 0 {
+        // Discovery needs no second connection.
+        if header.tsih != 0 && self.is_discovery {
             return Err(login_status::NO_SESSION);
         }
         let wanted = match self.is_discovery {
             true => {
                 let here = self.targets.initiator(initiator);
-                here.or_else(|| self.elsewhere.initiator.take())
+                here.or_else(|| self.elsewhere.initiator.take().map(initiator_of))
             }
             false => {
                 let name = keys
@@ -203,6 +210,10 @@ impl Login {
                 // Who sees nothing of it does not learn that it is there.
                 if target.san.seen_by(initiator).is_empty() {
                     return Err(login_status::NOT_FOUND);
+                }
+                if header.tsih != 0 {
+                    let session = self.targets.session_of(self, header.tsih, name);
+                    self.joins = Some(session.ok_or(login_status::NO_SESSION)?);
                 }
                 answers.push("TargetPortalGroupTag", self.group.to_string());
                 let wanted = target.san.initiator(initiator);
@@ -294,6 +305,24 @@ impl Login {
         answers.push("CHAP_R", text_of_binary(&answer));
         Ok(())
     }
+}
+
+/// What the first connection of a session has agreed on for all of them (RFC 7143, chapter 13: "leading only").
+fn is_of_session(key: &str) -> bool {
+    const KEYS: [&str; 11] = [
+        "MaxConnections",
+        "InitialR2T",
+        "ImmediateData",
+        "MaxBurstLength",
+        "FirstBurstLength",
+        "MaxOutstandingR2T",
+        "DataPDUInOrder",
+        "DataSequenceInOrder",
+        "ErrorRecoveryLevel",
+        "DefaultTime2Wait",
+        "DefaultTime2Retain",
+    ];
+    KEYS.contains(&key)
 }
 
 fn is_of_security(key: &str) -> bool {

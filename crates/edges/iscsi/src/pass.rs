@@ -8,7 +8,7 @@
 //! another owner the connection ends, as it does when the owner is lost; the initiator logs in again, through the same portal.
 //!
 //! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] the bytes of the connection
-//! follow. A frame is its length in bytes, four of them, big-endian, and JSON.
+//! follow.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -20,23 +20,23 @@ use std::time::Duration;
 use bytes::BytesMut;
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
-use cairn_codec_iscsi::{KEYS_LEN_BYTES_MAX, Keys, login_status};
-use cairn_san::Initiator;
+use cairn_codec_iscsi::{
+    Ask, Caller, Elsewhere, Found, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, Proof, Secret,
+    decode_frame, encode_frame, frame_len_bytes, login_status,
+};
+use cairn_san::{Chap, Initiator};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::connection::{Entry, LOGIN_HEADER_LEN_BYTES};
-use crate::portal::{Accepted, AcceptedStream, Shared};
+use crate::connection::LOGIN_HEADER_LEN_BYTES;
+use crate::link::{Entry, FreeLink};
+use crate::portal::{Accepted, Shared};
 use crate::target::Targets;
 
-/// The longest frame: a volume has one target, and a name is short.
-const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
 /// For one question and its answer, the connection to the other node included.
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// A login waits so long for a volume that is being taken over. Initiators wait for 15 s and more.
@@ -75,75 +75,49 @@ pub trait Nodes: Send + Sync + 'static {
     fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
 }
 
-/// What a node asks another.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Ask {
-    /// Answered with [`Elsewhere`].
-    Targets { initiator: String },
-    /// Answered with [`Found`].
-    Find { target: String },
-    /// Answered with whether that is done.
-    Serve(Caller),
-}
-
-/// Whose connection it is.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Caller {
-    volume: VolumeId,
-    client: SocketAddr,
-    /// Where the client came in.
-    local: SocketAddr,
-    group: u16,
-    /// Of the next answer.
-    status_number: u32,
-}
-
-/// What is on other nodes for an initiator.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Elsewhere {
-    /// Names of the targets that it sees.
-    pub targets: Vec<String>,
-    /// What it has to prove.
-    pub initiator: Option<Initiator>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Found {
-    volume: Option<VolumeId>,
-    /// All volumes of the node are read.
-    is_sure: bool,
-}
-
-fn bad(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
-}
-
-async fn write_frame(to: &mut (impl AsyncWrite + Unpin), value: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(value).map_err(bad)?;
-    let len = u32::try_from(text.len()).map_err(bad)?;
-    to.write_all(&len.to_be_bytes()).await?;
-    to.write_all(&text).await?;
+async fn write_frame(to: &mut (impl AsyncWrite + Unpin), value: &impl Frame) -> io::Result<()> {
+    let frame = encode_frame(value).map_err(bad)?;
+    to.write_all(&frame).await?;
     to.flush().await
 }
 
-async fn read_frame<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
-    let len = from.read_u32().await? as usize;
-    if len > FRAME_LEN_BYTES_MAX {
-        return Err(bad("a frame that is too long"));
-    }
+async fn read_frame<T: Frame>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
+    let len = from.read_u32().await?;
+    let len = frame_len_bytes(len.to_be_bytes()).map_err(bad)?;
     let mut text = Vec::new();
     from.take(len as u64).read_to_end(&mut text).await?;
     if text.len() < len {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    serde_json::from_slice(&text).map_err(bad)
+    decode_frame(&text).map_err(bad)
 }
 
-async fn ask<T: DeserializeOwned>(
+fn bad(error: FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// What a node tells another of what an initiator has to prove.
+fn proof_of(initiator: Initiator) -> Proof {
+    let secret = |chap: Chap| Secret {
+        user: chap.user,
+        secret: chap.secret,
+    };
+    Proof {
+        chap: secret(initiator.chap),
+        mutual: initiator.mutual.map(secret),
+    }
+}
+
+/// What another node was told of that.
+pub(crate) fn initiator_of(proof: Proof) -> Initiator {
+    let chap = |secret: Secret| Chap {
+        user: secret.user,
+        secret: secret.secret,
+    };
+    Initiator::new(chap(proof.chap), proof.mutual.map(chap))
+}
+
+async fn ask<T: Frame>(
     nodes: &Arc<dyn Nodes>,
     node: NodeId,
     question: &Ask,
@@ -441,7 +415,7 @@ impl Passed {
             Ask::Targets { initiator } => {
                 let answer = Elsewhere {
                     targets: targets.seen_by(&initiator),
-                    initiator: targets.initiator(&initiator),
+                    initiator: targets.initiator(&initiator).map(proof_of),
                 };
                 write_frame(&mut stream, &answer).await
             }
@@ -468,7 +442,7 @@ impl Passed {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
         let accepted = Accepted {
-            stream: AcceptedStream::Passed(far),
+            link: FreeLink::Passed(far),
             peer: caller.client,
             permit,
             entry: Entry {
@@ -503,14 +477,10 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_as_they_are_written_or_refused() {
-        let ask = Ask::Serve(Caller {
-            volume: VolumeId(7),
-            client: "10.0.0.1:4000".parse().unwrap(),
-            local: "[fe80::1]:3260".parse().unwrap(),
-            group: 3,
-            status_number: 2,
-        });
+    fn frames_that_end_early_are_refused() {
+        let ask = Ask::Find {
+            target: "iqn.2025-11.test:target".to_owned(),
+        };
         runtime().block_on(async {
             let mut bytes = Vec::new();
             write_frame(&mut bytes, &ask).await.unwrap();
@@ -521,11 +491,8 @@ mod tests {
                     "{len}"
                 );
             }
-            // A length that nobody sends costs nothing.
             let long = [&[0xff; 4][..], &bytes[4..]].concat();
             assert!(read_frame::<Ask>(&mut &long[..]).await.is_err());
-            let other = b"\0\0\0\x0e{\"forget\": {}}";
-            assert!(read_frame::<Ask>(&mut &other[..]).await.is_err());
         });
     }
 

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::connection::{self, Entry, Link};
+use crate::connection;
+use crate::link::{Entry, FreeLink};
 use crate::pass::Passed;
 use crate::target::{PORT_GROUP, Targets};
 
@@ -149,17 +150,10 @@ impl Drop for Permit {
 }
 
 pub(crate) struct Accepted {
-    pub stream: AcceptedStream,
+    pub link: FreeLink,
     pub peer: SocketAddr,
     pub permit: Permit,
     pub entry: Entry,
-}
-
-/// Of no runtime yet.
-pub(crate) enum AcceptedStream {
-    Tcp(std::net::TcpStream),
-    /// Leads to a stream of another node.
-    Passed(std::os::unix::net::UnixStream),
 }
 
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
@@ -253,14 +247,13 @@ async fn run(
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stops| *stops) => break,
-            Some(Accepted { stream, peer, permit, entry }) = accepted.recv() => {
+            Some(Accepted { link, peer, permit, entry }) = accepted.recv() => {
                 let (shared, stop) = (Arc::clone(&shared), stop.clone());
                 connections.spawn(async move {
-                    match prepared(stream) {
-                        Ok(link) => connection::serve(shared, link, peer, entry, stop).await,
+                    match link.attach() {
+                        Ok(link) => connection::serve(shared, link, peer, entry, permit, stop).await,
                         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
                     }
-                    drop(permit);
                 });
             }
             Some(_) = connections.join_next() => {}
@@ -268,20 +261,6 @@ async fn run(
     }
     listening.shutdown().await;
     while connections.join_next().await.is_some() {}
-}
-
-fn prepared(stream: AcceptedStream) -> std::io::Result<Link> {
-    match stream {
-        AcceptedStream::Tcp(stream) => {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            tokio::net::TcpStream::from_std(stream).map(Link::Tcp)
-        }
-        AcceptedStream::Passed(stream) => {
-            stream.set_nonblocking(true)?;
-            tokio::net::UnixStream::from_std(stream).map(Link::Passed)
-        }
-    }
 }
 
 /// Deals connections to the threads in turn.
@@ -321,7 +300,7 @@ async fn accept(
         if let Some(lane) = lanes.get(next) {
             // An error means that the server stops.
             let _ = lane.send(Accepted {
-                stream: AcceptedStream::Tcp(stream),
+                link: FreeLink::Tcp(stream),
                 peer,
                 permit,
                 entry: Entry::of_listener(local),

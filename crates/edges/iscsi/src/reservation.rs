@@ -173,7 +173,8 @@ impl Reservations {
             | Command::Verify { .. }
             | Command::Prefetch { .. }
             | Command::GetLbaStatus { .. }
-            | Command::ReadDefectData { .. } => held.lets_reads_in(),
+            | Command::ReadDefectData { .. }
+            | Command::PopulateToken { .. } => held.lets_reads_in(),
             Command::Write { .. }
             | Command::WriteAndVerify { .. }
             | Command::WriteSame { .. }
@@ -183,6 +184,7 @@ impl Reservations {
             | Command::Sanitize { .. }
             | Command::SynchronizeCache { .. }
             | Command::ExtendedCopy { .. }
+            | Command::WriteUsingToken { .. }
             | Command::ModeSelect { .. }
             | Command::StartStop { .. }
             | Command::SendDiagnostic { .. }
@@ -204,7 +206,8 @@ impl Reservations {
             | Command::PersistentIn { .. }
             | Command::PersistentOut(_)
             | Command::CopyStatus { .. }
-            | Command::CopyOperatingParameters { .. } => true,
+            | Command::CopyOperatingParameters { .. }
+            | Command::RodTokenInformation { .. } => true,
         };
         match is_allowed {
             true => Ok(()),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::{Ino, VolumeId};
@@ -14,10 +14,13 @@ use cairn_fs::Fs;
 use cairn_qos::{Gate, Shaper};
 use cairn_san::{Initiator, San, SanError};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::execute::Place;
+use crate::login::Login;
 use crate::pass::{Known, Nodes};
+use crate::session::Joining;
+use crate::tokens::Tokens;
 use crate::unit::{Nexus, Unit};
 
 /// The one target port group of a server that is in no cluster, and the one port in it.
@@ -30,6 +33,7 @@ pub struct Target {
     pub volume: VolumeId,
     pub san: Arc<San>,
     gate: Arc<Gate>,
+    tokens: Arc<Tokens>,
     nodes: Option<Arc<dyn Nodes>>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
@@ -47,10 +51,20 @@ pub struct Session {
     pub group: u16,
     pub peer: SocketAddr,
     pub begun_seconds: i64,
+    pub(crate) connections: AtomicU32,
+    /// Where connections go that join it.
+    pub(crate) joins: mpsc::Sender<Joining>,
     /// Set when it is to end.
     pub end: watch::Sender<bool>,
     /// Closed when it has ended.
     pub ended: watch::Receiver<()>,
+}
+
+impl Session {
+    /// How many it has now.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Default)]
@@ -272,6 +286,28 @@ impl Targets {
         id
     }
 
+    /// The session that one more connection is for: of this initiator with this target, through the same group of portals.
+    pub(crate) fn session_of(
+        &self,
+        login: &Login,
+        tsih: u16,
+        target: &str,
+    ) -> Option<Arc<Session>> {
+        let sessions = self.sessions.lock();
+        let mut sessions = sessions.values();
+        let found = sessions.find(|session| {
+            let own = (
+                &*session.initiator,
+                session.isid,
+                session.tsih,
+                session.group,
+            );
+            own == (&*login.initiator, login.isid, tsih, login.group)
+                && session.target.as_deref() == Some(target)
+        });
+        found.cloned()
+    }
+
     pub fn end_session(&self, id: u64) {
         self.sessions.lock().remove(&id);
     }
@@ -299,6 +335,7 @@ impl Target {
         let volume = fs.volume();
         let target = Self {
             volume,
+            tokens: Tokens::new(env.clone()),
             san: Arc::new(San::open(fs, env).await?),
             gate,
             nodes,
@@ -349,6 +386,7 @@ impl Target {
             nodes: self.nodes.clone(),
             tells_of_physical_blocks: self.san.os_of(initiator).is_some(),
             gate: Arc::clone(&self.gate),
+            tokens: Arc::clone(&self.tokens),
             revision: revision(),
             units: seen
                 .filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?))))

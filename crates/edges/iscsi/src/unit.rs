@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_codec_scsi::{Code, ModeState, code};
+use cairn_codec_scsi::{Code, ModeState, TokenResult, code};
 use cairn_san::{Lun, San, SanError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,14 @@ use tokio::sync::watch;
 use crate::reservation::{Effects, Reservations};
 use crate::target::PORT_GROUP;
 
+/// Stands before the session in the name of a nexus.
+const SESSION: &str = ",i,0x";
 /// Stands before our port in the name of a nexus, and in no initiator's.
 const TARGET_PORT: &str = ",t,0x";
 /// Attentions that wait for one nexus; it has seen none of so many, and misses nothing by fewer.
 const ATTENTION_COUNT_MAX: usize = 8;
+/// Copies by token of one nexus whose results are kept, those under way included.
+const TOKEN_COPIES_MAX: usize = 32;
 
 /// An initiator's port together with ours: the initiator's name and session, and the target port group, which has one port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,7 +45,7 @@ impl From<Nexus> for String {
 impl Nexus {
     pub fn new(initiator: &str, isid: [u8; 6], group: u16) -> Self {
         let digits: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("{initiator},i,0x{digits}{TARGET_PORT}{group:04x}").into())
+        Self(format!("{initiator}{SESSION}{digits}{TARGET_PORT}{group:04x}").into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -52,6 +56,12 @@ impl Nexus {
     pub fn initiator_port(&self) -> &str {
         let parts = self.0.rsplit_once(TARGET_PORT);
         parts.map_or(&self.0, |(initiator, _)| initiator)
+    }
+
+    /// The initiator's name alone.
+    pub fn initiator(&self) -> &str {
+        let port = self.initiator_port();
+        port.rsplit_once(SESSION).map_or(port, |(name, _)| name)
     }
 
     /// The relative identifier of ours.
@@ -73,6 +83,8 @@ struct OfNexus {
     attentions: VecDeque<Code>,
     /// Of its last EXTENDED COPY: list, whether it went well, segments, bytes.
     copy: Option<(u8, bool, u16, u64)>,
+    /// Of its last copies by token, by the numbers that it gave them.
+    token_copies: VecDeque<(u32, TokenResult)>,
 }
 
 struct Running {
@@ -174,6 +186,11 @@ pub struct TaskHandle {
 }
 
 impl TaskHandle {
+    /// Nobody waits for its answer, nor for its end.
+    pub fn cancel(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+
     pub async fn abort(mut self) {
         self.aborted.store(true, Ordering::Release);
         while self.ended.changed().await.is_ok() {}
@@ -415,6 +432,49 @@ impl Unit {
         }
     }
 
+    /// A copy by token begins; false if the nexus has one under way with this number, or too many.
+    pub fn token_copy_begins(&self, nexus: &Nexus, list: u32, begins: TokenResult) -> bool {
+        let mut state = self.state.lock();
+        let Some(of) = state.nexuses.get_mut(nexus) else {
+            return true;
+        };
+        let copies = &mut of.token_copies;
+        if copies
+            .iter()
+            .any(|(number, copy)| *number == list && !copy.is_done)
+        {
+            return false;
+        }
+        copies.retain(|(number, _)| *number != list);
+        if copies.len() >= TOKEN_COPIES_MAX {
+            // The oldest that is over.
+            let Some(index) = copies.iter().position(|(_, copy)| copy.is_done) else {
+                return false;
+            };
+            copies.remove(index);
+        }
+        copies.push_back((list, begins));
+        true
+    }
+
+    pub fn token_copy_ends(&self, nexus: &Nexus, list: u32, ends: TokenResult) {
+        if let Some(of) = self.state.lock().nexuses.get_mut(nexus)
+            && let Some((_, copy)) = of
+                .token_copies
+                .iter_mut()
+                .find(|(number, _)| *number == list)
+        {
+            *copy = ends;
+        }
+    }
+
+    pub fn token_copy(&self, nexus: &Nexus, list: u32) -> Option<TokenResult> {
+        let state = self.state.lock();
+        let copies = &state.nexuses.get(nexus)?.token_copies;
+        let found = copies.iter().find(|(number, _)| *number == list);
+        found.map(|(_, copy)| copy.clone())
+    }
+
     pub fn last_copy(&self, nexus: &Nexus) -> Option<(u8, bool, u16, u64)> {
         self.state.lock().nexuses.get(nexus)?.copy
     }
@@ -457,6 +517,7 @@ mod tests {
             (nexus.initiator_port(), nexus.target_port()),
             ("iqn.a,i,0x800102030405", 0x1f)
         );
+        assert_eq!(nexus.initiator(), "iqn.a");
         assert_ne!(nexus, Nexus::new("iqn.a", [0x80, 1, 2, 3, 4, 5], 1));
     }
 }

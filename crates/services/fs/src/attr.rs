@@ -268,6 +268,7 @@ impl Shared {
         }
         state.record.size_bytes = size_bytes;
         state.stable_size_bytes = size_bytes;
+        state.sequence += 1;
         Ok(Some(change))
     }
 

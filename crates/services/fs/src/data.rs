@@ -155,6 +155,21 @@ impl Fs {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written, FsError> {
+        let written = self.write_unless_changed(who, ino, offset, data, stability, None);
+        // Without a condition there is always an answer.
+        written.await?.ok_or(FsError::TryLater)
+    }
+
+    /// The same, but only if nobody has changed the file's bytes since they had this sequence number; else `None`.
+    pub(crate) async fn write_unless_changed(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+        since: Option<u64>,
+    ) -> Result<Option<Written>, FsError> {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let count_bytes = u32::try_from(data.len()).map_err(|_| FsError::Invalid)?;
@@ -177,7 +192,7 @@ impl Fs {
             data.is_empty().then(|| (written(), state.shown()))
         };
         if let Some(written) = nothing {
-            return shared.settle(Ok(written)).await;
+            return shared.settle(Ok(written)).await.map(Some);
         }
         let room = shared.admit_write(&inode, &(offset..end)).await?;
         let mut journal =
@@ -190,6 +205,10 @@ impl Fs {
             let mut state = inode.lock();
             require_file(&state)?;
             state.require_changeable(shared.now())?;
+            let is_changed = since.is_some_and(|since| since != state.sequence);
+            if is_changed && !planted::is(Bug::CompareNotRepeated) {
+                return Ok(None);
+            }
             let gate = shared.snapshots.journal_gate();
             journal &= gate.is_open();
             let extends = end > state.record.size_bytes;
@@ -245,11 +264,11 @@ impl Fs {
         match stability {
             Stability::Unstable => {
                 shared.outcome(ticket).await?;
-                Ok(Written {
+                Ok(Some(Written {
                     wcc,
                     count_bytes,
                     stable: false,
-                })
+                }))
             }
             Stability::Stable => {
                 if journal {
@@ -259,11 +278,11 @@ impl Fs {
                 } else {
                     shared.commit(&inode).await?;
                 }
-                Ok(Written {
+                Ok(Some(Written {
                     wcc,
                     count_bytes,
                     stable: true,
-                })
+                }))
             }
         }
     }
@@ -290,7 +309,7 @@ impl Fs {
     }
 }
 
-fn require_file(state: &State) -> Result<(), FsError> {
+pub(crate) fn require_file(state: &State) -> Result<(), FsError> {
     state.require_live()?;
     match state.record.kind {
         InodeKind::Regular => Ok(()),

@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub charged: Option<Box<Charged>>,
     /// The last journal entry of this inode.
     pub journal_last: LogPosition,
-    /// Number of the last write.
+    /// Number of the last change of bytes.
     pub sequence: u64,
     /// Dirty bytes on their way to segments.
     pub flights: Vec<Flight>,

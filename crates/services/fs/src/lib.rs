@@ -14,6 +14,7 @@
 
 mod attr;
 mod budget;
+mod compare;
 mod data;
 mod diff;
 mod dirty;
@@ -49,6 +50,7 @@ mod xattr;
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
+pub use compare::Compared;
 pub use diff::{ChangeKind, FileChange, SnapshotDiff};
 pub use gc::{GcBacklog, GcSettings};
 pub use names::{NamedEntry, NamesPage};

@@ -13,14 +13,14 @@ use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
 use tokio::sync::watch;
 
 use crate::dirty::Run;
-use crate::extents::{Change, Extent, ExtentMap};
+use crate::extents::{Change, ExtentMap};
 use crate::inode::{FlightResult, Inode, State};
 use crate::perm::{READ, WRITE, require_data};
 use crate::types::{Credentials, FsError};
 use crate::volume::{Fs, FsView, Shared};
 
 /// Extents that one step removes, about.
-const PUNCH_EXTENTS_MAX: usize = 4096;
+pub(crate) const PUNCH_EXTENTS_MAX: usize = 4096;
 /// Extents, and pieces in memory, that one look at the allocation of a file goes through.
 const LOOK_COUNT_MAX: usize = 1024;
 
@@ -120,23 +120,7 @@ impl Shared {
         }
         let mut range = range.start..range.end.min(file_end);
         let is_whole = range.end == file_end;
-        let mut stored: Vec<Extent> = Vec::new();
-        if state.record.used_bytes > 0 {
-            let (from, _) = Key::extents_past(ino, range.start);
-            let to = Key::extent(ino, u64::MAX);
-            self.scan_extents(View::Live, &from, &to, |extent| {
-                if extent.start >= range.end {
-                    return false;
-                }
-                if stored.len() == PUNCH_EXTENTS_MAX {
-                    range.end = extent.start;
-                    return false;
-                }
-                let is_last = extent.end >= range.end;
-                stored.push(extent);
-                !is_last
-            })?;
-        }
+        let stored = self.extents_in(ino, &state, &mut range)?;
         let touching: Vec<_> = state
             .flights
             .iter()
@@ -171,17 +155,13 @@ impl Shared {
             self.sync_pending(&mut state);
             self.dirty.add(cleared);
         }
-        if state.journal_last.0 > 0 && !planted::is(Bug::HoleForgetsJournal) {
-            batch.fold(Fold {
-                ino,
-                start: range.start,
-                end: range.end,
-                through: state.journal_last,
-            });
+        if !planted::is(Bug::HoleForgetsJournal) {
+            fold_journal(ino, &state, &range, &mut batch);
         }
         // Unstable bytes may have been what made the file so long.
         state.stable_size_bytes = state.stable_size_bytes.max(range.end);
         state.touch_mtime(self.now());
+        state.sequence += 1;
         batch.put(Key::inode(ino), state.stored_record().encode());
         let ticket = self.submit_change(&mut state, &change, batch);
         state.note_change(ticket);
@@ -256,6 +236,18 @@ fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
     }
     push(at..range.end, false);
     found
+}
+
+/// What the journal has in a range that others replace must not come back after a crash.
+pub(crate) fn fold_journal(ino: Ino, state: &State, range: &Range<u64>, batch: &mut Batch) {
+    if state.journal_last.0 > 0 {
+        batch.fold(Fold {
+            ino,
+            start: range.start,
+            end: range.end,
+            through: state.journal_last,
+        });
+    }
 }
 
 pub(crate) fn has_bytes_in(

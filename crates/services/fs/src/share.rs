@@ -1,8 +1,8 @@
 //! Files that share their bytes with other files, or with what a snapshot shows of them.
 //!
-//! Owns: that a new file refers to the records of another without a copy, each of which is there. Must not know: who wants that.
+//! Owns: that a file refers to the records of another without a copy, each of which is there. Must not know: who wants that.
 //!
-//! An extent of the new file counts in its segment as any other does, so a segment goes when nobody refers to it any more, in
+//! An extent that shares counts in its segment as any other does, so a segment goes when nobody refers to it any more, in
 //! whatever order that happens. Only a segment that something refers to at that moment takes one more reference: what is dead
 //! stays dead. A key for each segment says in which part of which file such references are, so that a collection finds them.
 
@@ -16,12 +16,12 @@ use tokio::sync::watch;
 
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::inode::{FlightResult, Inode, Locked, State};
-use crate::perm::{READ, require_data};
-use crate::punch::{has_bytes_in, require_regular};
+use crate::perm::{READ, WRITE, require_data};
+use crate::punch::{PUNCH_EXTENTS_MAX, fold_journal, has_bytes_in, require_regular};
 use crate::room::METADATA_BYTES;
 use crate::types::{Credentials, FILE_LEN_BYTES_MAX, FsError};
 use crate::unnamed::Unnamed;
-use crate::volume::{FsView, Shared, meta_error};
+use crate::volume::{Fs, FsView, Shared, meta_error};
 
 /// Extents that one batch takes over.
 const SHARE_EXTENTS_MAX: usize = 1024;
@@ -40,12 +40,19 @@ struct Source<'a> {
     end: u64,
 }
 
+/// Where they are to be.
+struct Destination<'a> {
+    inode: &'a Arc<Inode>,
+    /// Of the first byte.
+    at: u64,
+    /// There is nothing yet, and the file is longer only when all of it is there.
+    is_new: bool,
+}
+
 /// What one step took over.
 enum Step {
-    /// All from here on.
-    Last(Option<Ticket>),
     /// All up to here.
-    Some(u64, Ticket),
+    Done(u64, Ticket),
     /// Nothing: a record was moved elsewhere meanwhile.
     Moved,
     /// Nothing: bytes are in memory only, and on their way into segments.
@@ -77,51 +84,13 @@ impl Unnamed {
         };
         let into = self.note().await?;
         let begin = self.len_bytes();
-        let end = begin
-            .checked_add(range.end - range.start)
-            .filter(|end| *end <= FILE_LEN_BYTES_MAX)
-            .ok_or(FsError::FileTooLarge)?;
-        let _room = shared.require_room(&into, &(begin..end)).await?;
-        let mut at = range.start;
-        let mut attempts = 0;
-        let mut last = None;
-        loop {
-            shared.require_pool_space(METADATA_BYTES)?;
-            shared.meta.admit().await;
-            let to = begin + (at - range.start);
-            match shared
-                .reading(|| shared.share_some(&source, at, &into, to))
-                .await?
-            {
-                Step::Some(end, ticket) => {
-                    // Ever more batches must not wait in memory.
-                    if let Some(before) = last.replace(ticket) {
-                        shared.outcome(before).await?;
-                    }
-                    at = end;
-                    continue;
-                }
-                Step::Last(ticket) => {
-                    last = ticket.or(last);
-                    break;
-                }
-                _ if attempts == ATTEMPTS_MAX => return Err(FsError::TryLater),
-                // The snapshot shows where they are as soon as the state has the move.
-                Step::Moved => shared.require_applied().await?,
-                Step::Wait(flights) => {
-                    for mut done in flights {
-                        match done.wait_for(Option::is_some).await {
-                            Ok(result) => result.clone().unwrap_or(Ok(()))?,
-                            Err(_) => return Err(FsError::Fenced),
-                        }
-                    }
-                }
-            }
-            attempts += 1;
-        }
-        if let Some(last) = last {
-            shared.outcome(last).await?;
-        }
+        let destination = Destination {
+            inode: &into,
+            at: begin,
+            is_new: true,
+        };
+        shared.share(&source, range.start, &destination).await?;
+        let end = begin + (range.end - range.start);
         let mut state = into.lock();
         state.require_live()?;
         state.record.size_bytes = end;
@@ -132,6 +101,45 @@ impl Unnamed {
         drop(state);
         self.set_len(end);
         Ok(())
+    }
+}
+
+impl Fs {
+    /// Gives a file, from `at` on, the bytes that a file of the volume has in `range`, without copying them; holes become
+    /// holes. Durable when answered.
+    ///
+    /// A long range is taken over in steps: after a crash, the first part of it may be there alone. Who writes to either file
+    /// meanwhile may find its bytes taken over or not. [`FsError::Invalid`] if either file ends before its range does, or the
+    /// two ranges are of one file and overlap; [`FsError::TryLater`] if one of them is written to all the time.
+    pub async fn share_over(
+        &self,
+        who: &Credentials,
+        from: Ino,
+        range: Range<u64>,
+        into: Ino,
+        at: u64,
+    ) -> Result<(), FsError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let end = at.saturating_add(range.end - range.start);
+        if from == into && range.start < end && at < range.end {
+            return Err(FsError::Invalid);
+        }
+        let shared = &self.shared;
+        let source = Source {
+            view: View::Live,
+            inode: shared.reading(|| shared.inode(from)).await?,
+            who,
+            end: range.end,
+        };
+        let inode = shared.reading(|| shared.inode(into)).await?;
+        let destination = Destination {
+            inode: &inode,
+            at,
+            is_new: false,
+        };
+        shared.share(&source, range.start, &destination).await
     }
 }
 
@@ -166,18 +174,71 @@ impl Source<'_> {
 }
 
 impl Shared {
+    /// Takes over all bytes of the source from `start` on. Durable when done.
+    async fn share(
+        self: &Arc<Self>,
+        source: &Source<'_>,
+        start: u64,
+        into: &Destination<'_>,
+    ) -> Result<(), FsError> {
+        let end = into
+            .at
+            .checked_add(source.end - start)
+            .filter(|end| *end <= FILE_LEN_BYTES_MAX)
+            .ok_or(FsError::FileTooLarge)?;
+        let _room = self.require_room(into.inode, &(into.at..end)).await?;
+        let mut at = start;
+        let mut attempts = 0;
+        let mut last = Ticket::NONE;
+        while at < source.end {
+            self.require_pool_space(METADATA_BYTES)?;
+            self.meta.admit().await;
+            let to = into.at + (at - start);
+            match self
+                .reading(|| self.share_some(source, at, into, to))
+                .await?
+            {
+                Step::Done(end, ticket) => {
+                    // Ever more batches must not wait in memory.
+                    if last != Ticket::NONE {
+                        self.outcome(last).await?;
+                    }
+                    last = ticket;
+                    at = end;
+                    continue;
+                }
+                _ if attempts == ATTEMPTS_MAX => return Err(FsError::TryLater),
+                // The snapshot shows where they are as soon as the state has the move.
+                Step::Moved => self.require_applied().await?,
+                Step::Wait(flights) => {
+                    for mut done in flights {
+                        match done.wait_for(Option::is_some).await {
+                            Ok(result) => result.clone().unwrap_or(Ok(()))?,
+                            Err(_) => return Err(FsError::Fenced),
+                        }
+                    }
+                }
+            }
+            attempts += 1;
+        }
+        if last != Ticket::NONE {
+            self.outcome(last).await?;
+        }
+        Ok(())
+    }
+
     /// Takes over the extents of a file from `at` on, as many as one batch takes, so that they begin at `to`.
     fn share_some(
         self: &Arc<Self>,
         source: &Source<'_>,
         at: u64,
-        into: &Arc<Inode>,
+        into: &Destination<'_>,
         to: u64,
     ) -> Result<Step, FsError> {
         // Nobody else has a file of a snapshot locked for long, and nobody changes it.
         let mut locked = match source.view {
-            View::Live => Locked::all(&[&source.inode, into]),
-            View::Snapshot(_) => Locked::all(&[into]),
+            View::Live => Locked::all(&[&source.inode, into.inode]),
+            View::Snapshot(_) => Locked::all(&[into.inode]),
         };
         let waits = match source.view {
             View::Live => source.is_stored(self, locked.of(source.inode.ino), at)?,
@@ -186,26 +247,40 @@ impl Shared {
         if let Some(wait) = waits {
             return Ok(wait);
         }
-        let mut extents: Vec<Extent> = Vec::new();
-        let (from, _) = Key::extents_past(source.inode.ino, at);
-        let past = Key::extent(source.inode.ino, u64::MAX).successor();
-        let mut is_last = true;
-        self.scan_extents(source.view, &from, &past, |extent| {
-            if extent.start >= source.end {
-                return false;
+        let ino = into.inode.ino;
+        let (mut extents, mut end) = self.extents_to_share(source, at)?;
+        let mut replaced = Vec::new();
+        if !into.is_new {
+            let state = locked.of(ino);
+            require_regular(state)?;
+            require_data(source.who, state.guarded(), WRITE)?;
+            state.require_changeable(self.now())?;
+            state.require_changeable(self.now())?;
+            let mut range = to..to + (end - at);
+            if to + (source.end - at) > state.record.size_bytes {
+                return Err(FsError::Invalid);
             }
-            if extents.len() == SHARE_EXTENTS_MAX {
-                is_last = false;
-                return false;
+            let touching: Vec<_> = state
+                .flights
+                .iter()
+                .filter(|flight| has_bytes_in(&flight.runs, &range))
+                .map(|flight| flight.done.clone())
+                .collect();
+            if !touching.is_empty() {
+                return Ok(Step::Wait(touching));
             }
-            extents.push(extent.part(extent.start.max(at), extent.end.min(source.end)));
-            true
-        })?;
-        let Some(end) = extents.last().map(|last| last.end) else {
-            return Ok(Step::Last(None));
-        };
+            replaced = self.extents_in(ino, state, &mut range)?;
+            end = at + (range.end - range.start);
+            extents.retain(|extent| extent.start < end);
+            if let Some(last) = extents.last_mut() {
+                *last = last.part(last.start, last.end.min(end));
+            }
+        }
+        let range = to..to + (end - at);
         let mut change = Change::default();
-        let mut map = ExtentMap::empty(&self.extent_count);
+        let mut map = ExtentMap::new(&self.extent_count);
+        map.load(0..u64::MAX, replaced);
+        map.clear(range.clone(), &mut change);
         let mut sharers = Sharers::default();
         for extent in extents {
             let moved = Extent {
@@ -213,29 +288,99 @@ impl Shared {
                 end: extent.end - at + to,
                 ..extent
             };
-            sharers.add(into.ino, &moved);
+            sharers.add(ino, &moved);
             map.insert(moved, &mut change);
         }
         drop(map);
-        let state = locked.of(into.ino);
+        let state = locked.of(ino);
         state.require_live()?;
         self.require_serving()?;
-        let before = (state.record.used_bytes, state.record.stored_bytes);
+        let is_dirty = has_bytes_in(state.dirty.runs(), &range);
+        if change.is_empty() && !is_dirty && state.journal_last.0 == 0 {
+            // A hole already.
+            return Ok(Step::Done(end, state.shown()));
+        }
+        let before = (state.record.clone(), state.stable_size_bytes);
         let mut batch = Batch::new();
-        self.change_extents(into.ino, state, &change, &mut batch);
-        batch.put(Key::inode(into.ino), state.stored_record().encode());
+        self.change_extents(ino, state, &change, &mut batch);
+        if !into.is_new {
+            fold_journal(ino, state, &range, &mut batch);
+            // Unstable bytes may have been what made the file so long.
+            state.stable_size_bytes = state.stable_size_bytes.max(range.end);
+            state.touch_mtime(self.now());
+            state.sequence += 1;
+        }
+        batch.put(Key::inode(ino), state.stored_record().encode());
         sharers.put(&mut batch);
         let Some(ticket) = self.meta.submit_sharing(batch, &sharers.segments()) else {
-            (state.record.used_bytes, state.record.stored_bytes) = before;
+            (state.record, state.stable_size_bytes) = before;
             return Ok(Step::Moved);
         };
+        for record in change.records_gone() {
+            self.segments.cache_forget(self.volume, record);
+        }
         // They are read from the metadata when they are needed.
         state.extents.forget_all();
-        state.ticket = ticket;
-        Ok(match is_last {
-            true => Step::Last(Some(ticket)),
-            false => Step::Some(end, ticket),
-        })
+        let cleared = state.dirty.clear(range);
+        self.sync_pending(state);
+        self.dirty.add(cleared);
+        match into.is_new {
+            true => state.ticket = ticket,
+            false => state.note_change(ticket),
+        }
+        Ok(Step::Done(end, ticket))
+    }
+
+    /// What the source has from `at` on, as much as one batch takes over, and where that ends.
+    fn extents_to_share(
+        &self,
+        source: &Source<'_>,
+        at: u64,
+    ) -> Result<(Vec<Extent>, u64), FsError> {
+        let mut extents: Vec<Extent> = Vec::new();
+        let (from, _) = Key::extents_past(source.inode.ino, at);
+        let past = Key::extent(source.inode.ino, u64::MAX).successor();
+        let mut end = source.end;
+        self.scan_extents(source.view, &from, &past, |extent| {
+            if extent.start >= source.end {
+                return false;
+            }
+            if extents.len() == SHARE_EXTENTS_MAX {
+                end = extent.start;
+                return false;
+            }
+            extents.push(extent.part(extent.start.max(at), extent.end.min(source.end)));
+            true
+        })?;
+        Ok((extents, end))
+    }
+
+    /// The stored extents that touch `range` of a file; if they are too many for one batch, the range is made shorter.
+    pub(crate) fn extents_in(
+        &self,
+        ino: Ino,
+        state: &State,
+        range: &mut Range<u64>,
+    ) -> Result<Vec<Extent>, FsError> {
+        let mut stored: Vec<Extent> = Vec::new();
+        if state.record.used_bytes == 0 {
+            return Ok(stored);
+        }
+        let (from, _) = Key::extents_past(ino, range.start);
+        let to = Key::extent(ino, u64::MAX).successor();
+        self.scan_extents(View::Live, &from, &to, |extent| {
+            if extent.start >= range.end {
+                return false;
+            }
+            if stored.len() == PUNCH_EXTENTS_MAX {
+                range.end = extent.start;
+                return false;
+            }
+            let is_last = extent.end >= range.end;
+            stored.push(extent);
+            !is_last
+        })?;
+        Ok(stored)
     }
 }
 

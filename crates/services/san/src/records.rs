@@ -108,6 +108,16 @@ pub struct Initiator {
     pub mutual: Option<Chap>,
 }
 
+impl Initiator {
+    pub fn new(chap: Chap, mutual: Option<Chap>) -> Self {
+        Self {
+            version: VERSION,
+            chap,
+            mutual,
+        }
+    }
+}
+
 /// The volume's own record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetRecord {

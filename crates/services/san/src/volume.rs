@@ -695,11 +695,7 @@ impl San {
                 )));
             }
         }
-        let record = Initiator {
-            version: VERSION,
-            chap,
-            mutual,
-        };
+        let record = Initiator::new(chap, mutual);
         let folder = self.folder().await?;
         self.put(
             folder,

@@ -7,6 +7,8 @@
 //! attributes), or when the file's change time moved (writes). The model follows in that very poll, so
 //! its order is the engine's, however many clients there are.
 
+mod luns;
+
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ const NAME_COUNT: u64 = 6;
 const DIR_COUNT_MAX: usize = 5;
 /// One in so many operations is followed by a hole.
 const HOLE_EVERY: u64 = 8;
+/// And one in so many by a write that depends on what is there, where clients do that.
+const COMPARE_EVERY: u64 = 4;
 
 /// What the clients of one life share with whoever runs them.
 pub struct Life {
@@ -206,6 +210,9 @@ impl Client {
             self.step().await;
             if self.more.below(HOLE_EVERY) == 0 {
                 self.punch().await;
+            }
+            if self.life.shape.compares && self.more.below(COMPARE_EVERY) == 0 {
+                self.compare_and_write().await;
             }
             self.life.serving.end();
         }
@@ -625,54 +632,6 @@ impl Client {
                     life.ops_refused.fetch_add(1, Ordering::Relaxed);
                 } else {
                     life.fail(format!("a write to node {} failed: {error}", node.0));
-                }
-            }
-        }
-    }
-
-    /// What UNMAP and WRITE SAME of zeros do to the file of a LUN: a hole, stable when it is answered.
-    async fn punch(&mut self) {
-        let (node, ino, words) = {
-            let model = self.life.model.lock();
-            let known = model.known(|kind| matches!(kind, Kind::File));
-            let Some(node) = known.get(self.more.below(known.len() as u64) as usize) else {
-                return;
-            };
-            let Some(ino) = model.ino(*node) else { return };
-            (*node, Ino(ino), model.size_bytes(*node) / WORD_BYTES)
-        };
-        let first = self.more.below(words + 1);
-        let count = match self.more.below(4) {
-            0 => 1 + self.more.below(20_000),
-            1 => 512 * (1 + self.more.below(4)),
-            _ => 1 + self.more.below(700),
-        };
-        let life = self.life.clone();
-        let fs = self.fs.clone();
-        let effect = Mutex::new(None);
-        let range = first * WORD_BYTES..(first + count) * WORD_BYTES;
-        let result = observe(
-            fs.punch(&WHO, ino, range),
-            || change_time(&fs, ino),
-            || {
-                let seq = life.model.lock().punch(node, first, count);
-                tracing::debug!(node = node.0, first, count, ?seq, "hole takes effect");
-                *effect.lock() = seq;
-            },
-        )
-        .await;
-        let effect = effect.into_inner();
-        tracing::debug!(node = node.0, %ino, first, count, effect, error = ?result.as_ref().err(), "hole made");
-        match (result, effect) {
-            (Ok(()), Some(seq)) => life.model.lock().write_is_durable(node, seq),
-            // There was nothing to make a hole of.
-            (Ok(()), None) => {}
-            (Err(error), effect) => {
-                let is_gone = error == FsError::Stale && self.is_gone(node);
-                if is_gone || self.is_excused(&error, effect.is_some()) {
-                    life.ops_refused.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    life.fail(format!("a hole in node {} failed: {error}", node.0));
                 }
             }
         }

@@ -13,6 +13,7 @@
 //! that one word alone shows a wrong byte, an old one, and one from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use cairn_fs::FsError;
 
@@ -421,6 +422,17 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// Whether a write or a cut reached one of these words since then.
+    pub fn has_changed(&self, node: NodeId, words: Range<u64>, since: Seq) -> bool {
+        let events = self
+            .files
+            .get(&node)
+            .into_iter()
+            .flat_map(|file| &file.events);
+        let mut newer = events.filter(|event| event.seq >= since);
+        newer.any(|event| words.clone().any(|index| event.what.covers(index)))
     }
 
     /// The tags that a read should give now.

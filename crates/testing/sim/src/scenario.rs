@@ -84,6 +84,9 @@ pub struct Shape {
     pub takes_snapshots: bool,
     #[serde(default)]
     pub sets_quotas: bool,
+    /// Clients write what depends on what is there, too.
+    #[serde(default)]
+    pub compares: bool,
     /// The volume is encrypted.
     #[serde(default)]
     pub is_encrypted: bool,
@@ -246,6 +249,7 @@ impl Scenario {
         let mut shape = draw_shape(&mut rng);
         // Numbers of their own, so that a seed keeps the rest of what it always was.
         shape.space = draw_space(&mut Rng::new(seed ^ 0x9a7b_a9e5), &shape);
+        shape.compares = Rng::new(seed ^ 0x6c75_6e73).below(4) == 0;
         let mut aim = Rng::new(seed ^ 0x2b7e_1516);
         let rebuilds_past_errors = aim.below(8) == 0 && shape.tolerated() > 1;
         if rebuilds_past_errors {
@@ -391,6 +395,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         rebuild_delay_ms: 0,
         takes_snapshots: false,
         sets_quotas: false,
+        compares: false,
         is_encrypted: false,
         bad_disks: Vec::new(),
         space: Space::default(),

@@ -30,6 +30,22 @@ enum Step {
     },
     Truncate(u8, u32),
     Punch(u8, u32, u32),
+    /// Bytes of a file in place of those of another, or of its own.
+    ShareOver {
+        from: u8,
+        into: u8,
+        start: u32,
+        at: u32,
+        len: u32,
+    },
+    /// A write if the file has what it has, or something else.
+    CompareAndWrite {
+        file: u8,
+        offset: u32,
+        len: u32,
+        byte: u8,
+        differs: Option<u32>,
+    },
     Read {
         file: u8,
         offset: u32,
@@ -109,6 +125,11 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(file, offset, len, byte, stable)| Step::Write { file, offset, len, byte, stable }),
         3 => (any::<u8>(), offset.clone()).prop_map(|(f, s)| Step::Truncate(f, s)),
         3 => (any::<u8>(), offset.clone(), len.clone()).prop_map(|(f, o, l)| Step::Punch(f, o, l)),
+        3 => (any::<[u8; 2]>(), offset.clone(), offset.clone(), len.clone()).prop_map(|([from, into], start, at, len)| {
+            Step::ShareOver { from, into, start, at, len }
+        }),
+        2 => (any::<u8>(), offset.clone(), len.clone(), any::<u8>(), prop::option::of(0..140_000u32))
+            .prop_map(|(file, offset, len, byte, differs)| Step::CompareAndWrite { file, offset, len, byte, differs }),
         4 => (any::<u8>(), offset, len.clone()).prop_map(|(file, offset, len)| Step::Read { file, offset, len }),
         3 => any::<u8>().prop_map(Step::Commit),
         2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Remove(d, n)),
@@ -513,6 +534,65 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                     told.last().map(|part| part.range.end),
                     Some(range.end).filter(|_| len > 0)
                 );
+            }
+            Step::ShareOver {
+                from,
+                into,
+                start,
+                at,
+                len,
+            } if !files.is_empty() => {
+                let (from, into) = (pick(&files, from), pick(&files, into));
+                let source = model.data(from).clone();
+                let there = model.data(into).len();
+                // Mostly what fits; sometimes a little more.
+                let start = start as usize % (source.len() + 1);
+                let at = at as usize % (there + 1);
+                let fits = (source.len() - start).min(there - at);
+                let len = match len % 8 {
+                    0 => fits + 1,
+                    _ => fits.min(len as usize),
+                };
+                let range = start as u64..(start + len) as u64;
+                let shared = fs.share_over(who, from, range, into, at as u64).await;
+                let overlaps = from == into && start < at + len && at < start + len;
+                if len > fits || (overlaps && len > 0) {
+                    assert_eq!(shared, Err(FsError::Invalid), "step {index}");
+                } else {
+                    assert_eq!(shared, Ok(()), "step {index}");
+                    let bytes = &source[start..start + len];
+                    model.data(into)[at..at + len].copy_from_slice(bytes);
+                }
+            }
+            Step::CompareAndWrite {
+                file,
+                offset,
+                len,
+                byte,
+                differs,
+            } if !files.is_empty() => {
+                let ino = pick(&files, file);
+                let data = model.data(ino);
+                let start = (offset as usize).min(data.len());
+                let end = (start + len as usize).min(data.len());
+                let mut expected = data[start..end].to_vec();
+                let differs = differs
+                    .map(|at| at as usize)
+                    .filter(|at| *at < expected.len());
+                if let Some(at) = differs {
+                    expected[at] ^= 1;
+                }
+                let new = pattern(expected.len() as u32, byte);
+                let (offset, bytes) = (start as u64, Bytes::from(new.clone()));
+                let compared =
+                    fs.compare_and_write(who, ino, offset, &expected, bytes, Stability::Stable);
+                match (compared.await.unwrap(), differs) {
+                    (Compared::Differs(got), Some(want)) => assert_eq!(got, want as u64),
+                    (Compared::Written(_), None) => {
+                        model.data(ino)[start..end].copy_from_slice(&new);
+                    }
+                    (got, want) => panic!("step {index}: {got:?}, want {want:?}"),
+                }
             }
             Step::Read { file, offset, len } if !files.is_empty() => {
                 let ino = pick(&files, file);

@@ -424,6 +424,12 @@ async fn refuses_changes(fs: &Fs, ino: Ino) {
     assert_eq!(cut.unwrap_err(), FsError::NotOwner);
     let punched = fs.punch(&ROOT_USER, ino, 0..4096).await;
     assert_eq!(punched.unwrap_err(), FsError::NotOwner);
+    let shared = fs.share_over(&ROOT_USER, ino, 0..10, ino, 50).await;
+    assert_eq!(shared.unwrap_err(), FsError::NotOwner);
+    let there = read_all(fs, ino).await;
+    let data = Bytes::from_static(b"changed");
+    let compared = fs.compare_and_write(&ROOT_USER, ino, 0, &there[..7], data, Stability::Stable);
+    assert_eq!(compared.await.unwrap_err(), FsError::NotOwner);
 }
 
 /// Until its time has come nobody changes, renames, replaces or removes it, also after a crash.

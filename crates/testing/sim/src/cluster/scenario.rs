@@ -285,6 +285,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         rebuild_delay_ms: one_of(rng, &[5_000, 30_000, 600_000]),
         takes_snapshots: false,
         sets_quotas: false,
+        compares: false,
         is_encrypted: false,
         space: Space {
             shard_kib: one_of(rng, &[256, 1024]),
