@@ -162,6 +162,11 @@ class Nodes(ClusterTest):
         self.await_drained(cluster, "node3")
         cluster.cairn("node1", "node", "remove", "node3")
         self.check_ended(cluster, "node3")
+        # Healing all is for those that belong to it.
+        cluster.kill("node2")
+        cluster.heal()
+        cluster.await_serving("node2")
+        self.assertEqual(cluster.machine("node3")["life"], "stopped")
         # Two members of etcd would survive less than one does.
         alone = lambda: len(cluster.status()["etcd"]["members"]) == 1
         harness.wait_until(alone, DRAIN_SECONDS_MAX, "that etcd has one member")

@@ -252,6 +252,10 @@ class Cluster:
         """Where clients on this machine find the targets of all nodes through this one."""
         return int(self.machine(node)["iscsi"].rpartition(":")[2])
 
+    def s3_port(self, node):
+        """Where clients on this machine find the objects of all nodes through this one."""
+        return int(self.machine(node)["s3"].rpartition(":")[2])
+
     def url(self, node=None, volume="main"):
         """A URL for libnfs."""
         port = self.nfs_port(node)

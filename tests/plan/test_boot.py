@@ -38,7 +38,10 @@ unit=/usr/lib/systemd/system/cairn.service
 [[ $(. /etc/os-release && echo "$ID") == debian ]]
 install -d -o cairn -g cairn /run/cairn /var/lib/cairn
 command=$(sed -n "s/^ExecStart=//p" $unit)
-as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps +net_bind_service --ambient-caps +net_bind_service)
+caps=+net_bind_service
+# As systemd does with drop-ins.
+! grep -qs CAP_NET_ADMIN /etc/systemd/system/cairn.service.d/*.conf || caps+=,+net_admin,+net_raw
+as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps $caps --ambient-caps $caps)
 RUNTIME_DIRECTORY=/run/cairn setsid "${as[@]}" $command >/cairn.log 2>&1 </dev/null &
 echo $! >/cairn.pid
 """
@@ -48,12 +51,14 @@ class Metadata(http.server.BaseHTTPRequestHandler):
     """Metadata of an instance, with a token only."""
 
     instance = ""
+    # Of instances that are told apart by their addresses.
+    more = {}
 
     def do_PUT(self):
         self.answer(TOKEN if self.path == "/latest/api/token" else None)
 
     def do_GET(self):
-        known = {"/latest/meta-data/instance-id": self.instance}
+        known = {"/latest/meta-data/instance-id": self.instance} | self.more.get(self.client_address[0], {})
         self.answer(known.get(self.path) if self.headers["X-aws-ec2-metadata-token"] == TOKEN else None)
 
     def answer(self, text):
@@ -68,7 +73,8 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 class Machine:
     """A fresh root over that of this machine; what is written there is gone with it."""
 
-    def __init__(self, folder, files, environment, links):
+    def __init__(self, folder, files, environment, links, within=()):
+        self.within = list(within)
         self.root = folder / "root"
         self.folder = folder
         layers = folder / "layers"
@@ -100,16 +106,20 @@ class Machine:
         path.chmod(mode)
 
     def run(self, *words):
-        done = subprocess.run(["chroot", self.root, *words], env=self.environment, stdin=subprocess.DEVNULL,
+        done = subprocess.run([*self.within, "chroot", self.root, *words], env=self.environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BOOT_SECONDS_MAX)
         return done.returncode, done.stdout
 
-    def end(self):
-        """Power off: the server is killed, everything is unmounted."""
+    def end_server(self):
+        """The server and what it runs are killed."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((self.root / "cairn.pid").read_text())
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
             harness.wait_until(lambda: not pathlib.Path(f"/proc/{pid}/fd/0").exists(), 30, "the end of cairn")
+
+    def end(self):
+        """Power off: the server is killed, everything is unmounted."""
+        self.end_server()
         for disk in sorted((self.root / "srv" / "cairn").glob("disk*")):
             subprocess.run(["umount", disk], capture_output=True)
         subprocess.run(["umount", "--recursive", "--lazy", self.root], capture_output=True)

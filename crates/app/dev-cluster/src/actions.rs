@@ -3,6 +3,7 @@
 //! Each step is taken while `cluster.json` is locked and is in it afterwards, so that several commands at once, and
 //! the process that runs the cluster, agree on what is so.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -229,10 +230,18 @@ fn must_run(store: &Store) -> Result<(), Error> {
 /// Starts machines that do not run, and waits until they serve.
 pub fn start(store: &Store, names: &[String]) -> Result<(), Error> {
     must_run(store)?;
+    // Whoever names one wants it, and is told by its log that it was removed.
+    let gone = match names {
+        [] => removed_nodes(&store.known()?),
+        _ => BTreeSet::new(),
+    };
     let (state, started) = store.change(|state| {
         let mut started = Vec::new();
         for index in named_or_all(state, names)? {
             let machine = &state.machines[index];
+            if gone.contains(&machine.name()) {
+                continue;
+            }
             if machine.role == Role::Node && !machine.joined {
                 if names.is_empty() {
                     continue;
@@ -249,6 +258,39 @@ pub fn start(store: &Store, names: &[String]) -> Result<(), Error> {
         Ok((state.clone(), started))
     })?;
     await_ready(&state, &started, || false)
+}
+
+/// Nodes that joined and were removed from the cluster since, as any of those says that run; none, if nobody says so.
+fn removed_nodes(state: &State) -> BTreeSet<String> {
+    let joined = || state.of_role(Role::Node).filter(|machine| machine.joined);
+    let is_down = |machine: &&Machine| machine.running().is_none();
+    if joined().find(is_down).is_none() {
+        return BTreeSet::new();
+    }
+    let answers = joined().filter(|machine| !is_down(machine)).map(|machine| {
+        let argv = commands::nodes(state, machine);
+        let (program, arguments) = argv.split_first()?;
+        let asked = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output();
+        let said = asked.ok().filter(|asked| asked.status.success())?;
+        listed(&said.stdout)
+    });
+    let Some(listed) = answers.flatten().next() else {
+        return BTreeSet::new();
+    };
+    let names = joined().map(Machine::name);
+    names.filter(|name| !listed.contains(name)).collect()
+}
+
+/// The names in what `cairn node list --json` prints.
+fn listed(text: &[u8]) -> Option<BTreeSet<String>> {
+    let nodes: Vec<serde_json::Value> = serde_json::from_slice(text).ok()?;
+    let names = nodes
+        .iter()
+        .map(|node| Some(node.get("name")?.as_str()?.to_owned()));
+    names.collect()
 }
 
 /// Lets machines end by themselves: SIGTERM.
@@ -449,6 +491,7 @@ pub struct MachineStatus {
     /// Where clients on this machine find it.
     pub nfs: String,
     pub iscsi: String,
+    pub s3: String,
     pub admin: String,
     pub token_file: String,
     pub log: String,
@@ -507,6 +550,7 @@ fn machine_status(state: &State, machine: &Machine) -> MachineStatus {
         host: at.host.to_string(),
         nfs: at.nfs_here.to_string(),
         iscsi: at.iscsi_here.to_string(),
+        s3: at.s3_here.to_string(),
         admin: format!("http://{}", at.admin_here),
         token_file: shown(&files.token()),
         log: shown(&files.log()),
@@ -517,5 +561,24 @@ fn machine_status(state: &State, machine: &Machine) -> MachineStatus {
         argv: commands::run(state, machine),
         partition: machine.partition.clone(),
         slow: machine.slow,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_read_from_what_the_cluster_says_or_nothing_is_known() {
+        let names = |text: &str| listed(text.as_bytes());
+        let want = ["node1", "node3"].map(str::to_owned).into();
+        assert_eq!(
+            names(r#"[{"name": "node1", "alive": true}, {"name": "node3"}]"#),
+            Some(want)
+        );
+        assert_eq!(names("[]"), Some(BTreeSet::new()));
+        for text in ["", "{}", r#"[{"alive": true}]"#, r#"[{"name": 1}]"#] {
+            assert_eq!(names(text), None, "{text}");
+        }
     }
 }

@@ -132,6 +132,14 @@ pub fn join(state: &State, machine: &Machine, ticket: &str) -> Vec<String> {
     argv
 }
 
+/// Asks which nodes the cluster has.
+pub fn nodes(state: &State, asked: &Machine) -> Vec<String> {
+    let mut argv = cairn(state);
+    argv.extend(words(["node", "list", "--json"]));
+    argv.extend(server(state, asked));
+    argv
+}
+
 /// Asks for the first volume.
 pub fn show(state: &State, asked: &Machine) -> Vec<String> {
     let mut argv = cairn(state);
@@ -199,6 +207,8 @@ fn serve(state: &State, machine: &Machine) -> Vec<String> {
         &at.admin.to_string(),
         "--listen-iscsi",
         &at.iscsi.to_string(),
+        "--listen-s3",
+        &at.s3.to_string(),
         "--ready-file",
         &text(&files.ready()),
         "--token-file",
@@ -324,7 +334,8 @@ mod tests {
             (
                 run(&state, second),
                 "nsenter --net=/run/netns/cairn-012345-node2 /usr/bin/cairn serve --cluster-dir /srv/c/node2/cluster \
-                 --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --listen-iscsi 10.213.7.2:3260 --ready-file /srv/c/node2/ready.json \
+                 --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --listen-iscsi 10.213.7.2:3260 \
+                 --listen-s3 10.213.7.2:9000 --ready-file /srv/c/node2/ready.json \
                  --token-file /srv/c/node2/admin-token --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
                  --rpcbind=true --memory-limit 512MiB",
             ),

@@ -16,7 +16,7 @@ pub const DISKS_MAX: u16 = 64;
 /// Members of an etcd that is not the nodes' own.
 pub const ETCD_MEMBERS_MAX: u16 = 3;
 
-/// Ports of one node: NFS, admin API, between nodes, etcd's two, those of a separate etcd.
+/// Ports of one node: NFS, admin API, between nodes, etcd's two, those of a separate etcd, iSCSI, S3.
 const PORTS_PER_NODE: u16 = 10;
 pub const BASE_PORT_DEFAULT: u16 = 12_000;
 
@@ -24,6 +24,7 @@ pub const BASE_PORT_DEFAULT: u16 = 12_000;
 const NFS_PORT: u16 = 2049;
 const ADMIN_PORT: u16 = 8049;
 const ISCSI_PORT: u16 = 3260;
+const S3_PORT: u16 = 9000;
 const INTERNAL_PORT: u16 = 7400;
 const ETCD_CLIENT_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
@@ -78,6 +79,8 @@ pub struct Addresses {
     pub admin_here: SocketAddr,
     pub iscsi: SocketAddr,
     pub iscsi_here: SocketAddr,
+    pub s3: SocketAddr,
+    pub s3_here: SocketAddr,
 }
 
 impl Layout {
@@ -115,7 +118,7 @@ impl Layout {
     pub fn addresses(&self, role: Role, index: u16) -> Addresses {
         let first = self.base_port + PORTS_PER_NODE * index;
         let (nfs_here, admin_here) = (loopback(first), loopback(first + 1));
-        let iscsi_here = loopback(first + 7);
+        let (iscsi_here, s3_here) = (loopback(first + 7), loopback(first + 8));
         match &self.network {
             Network::Loopback => {
                 let etcd = match role {
@@ -133,6 +136,8 @@ impl Layout {
                     admin_here,
                     iscsi: iscsi_here,
                     iscsi_here,
+                    s3: s3_here,
+                    s3_here,
                 }
             }
             Network::Namespaces { net, .. } => {
@@ -154,6 +159,8 @@ impl Layout {
                     admin_here,
                     iscsi: at(ISCSI_PORT),
                     iscsi_here,
+                    s3: at(S3_PORT),
+                    s3_here,
                 }
             }
         }
@@ -245,9 +252,9 @@ mod tests {
                 let all = layout.addresses(role, index);
                 let mut own = vec![all.etcd_client, all.etcd_peer];
                 if role == Role::Node {
-                    own.extend([all.nfs, all.admin, all.internal, all.iscsi]);
+                    own.extend([all.nfs, all.admin, all.internal, all.iscsi, all.s3]);
                     if layout.network != Network::Loopback {
-                        own.extend([all.nfs_here, all.admin_here, all.iscsi_here]);
+                        own.extend([all.nfs_here, all.admin_here, all.iscsi_here, all.s3_here]);
                     }
                 }
                 for address in own {

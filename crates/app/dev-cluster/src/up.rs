@@ -411,6 +411,7 @@ impl<'a> Ports<'a> {
                 (at.nfs_here, at.nfs),
                 (at.admin_here, at.admin),
                 (at.iscsi_here, at.iscsi),
+                (at.s3_here, at.s3),
             ] {
                 if here != there && !self.listening.contains(&here) {
                     let (fixed, target) = watch::channel(Some(there));

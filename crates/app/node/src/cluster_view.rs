@@ -9,13 +9,16 @@ use cairn_admin::api::{
     ClusterDiskView, ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives,
     ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
-use cairn_base::NodeId;
-use cairn_cluster::map::{MapView, NodeRecord, OnNodeRecord, VolumeState};
+use cairn_base::{LogPosition, NodeId};
+use cairn_cluster::map::{Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState};
 use cairn_pool::Condition;
 use cairn_trust::EtcdSource;
 
 use crate::cluster::ClusterNode;
 use crate::node::Inner;
+
+/// Of a volume's first change.
+const FIRST_POSITION: LogPosition = LogPosition(1);
 
 pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
     let view = cluster.member.view();
@@ -33,7 +36,7 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
             name: state.record.value.name.clone(),
             owner: state.owner.as_ref().map(|owner| name(owner.value.node)),
             epoch: state.epoch.value.epoch.0,
-            log_copies: log_copies(state),
+            log_copies: log_copies(&state.log.log),
             state_copies: state
                 .log
                 .log
@@ -78,8 +81,26 @@ pub fn node_at(view: &MapView, address: IpAddr) -> Option<String> {
     found.map(|node| node.name.clone())
 }
 
-fn log_copies(state: &VolumeState) -> usize {
-    state.log.log.open().map_or(0, |open| open.disks.len())
+/// So many copies there are of all that was acknowledged and that a new owner needs: of each part of the log that the copies
+/// of the state do not have, and of the state where the log begins later than the volume.
+fn log_copies(log: &VolumeLog) -> usize {
+    let applied = log.state.as_ref().map(|state| state.applied);
+    // `to` is the first position behind a part.
+    let is_needed = |part: &&Ensemble| match (part.to, applied) {
+        (Some(to), Some(applied)) => to.0 > applied.0 + 1,
+        _ => true,
+    };
+    let mut needed = log.ensembles.iter().filter(is_needed).peekable();
+    let begins_late = needed
+        .peek()
+        .is_some_and(|first| first.from > FIRST_POSITION);
+    // Beside the owner's own.
+    let of_state = 1 + log.state.as_ref().map_or(0, |state| state.disks.len());
+    let of_log = needed.map(|part| part.disks.len()).min().unwrap_or(0);
+    match begins_late {
+        true => of_log.min(of_state),
+        false => of_log,
+    }
 }
 
 /// What all volumes have on a node, as their owners told last.
@@ -213,8 +234,12 @@ fn nodes(
 }
 
 fn survives(inner: &Inner, view: &MapView, etcd: &ClusterEtcdView) -> ClusterSurvives {
-    let of_data = inner.pool.nodes_tolerated_by_all().unwrap_or(0);
-    let of_logs = view.volumes.values().map(log_copies).min();
+    let of_data = match inner.pool.single_segments() {
+        0 => inner.pool.nodes_tolerated_by_all().unwrap_or(0),
+        _ => 0,
+    };
+    let volumes = view.volumes.values();
+    let of_logs = volumes.map(|state| log_copies(&state.log.log)).min();
     let of_logs = of_logs.map_or(of_data, |copies| copies.saturating_sub(1));
     let lost = view
         .nodes
@@ -264,6 +289,13 @@ fn warnings(inner: &Inner, view: &MapView, volumes: &[ClusterVolumeView]) -> Vec
             ));
         }
     }
+    let single = inner.pool.single_segments();
+    if single > 0 {
+        warnings.push(format!(
+            "{single} segments of volumes that this node owns have one copy and no parity, since one disk alone could be \
+             written to: the loss of its node loses what was acknowledged"
+        ));
+    }
     for key in &view.damaged {
         warnings.push(format!(
             "{key} in etcd cannot be read: restore etcd from a backup"
@@ -287,5 +319,67 @@ async fn etcd(cluster: &ClusterNode, own: bool) -> ClusterEtcdView {
             members: Vec::new(),
             problem: Some(problem),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{DiskId, Epoch};
+    use cairn_cluster::map::{EnsembleId, StateAt};
+
+    use super::*;
+
+    fn id(counter: u32) -> EnsembleId {
+        EnsembleId {
+            epoch: Epoch(1),
+            counter,
+        }
+    }
+
+    fn disks(count: usize) -> Vec<DiskId> {
+        (0..count as u128).map(DiskId).collect()
+    }
+
+    /// Parts of a log, each with its first position, the one behind it, and how many disks have it; a copy of the state up to
+    /// a position, and how many disks have that.
+    fn copies(parts: &[(u64, Option<u64>, usize)], state: Option<(u64, usize)>) -> usize {
+        let ensembles = (1..)
+            .zip(parts)
+            .map(|(counter, (from, to, count))| Ensemble {
+                id: id(counter),
+                from: LogPosition(*from),
+                to: to.map(LogPosition),
+                disks: disks(*count),
+            });
+        let state = state.map(|(applied, count)| StateAt {
+            id: id(100),
+            len_bytes: 1,
+            applied: LogPosition(applied),
+            disks: disks(count),
+        });
+        log_copies(&VolumeLog {
+            ensembles: ensembles.collect(),
+            state,
+        })
+    }
+
+    #[test]
+    fn a_log_has_as_many_copies_as_the_part_with_the_fewest() {
+        for (parts, state, want) in [
+            (&[][..], None, 0),
+            (&[(1, None, 3)][..], None, 3),
+            // What was written before others joined is on the first node alone.
+            (&[(1, Some(50), 1), (50, None, 2)], None, 1),
+            // It still is: the state has less.
+            (&[(1, Some(50), 1), (50, None, 2)], Some((48, 1)), 1),
+            // The state has all of it, on another node, too.
+            (&[(1, Some(50), 1), (50, None, 2)], Some((49, 1)), 2),
+            // A server that became the first node: nobody else has its state.
+            (&[(1000, None, 2)], None, 1),
+            (&[(1000, None, 2)], Some((1200, 2)), 2),
+            (&[(1000, None, 3)], Some((1200, 1)), 2),
+        ] {
+            assert_eq!(copies(parts, state), want, "{parts:?} {state:?}");
+        }
     }
 }

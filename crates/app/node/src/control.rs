@@ -542,6 +542,7 @@ impl Controller {
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             narrow_segments: inner.pool.narrow_segments(),
+            single_segments: inner.pool.single_segments(),
             segments_short: inner.pool.segments_short(),
             damaged_places: inner.pool.scrub.damaged(),
             lost_bytes: inner

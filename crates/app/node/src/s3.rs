@@ -15,7 +15,7 @@ use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
 use cairn_fs::{Credentials, FsError};
 use cairn_objects::{AccessKey, BucketRecord, KeySpec, ObjectError, Objects, Permission};
 use cairn_pool::ChangeFailure;
-use cairn_s3::{Certificate, Running, Shared};
+use cairn_s3::{Certificate, Passed, Running, Shared};
 use parking_lot::Mutex;
 
 use crate::control::{Controller, refusal};
@@ -26,7 +26,8 @@ use crate::node::Inner;
 pub struct S3Server(Mutex<Option<Running>>);
 
 impl S3Server {
-    /// Serves on a socket that is bound, or binds the usual one as soon as it is needed.
+    /// Serves on a socket that is bound, or binds the usual one as soon as it is needed. A node of a cluster serves what
+    /// others pass on in any case, and is needed when any of them is.
     pub fn tend(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
@@ -34,17 +35,42 @@ impl S3Server {
         bound: Option<TcpListener>,
     ) {
         let server = Arc::clone(self);
+        let nodes = inner.cluster.as_ref().map(|cluster| cluster.s3_nodes());
+        if let Some(cluster) = &inner.cluster
+            && let Some(passed) = server.start(Arc::clone(&shared))
+        {
+            cluster.serve_s3(passed);
+        }
         if let Some(listener) = bound {
-            server.start(shared, listener);
+            server.start(shared);
+            server.listen(listener);
             return;
         }
         let mut is_used = inner.stores.is_used.subscribe();
+        let clock = Arc::clone(&inner.env.clock);
         let task = async move {
-            if is_used.wait_for(|used| *used).await.is_err() {
+            let used_here = async move { is_used.wait_for(|used| *used).await.is_ok() };
+            let used_elsewhere = async move {
+                let Some(nodes) = nodes else {
+                    return std::future::pending().await;
+                };
+                while !cairn_s3::is_used_elsewhere(&nodes).await {
+                    clock.sleep(NEEDED_INTERVAL).await;
+                }
+                true
+            };
+            let is_needed = tokio::select! {
+                used = used_here => used,
+                used = used_elsewhere => used,
+            };
+            if !is_needed {
                 return;
             }
             match TcpListener::bind(LISTEN_S3_DEFAULT) {
-                Ok(listener) => server.start(shared, listener),
+                Ok(listener) => {
+                    server.start(shared);
+                    server.listen(listener);
+                }
                 Err(error) => tracing::error!(
                     address = %LISTEN_S3_DEFAULT,
                     %error,
@@ -55,15 +81,30 @@ impl S3Server {
         inner.env.spawner.spawn("S3 start", Box::pin(task));
     }
 
-    fn start(&self, shared: Arc<Shared>, listener: TcpListener) {
-        let address = listener.local_addr().ok();
-        match Running::start(shared, listener) {
-            Ok(running) => {
-                let address = address.map(|address| address.to_string());
-                tracing::info!(address, "S3 is served");
-                *self.0.lock() = Some(running);
+    /// Begins to serve, unless it does already.
+    fn start(&self, shared: Arc<Shared>) -> Option<Passed> {
+        let mut running = self.0.lock();
+        if running.is_none() {
+            match Running::start(shared) {
+                Ok(started) => *running = Some(started),
+                Err(error) => tracing::error!(%error, "S3 is not served"),
             }
-            Err(error) => tracing::error!(%error, "S3 is not served"),
+        }
+        running.as_ref()?.passed()
+    }
+
+    fn listen(&self, listener: TcpListener) {
+        let address = listener.local_addr().ok();
+        let address = address.map(|address| address.to_string());
+        match self
+            .0
+            .lock()
+            .as_ref()
+            .map(|running| running.listen(listener))
+        {
+            Some(Ok(())) => tracing::info!(address, "S3 is served"),
+            Some(Err(error)) => tracing::error!(address, %error, "S3 is not served"),
+            None => {}
         }
     }
 
@@ -75,6 +116,8 @@ impl S3Server {
     }
 }
 
+/// How often other nodes are asked whether they have buckets, until one has.
+const NEEDED_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is another certificate.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(5);
 /// Of a file of certificates or a key.
@@ -152,12 +195,12 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
     };
     let cluster = inner.cluster.as_ref();
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
-    let has_neighbours = member.is_some();
+    let nodes = cluster.map(|cluster| cluster.s3_nodes());
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
     Ok(Shared::new(
         Arc::clone(&inner.stores),
         settings,
-        has_neighbours,
+        nodes,
         may_answer,
     ))
 }

@@ -130,6 +130,8 @@ pub enum Request {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        /// So much has to stay free beside it.
+        kept_bytes: u64,
     },
     /// The payload: the bytes of each place.
     Append {
@@ -163,6 +165,8 @@ pub enum Request {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        /// So much has to stay free beside it.
+        kept_bytes: u64,
     },
     /// The payload: the bytes of the place.
     Fill {
@@ -285,14 +289,14 @@ variants!(Request, "request" {
     2 => PrepareRecycled { count, capacity_bytes },
     3 => ReleaseRecycled {},
     4 => Fence { volume, epoch },
-    5 => Create { epoch, name, capacity_bytes },
+    5 => Create { epoch, name, capacity_bytes, kept_bytes },
     6 => Append { epoch, name, places },
     7 => Seal { epoch, footer },
     8 => Stat { name },
     9 => Read { name, place },
     10 => ReadChecked { name, place, checksums },
     11 => Repair { epoch, name, places },
-    12 => CreateHidden { epoch, name, capacity_bytes },
+    12 => CreateHidden { epoch, name, capacity_bytes, kept_bytes },
     13 => Fill { epoch, hidden, place },
     14 => CopyFrom { epoch, hidden, node, disk, place, checksums },
     15 => SealHidden { epoch, hidden, footer },

@@ -286,6 +286,7 @@ impl Numbers {
                 epoch: self.epoch(),
                 name: self.name(),
                 capacity_bytes: self.any(),
+                kept_bytes: self.any(),
             },
             5 => Request::Append {
                 epoch: self.epoch(),
@@ -315,6 +316,7 @@ impl Numbers {
                 epoch: self.epoch(),
                 name: self.name(),
                 capacity_bytes: self.any(),
+                kept_bytes: self.any(),
             },
             12 => Request::Fill {
                 epoch: self.epoch(),

@@ -329,7 +329,7 @@ pub struct ClusterVolumeView {
     /// The name of the node that owns it; nobody does while it is taken over.
     pub owner: Option<String>,
     pub epoch: u64,
-    /// Copies of the log that takes changes now: one less than that many nodes may go without a loss.
+    /// Copies of the changes and the metadata that a new owner needs: one less than that many nodes may go without a loss.
     pub log_copies: usize,
     /// Copies of the metadata's state on other nodes than the owner.
     pub state_copies: usize,

@@ -41,7 +41,7 @@ pub struct Line {
 }
 
 /// The access key that a request names, whether it is its own or not.
-fn key_of(authorization: Option<&str>, query: &str) -> String {
+pub(crate) fn key_of(authorization: Option<&str>, query: &str) -> String {
     let in_query = query.split('&').find_map(|part| {
         let (name, value) = part.split_once('=')?;
         matches!(name, "X-Amz-Credential" | "AWSAccessKeyId").then_some(value)

@@ -1,6 +1,7 @@
 //! S3 over HTTP (Amazon S3 API Reference, 2006-03-01).
 //!
-//! Owns: which request is which change of objects, what errors are called in S3, connections and their limits.
+//! Owns: which request is which change of objects, what errors are called in S3, connections and their limits, which node
+//! of a cluster answers.
 //! Must not know: how objects are kept ([`cairn_objects`]), signatures and XML (the crate `s3s`).
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ mod errors;
 mod hosts;
 mod locks;
 mod metrics;
+mod pass;
 mod server;
 mod service;
 mod stores;
@@ -23,6 +25,7 @@ mod versions;
 mod website;
 
 pub use metrics::S3Collector;
-pub use server::{Running, Settings, Shared};
+pub use pass::{Nodes, Stream, is_used_elsewhere};
+pub use server::{Passed, Running, Settings, Shared};
 pub use stores::{Store, Stores};
 pub use tls::{Certificate, CertificateError};

@@ -37,6 +37,7 @@ pub struct S3Collector {
     bytes: IntCounterVec,
     connections: IntGauge,
     turned_away: IntCounter,
+    passed: IntCounter,
 }
 
 impl S3Collector {
@@ -58,6 +59,10 @@ impl S3Collector {
                 "cairn_s3_connections_refused_total",
                 "Connections of S3 that were closed at once because there were too many",
             )?,
+            passed: IntCounter::new(
+                "cairn_s3_passed_requests_total",
+                "S3 requests that another node of the cluster answered, which owns their volume",
+            )?,
         })
     }
 }
@@ -74,6 +79,7 @@ impl Collector for S3Collector {
             self.bytes.desc(),
             self.connections.desc(),
             self.turned_away.desc(),
+            self.passed.desc(),
         ];
         all.concat()
     }
@@ -103,11 +109,13 @@ impl Collector for S3Collector {
             &self.turned_away,
             self.shared.turned_away.load(Ordering::Relaxed),
         );
+        set(&self.passed, self.shared.passed.load(Ordering::Relaxed));
         [
             self.requests.collect(),
             self.bytes.collect(),
             self.connections.collect(),
             self.turned_away.collect(),
+            self.passed.collect(),
         ]
         .concat()
     }

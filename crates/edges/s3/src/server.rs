@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_objects::Objects;
 use cairn_qos::{Client, Gate, Operation};
-use http::header::{CONNECTION, EXPECT, HeaderValue};
+use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -22,16 +22,17 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use crate::audit::Line;
 use crate::body;
-use crate::caller::{Access, Keys};
+use crate::caller::{Access, Keys, denied};
 use crate::cors;
 use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
+use crate::pass::{self, Ask, Found, Known, Links, Named, Nodes, Routed, Stream};
 use crate::service::Service;
 use crate::stores::Stores;
 use crate::tls::Certificate;
@@ -46,6 +47,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
 const TRANSFER_COUNT_MIN: usize = 16;
@@ -86,8 +88,9 @@ pub struct Shared {
     pub(crate) hosts: Hosts,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Whether other nodes have volumes: then an access key that is not known here may be known there.
-    pub has_neighbours: bool,
+    /// Those of the cluster, if there is one: they may know an access key that is not known here.
+    pub(crate) nodes: Option<Arc<dyn Nodes>>,
+    pub(crate) known: Known,
     /// One for each object that is on its way.
     transfers: Arc<Semaphore>,
     /// Those of volumes with limits, which may take long.
@@ -96,13 +99,15 @@ pub struct Shared {
     pub(crate) requests: Requests,
     pub(crate) connection_count: AtomicUsize,
     pub(crate) turned_away: AtomicU64,
+    /// Requests that other nodes answered.
+    pub(crate) passed: AtomicU64,
 }
 
 impl Shared {
     pub fn new(
         stores: Arc<Stores>,
         settings: Settings,
-        has_neighbours: bool,
+        nodes: Option<Arc<dyn Nodes>>,
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
@@ -113,11 +118,13 @@ impl Shared {
             hosts: Hosts::new(&settings.domains),
             settings,
             may_answer: Box::new(may_answer),
-            has_neighbours,
+            nodes,
+            known: Known::default(),
             metrics: Counters::default(),
             requests: Requests::default(),
             connection_count: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
         })
     }
 
@@ -149,13 +156,17 @@ impl Shared {
 
     /// What is told of something that is not known here, as long as somebody else may know it.
     pub(crate) fn unknown(&self, error: S3Error) -> S3Error {
-        match self.has_neighbours || !self.stores.is_whole() {
+        match self.nodes.is_some() || !self.stores.is_whole() {
             true => s3_error!(
                 ServiceUnavailable,
-                "the volume of this access key is not served by this node, or not yet"
+                "the volume of this access key is not served by this node any more, or not yet"
             ),
             false => error,
         }
+    }
+
+    pub(crate) fn count_passed(&self) {
+        self.passed.fetch_add(1, Ordering::Relaxed);
     }
 
     fn count(&self, method: &Method, status: StatusCode) {
@@ -182,25 +193,34 @@ impl Transfer {
     }
 }
 
+/// What serves connections.
+#[derive(Clone)]
+struct Serving {
+    shared: Arc<Shared>,
+    service: S3Service,
+    stopping: watch::Receiver<bool>,
+    /// Streams of other nodes.
+    streams: Arc<watch::Sender<usize>>,
+}
+
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
+    serving: Serving,
+    tls: Option<TlsAcceptor>,
     stop: watch::Sender<bool>,
-    ended: oneshot::Receiver<()>,
+    /// What accepts connections.
+    accepting: Mutex<Vec<JoinHandle<()>>>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Running {
-    pub fn start(shared: Arc<Shared>, listener: TcpListener) -> std::io::Result<Self> {
+    /// Begins to serve: what other nodes pass on, and clients wherever it is told to [listen](Self::listen).
+    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(shared.settings.threads.max(1))
             .thread_name("s3")
             .enable_all()
             .build()?;
-        listener.set_nonblocking(true)?;
-        let listener = {
-            let _entered = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
-        };
         let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
         builder.set_auth(Keys(Arc::clone(&shared)));
         builder.set_access(Access);
@@ -209,22 +229,58 @@ impl Running {
         let certificate = shared.settings.certificate.as_ref();
         let tls = certificate.map(Certificate::acceptor).transpose()?;
         let (stop, stopping) = watch::channel(false);
-        let (to_end, ended) = oneshot::channel();
-        runtime.spawn(async move {
-            accept(listener, &shared, &service, tls, stopping).await;
-            let _ = to_end.send(());
-        });
         Ok(Self {
+            serving: Serving {
+                shared,
+                service,
+                stopping,
+                streams: Arc::default(),
+            },
+            tls,
             stop,
-            ended,
+            accepting: Mutex::default(),
             runtime: Some(runtime),
         })
     }
 
+    /// Takes connections of clients.
+    pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
+        let Some(runtime) = &self.runtime else {
+            return Ok(());
+        };
+        listener.set_nonblocking(true)?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let accepting = runtime.spawn(accept(listener, self.serving.clone(), self.tls.clone()));
+        self.accepting.lock().push(accepting);
+        Ok(())
+    }
+
+    /// What serves requests that other nodes pass on.
+    pub fn passed(&self) -> Option<Passed> {
+        let runtime = self.runtime.as_ref()?;
+        Some(Passed {
+            serving: self.serving.clone(),
+            runtime: runtime.handle().clone(),
+        })
+    }
+
     /// Takes no more requests, and finishes those under way for as long as `grace`.
-    pub async fn stop(mut self, grace: Duration) {
+    pub async fn stop(self, grace: Duration) {
         self.stop.send_replace(true);
-        let _ = tokio::time::timeout(grace, &mut self.ended).await;
+        let accepting = std::mem::take(&mut *self.accepting.lock());
+        let ended = async {
+            for accepting in accepting {
+                // One that broke off has ended, too.
+                let _ = accepting.await;
+            }
+            let mut streams = self.serving.streams.subscribe();
+            // The sender is in `self`.
+            let _ = streams.wait_for(|count| *count == 0).await;
+        };
+        let _ = tokio::time::timeout(grace, ended).await;
     }
 }
 
@@ -237,14 +293,67 @@ impl Drop for Running {
     }
 }
 
-async fn accept(
-    listener: tokio::net::TcpListener,
-    shared: &Arc<Shared>,
-    service: &S3Service,
-    tls: Option<TlsAcceptor>,
-    stopping: watch::Receiver<bool>,
-) {
-    let mut is_over = stopping.clone();
+/// Serves requests that other nodes pass on, with the threads of this node's server.
+#[derive(Clone)]
+pub struct Passed {
+    serving: Serving,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Passed {
+    /// Serves one stream of another node to its end.
+    pub async fn serve(&self, stream: impl Stream) {
+        let serving = self.serving.clone();
+        let streams = Arc::clone(&serving.streams);
+        streams.send_modify(|count| *count += 1);
+        // An error means that the server has ended.
+        let _ = self.runtime.spawn(passed(serving, stream)).await;
+        streams.send_modify(|count| *count -= 1);
+    }
+}
+
+async fn passed(serving: Serving, mut stream: impl Stream) {
+    let shared = &serving.shared;
+    let question = match pass::read_question(&mut stream).await {
+        Ok(question) => question,
+        Err(error) => {
+            tracing::warn!(%error, "a node's question about objects is refused");
+            return;
+        }
+    };
+    let answered = match question {
+        Ask::Find(named) => {
+            let found = Found {
+                volume: named.here(shared),
+                is_sure: shared.stores.is_whole(),
+            };
+            pass::write_frame(&mut stream, &found).await
+        }
+        Ask::IsUsed => {
+            let is_used = *shared.stores.is_used.borrow();
+            pass::write_frame(&mut stream, &is_used).await
+        }
+        Ask::Serve { volume, client } => {
+            let is_here = shared.stores.of_volume(volume).is_some();
+            let counted = Counted::new(shared).filter(|_| is_here);
+            let answered = pass::write_frame(&mut stream, &counted.is_some()).await;
+            if answered.is_ok() && counted.is_some() {
+                let from = Entry {
+                    client: Some(client),
+                    links: None,
+                };
+                serve(stream, from, &serving).await;
+            }
+            answered
+        }
+    };
+    if let Err(error) = answered {
+        tracing::debug!(%error, "a stream of another node ended");
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, serving: Serving, tls: Option<TlsAcceptor>) {
+    let mut is_over = serving.stopping.clone();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -253,15 +362,9 @@ async fn accept(
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let count = shared.connection_count.load(Ordering::Relaxed);
-                    if count >= shared.settings.connection_count_max {
-                        shared.turned_away.fetch_add(1, Ordering::Relaxed);
-                        continue;
+                    if let Some(counted) = Counted::new(&serving.shared) {
+                        connections.spawn(begin(stream, counted, serving.clone(), tls.clone()));
                     }
-                    shared.connection_count.fetch_add(1, Ordering::Relaxed);
-                    let (shared, service) = (Arc::clone(shared), service.clone());
-                    let (tls, stopping) = (tls.clone(), stopping.clone());
-                    connections.spawn(begin(stream, shared, service, tls, stopping));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accepting a connection of S3");
@@ -279,47 +382,60 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 }
 
 /// Counts a connection for as long as it is there.
-struct Counted<'a>(&'a Shared);
+struct Counted(Arc<Shared>);
 
-impl Drop for Counted<'_> {
+impl Counted {
+    /// `None`: there are too many.
+    fn new(shared: &Arc<Shared>) -> Option<Self> {
+        let before = shared.connection_count.fetch_add(1, Ordering::Relaxed);
+        let counted = Self(Arc::clone(shared));
+        if before >= shared.settings.connection_count_max {
+            shared.turned_away.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(counted)
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-async fn begin(
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    service: S3Service,
-    tls: Option<TlsAcceptor>,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let _counted = Counted(&shared);
+/// Where a connection comes from.
+struct Entry {
+    client: Option<SocketAddr>,
+    /// To other nodes; none of what another node passes on, which goes no further.
+    links: Option<Links>,
+}
+
+async fn begin(stream: TcpStream, counted: Counted, serving: Serving, tls: Option<TlsAcceptor>) {
+    let _counted = counted;
     let _ = stream.set_nodelay(true);
-    let peer = stream.peer_addr().ok();
-    let Some(tls) = tls else {
-        return serve(stream, peer, &shared, service, stopping).await;
+    let from = Entry {
+        client: stream.peer_addr().ok(),
+        links: Some(Links::default()),
     };
+    let Some(tls) = tls else {
+        return serve(stream, from, &serving).await;
+    };
+    let mut stopping = serving.stopping.clone();
     let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream));
     let shaken = tokio::select! {
         _ = stopped(&mut stopping) => return,
         shaken = shaken => shaken,
     };
     match shaken {
-        Ok(Ok(stream)) => serve(stream, peer, &shared, service, stopping).await,
+        Ok(Ok(stream)) => serve(stream, from, &serving).await,
         Ok(Err(error)) => tracing::debug!(%error, "a connection of S3 did not begin"),
         Err(_) => tracing::debug!("a connection of S3 did not begin in time"),
     }
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
-    peer: Option<SocketAddr>,
-    shared: &Arc<Shared>,
-    service: S3Service,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let answer = service_fn(|request| answer(shared, &service, peer, request));
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, serving: &Serving) {
+    let mut stopping = serving.stopping.clone();
+    let answer = service_fn(|request| answer(serving, &from, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -357,23 +473,39 @@ fn refusal(error: &S3Error) -> HttpResponse {
     response
 }
 
-async fn answer(
-    shared: &Arc<Shared>,
-    service: &S3Service,
-    peer: Option<SocketAddr>,
+/// What a client is told that is to try again.
+fn unavailable(why: &'static str) -> HttpResponse {
+    let mut response = refusal(&s3_error!(ServiceUnavailable, "{}", why));
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+    response
+}
+
+/// What is told of something that no node has.
+fn nowhere(named: &Named) -> HttpResponse {
+    refusal(&match named {
+        Named::Key(_) => s3_error!(
+            InvalidAccessKeyId,
+            "no volume of the cluster has this access key"
+        ),
+        Named::Bucket(_) => denied(),
+    })
+}
+
+/// Answers with what is here.
+async fn answer_here(
+    serving: &Serving,
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
-    let method = request.method().clone();
-    let has_body = !request.body().is_end_stream();
-    let line = shared.settings.audit.then(|| Line::new(peer, &request));
-    let waits = request.headers().contains_key(EXPECT);
+    let shared = &serving.shared;
     let asked = cors::asked(shared, &request);
-    let shown = website::answer(shared, service, &request).await;
+    let shown = website::answer(shared, &serving.service, &request).await;
     let mut response = match (asked.as_ref().and_then(cors::Asked::preflight), shown) {
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match body::document(shared, request).await {
-            Ok(request) => service.call(request).await?,
+            Ok(request) => serving.service.call(request).await?,
             Err(error) => refusal(&error),
         },
     };
@@ -382,11 +514,38 @@ async fn answer(
     }
     // Another node may own the volume by now, and have changed what was read.
     if !(shared.may_answer)() {
-        response = refusal(&s3_error!(
-            ServiceUnavailable,
-            "this node does not own the volume any more"
-        ));
+        response = unavailable("this node does not own the volume any more");
     }
+    Ok(response)
+}
+
+async fn answer(
+    serving: &Serving,
+    from: &Entry,
+    request: http::Request<Incoming>,
+) -> Result<HttpResponse, HttpError> {
+    let shared = &serving.shared;
+    let method = request.method().clone();
+    let has_body = !request.body().is_end_stream();
+    let mut line = shared
+        .settings
+        .audit
+        .then(|| Line::new(from.client, &request));
+    let waits = request.headers().contains_key(EXPECT);
+    let routed = match (&from.links, from.client) {
+        (Some(links), Some(client)) => pass::route(shared, links, client, request).await,
+        _ => Routed::Here(request),
+    };
+    let mut response = match routed {
+        Routed::Here(request) => answer_here(serving, request).await?,
+        Routed::Answered(response) => {
+            // The node that answered has written the line.
+            line = None;
+            response
+        }
+        Routed::Nowhere(named) => nowhere(&named),
+        Routed::Unavailable => unavailable("no node serves the volume now"),
+    };
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
     // never says so: the AWS CLI does, and then reads the next answer wrongly.

@@ -78,7 +78,7 @@ async fn measure(
         segment: SegmentId(segment),
         index: 0,
     };
-    disk.clone().create(EPOCH, name, CAPACITY).await?;
+    disk.clone().create(EPOCH, name, CAPACITY, 0).await?;
     let mut part = AlignedBuf::zeroed(MIB as usize);
     part.fill(0xa5);
     let part: Bytes = part.freeze();

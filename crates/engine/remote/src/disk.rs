@@ -379,11 +379,13 @@ impl ShardService for RemoteDisk {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'static, ()> {
         let request = Request::Create {
             epoch,
             name,
             capacity_bytes,
+            kept_bytes,
         };
         Box::pin(async move { self.done(request, Vec::new()).await })
     }
@@ -471,12 +473,14 @@ impl ShardService for RemoteDisk {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'_, HiddenId> {
         Box::pin(async move {
             let request = Request::CreateHidden {
                 epoch,
                 name,
                 capacity_bytes,
+                kept_bytes,
             };
             let link = self.link(&request)?;
             match self.ask_on(&link, request.clone(), Vec::new()).await?.0 {

@@ -406,7 +406,8 @@ impl Server {
                 epoch,
                 name,
                 capacity_bytes,
-            } => done(disk.create(epoch, name, capacity_bytes).await?),
+                kept_bytes,
+            } => done(disk.create(epoch, name, capacity_bytes, kept_bytes).await?),
             Request::Append {
                 epoch,
                 name,
@@ -452,8 +453,10 @@ impl Server {
                 epoch,
                 name,
                 capacity_bytes,
+                kept_bytes,
             } => {
-                let hidden = disk.create_hidden(epoch, name, capacity_bytes).await?;
+                let making = disk.create_hidden(epoch, name, capacity_bytes, kept_bytes);
+                let hidden = making.await?;
                 session.begun(disk.id(), hidden, epoch);
                 Reply::Made {
                     hidden: convert::hidden(hidden),

@@ -492,7 +492,12 @@ impl SegmentStore {
             };
             let can_do_without =
                 |late: &[DiskId]| self.can_do_without(wanted, code.parity(), refusals, late);
-            let created = self.create_on(volume, code, &disks, shard_len_bytes, can_do_without);
+            let place = SegmentPlace {
+                code,
+                disks,
+                shard_len_bytes,
+            };
+            let created = self.create_on(volume, &place, stream, can_do_without);
             match created.await {
                 Ok(segment) => return Ok(segment),
                 Err(refused) => {
@@ -588,24 +593,34 @@ impl SegmentStore {
     /// Bytes that a stream may take of a disk.
     pub(crate) fn room_bytes(&self, disk: &dyn ShardService, stream: Stream) -> u64 {
         let space = disk_space(disk);
-        let reserve_bytes = self.reserve_bytes(space.total_bytes);
-        let kept_bytes = match stream {
+        let kept_bytes = self.kept_bytes(space.total_bytes, stream);
+        space.free_bytes.saturating_sub(kept_bytes)
+    }
+
+    /// Bytes that a stream has to leave on a disk.
+    fn kept_bytes(&self, total_bytes: u64, stream: Stream) -> u64 {
+        let reserve_bytes = self.reserve_bytes(total_bytes);
+        match stream {
             // The rest is the metadata's: collecting garbage takes that, too.
             Stream::Rewrite => reserve_bytes / REWRITE_RESERVE_PART,
             Stream::Mixed | Stream::File(_) => reserve_bytes,
-        };
-        space.free_bytes.saturating_sub(kept_bytes)
+        }
     }
 
     /// Creates the shards of a new segment; on failure none are left, and the error names the disks.
     async fn create_on(
         self: &Arc<Self>,
         volume: &Volume,
-        code: Code,
-        disks: &[Arc<dyn ShardService>],
-        shard_len_bytes: u64,
+        place: &SegmentPlace,
+        stream: Stream,
         can_do_without: impl Fn(&[DiskId]) -> bool,
     ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
+        let SegmentPlace {
+            code,
+            disks,
+            shard_len_bytes,
+        } = place;
+        let (code, shard_len_bytes) = (*code, *shard_len_bytes);
         let info = SegmentInfo {
             id: (volume.allocate)(),
             code,
@@ -619,9 +634,12 @@ impl SegmentStore {
         volume.uncommitted.lock().insert(segment.id);
         let creations = disks.iter().zip(0..).map(|(disk, index)| {
             let name = segment.shard_name(index);
+            // The disk looks again: other owners may have taken what was free.
+            let kept_bytes = self.kept_bytes(disk_space(&**disk).total_bytes, stream);
+            let disk_of = disk.clone();
             DiskOp {
                 disk: disk.id(),
-                run: disk.clone().create(volume.epoch, name, shard_len_bytes),
+                run: disk_of.create(volume.epoch, name, shard_len_bytes, kept_bytes),
             }
         });
         let late_max = usize::from(code.parity()).max(1);

@@ -333,7 +333,13 @@ impl SegmentStore {
             return Err(RebuildError::Unsealed);
         }
         let hidden = disk
-            .create_hidden(segment.epoch, name, segment.shard_len_bytes)
+            .create_hidden(
+                segment.epoch,
+                name,
+                segment.shard_len_bytes,
+                // As its choice does: the metadata may need the last bytes.
+                segment.shard_len_bytes,
+            )
             .await?;
         let target = Target { disk, hidden };
         match self.fill(segment, fill, footer, target, pace).await {

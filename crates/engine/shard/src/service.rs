@@ -151,12 +151,14 @@ pub trait ShardService: Send + Sync + 'static {
     fn fence(self: Arc<Self>, volume: VolumeId, epoch: Epoch) -> ShardFuture<'static, ()>;
 
     /// Makes a shard with room for `capacity_bytes`, allocated at once, so that a lack of space is known before
-    /// anything is placed in it. Its name becomes durable with its first append.
+    /// anything is placed in it. Its name becomes durable with its first append. Fails with `Full` unless `kept_bytes`
+    /// stay free beside it: owners of several nodes look at the same space, and the disk alone sees what all of them take.
     fn create(
         self: Arc<Self>,
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'static, ()>;
     /// Writes all of `writes`, and answers when they are durable, and the shard's name with them. Appends to one shard
     /// share syncs. After an error none of them is under way any more.
@@ -187,12 +189,14 @@ pub trait ShardService: Send + Sync + 'static {
     fn repair(&self, epoch: Epoch, name: ShardName, writes: Vec<ShardWrite>)
     -> ShardFuture<'_, ()>;
 
-    /// Makes a shard that nobody finds before [`Self::publish`]. A crash before that leaves none.
+    /// Makes a shard that nobody finds before [`Self::publish`]. A crash before that leaves none. `kept_bytes`: as of
+    /// [`Self::create`].
     fn create_hidden(
         &self,
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'_, HiddenId>;
     /// Writes to a hidden shard.
     fn fill(&self, epoch: Epoch, hidden: HiddenId, write: ShardWrite) -> ShardFuture<'_, ()>;
@@ -284,12 +288,14 @@ impl ShardService for ShardDisk {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'static, ()> {
         Box::pin(async move {
             let _turn = match planted::is(Bug::EpochIgnoredInCreate) {
                 true => self.enter_unasked(name.volume, epoch),
                 false => self.enter(name.volume, epoch).await?,
             };
+            let _claim = self.claim(name, capacity_bytes, kept_bytes).await?;
             ShardDisk::create(&self, name, capacity_bytes).await?;
             Ok(())
         })
@@ -387,9 +393,11 @@ impl ShardService for ShardDisk {
         epoch: Epoch,
         name: ShardName,
         capacity_bytes: u64,
+        kept_bytes: u64,
     ) -> ShardFuture<'_, HiddenId> {
         Box::pin(async move {
             let _turn = self.enter(name.volume, epoch).await?;
+            let _claim = self.claim(name, capacity_bytes, kept_bytes).await?;
             let hidden = Self::create_hidden(self, name, capacity_bytes).await?;
             Ok(self.keep_hidden(hidden, epoch))
         })

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::Cache;
 use rustc_hash::FxBuildHasher;
+use tokio::sync::MutexGuard;
 
 use crate::error::ShardError;
 use crate::fence::{Fences, Keeper, Turn};
@@ -126,6 +127,8 @@ pub struct ShardDisk {
     hidden: Mutex<HiddenShards>,
     published: Mutex<Published>,
     fences: Fences,
+    /// Held while a shard is made beside which some space is kept.
+    claims: tokio::sync::Mutex<()>,
     /// Whether the disk told its space when it was asked last; a change is logged, not each question.
     tells_space: AtomicBool,
 }
@@ -268,6 +271,7 @@ impl ShardDisk {
             hidden: Mutex::default(),
             published: Mutex::default(),
             fences: Fences::default(),
+            claims: tokio::sync::Mutex::default(),
             tells_space: AtomicBool::new(true),
         });
         if let Some(bad) = bad
@@ -428,6 +432,34 @@ impl ShardDisk {
         let file = self.create_file(name, &shard_path(name), len_bytes).await?;
         let folders = vec![shards_folder(name.volume)];
         Ok(self.adopt(name, file, Some(capacity_bytes), folders))
+    }
+
+    /// Holds up all others who want space beside which some is kept, until the shard is there; fails with `Full` if less
+    /// than `kept_bytes` would be left.
+    pub(crate) async fn claim(
+        &self,
+        name: ShardName,
+        capacity_bytes: u64,
+        kept_bytes: u64,
+    ) -> Result<Option<MutexGuard<'_, ()>>, ShardError> {
+        if kept_bytes == 0 || planted::is(Bug::SpaceClaimedTogether) {
+            return Ok(None);
+        }
+        let claim = self.claims.lock().await;
+        let needed_bytes = self
+            .file_len_bytes(name, capacity_bytes)?
+            .saturating_add(kept_bytes);
+        let free_bytes = self.space()?.free_bytes;
+        match free_bytes >= needed_bytes {
+            true => Ok(Some(claim)),
+            false => Err(DiskError::Full {
+                disk: self.label().to_owned(),
+                what: format!(
+                    "shard {name}, beside which {kept_bytes} bytes are kept: {free_bytes} are free"
+                ),
+            }
+            .into()),
+        }
     }
 
     /// As [`Self::create`], for a shard that nobody finds before [`Self::publish`]: one that is filled

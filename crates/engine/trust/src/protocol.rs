@@ -14,15 +14,18 @@ pub enum Protocol {
     Admin,
     /// Connections of iSCSI initiators that another node passes on, and questions about targets.
     Iscsi,
+    /// Requests of S3 clients that another node passes on, and questions about their volumes.
+    S3,
 }
 
 impl Protocol {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Shards,
         Self::Rpc,
         Self::Join,
         Self::Admin,
         Self::Iscsi,
+        Self::S3,
     ];
 
     /// The name in the handshake. A change that older nodes do not understand gets another number.
@@ -33,6 +36,7 @@ impl Protocol {
             Self::Join => "cairn-join/1",
             Self::Admin => "cairn-admin/1",
             Self::Iscsi => "cairn-iscsi/1",
+            Self::S3 => "cairn-s3/1",
         }
     }
 

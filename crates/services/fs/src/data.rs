@@ -585,6 +585,8 @@ impl Shared {
                     && state.flights.is_empty()
                     && state.dirty.unstable_bytes() <= JOURNAL_WRITE_BYTES_MAX
                     && state.dirty.run_count() <= JOURNAL_COMMIT_RUNS_MAX
+                    // What the log refuses would count as stable with the next commit.
+                    && self.fits_in_batch(&state, Batch::new().len_bytes())
                 {
                     self.journal_dirty(inode.ino, &mut state);
                 } else if dirty {

@@ -492,6 +492,16 @@ impl Pool {
         narrow.sum()
     }
 
+    /// Those that survive no loss at all, though their volumes ask for that: written while one disk alone worked.
+    pub fn single_segments(&self) -> u64 {
+        let single = self.serving_all().into_iter().map(|fs| {
+            let code = self.store.code_for(fs.policy().protection);
+            let parity = code.map_or(0, |code| code.parity());
+            self.store.narrow_count(fs.volume(), parity.min(1))
+        });
+        single.sum()
+    }
+
     /// Segments with shards that cannot be read where they should be, and how many more the worst of them may lose.
     pub fn segments_short(&self) -> Option<(u64, i16)> {
         let standings = self.standings();

@@ -45,6 +45,8 @@ pub struct Observed {
     pub volumes_unprotected: Vec<String>,
     /// Parts of the data that have less protection than their volumes ask for.
     pub narrow_segments: u64,
+    /// Of these, those that survive no loss.
+    pub single_segments: u64,
     /// Parts of the data with shards that are lost and not rebuilt yet, and how many more the worst of them may lose.
     pub segments_short: Option<(u64, i16)>,
     /// Places of files that the last scrub found damaged beyond repair.
@@ -156,6 +158,13 @@ pub fn judge(observed: &Observed) -> Judgement {
             "{} segments of data have less protection than their volumes ask for, and are written anew as soon as \
              there are disks and room for it; `cairn disk list` says how far that is",
             observed.narrow_segments
+        ));
+    }
+    if observed.single_segments > 0 {
+        warnings.push(format!(
+            "{} of them have ONE COPY and no parity, since one disk alone could be written to: the loss of that disk loses \
+             what was acknowledged",
+            observed.single_segments
         ));
     }
     if observed.damaged_places > 0 {
@@ -381,6 +390,16 @@ mod tests {
                 },
                 Health::Degraded,
                 1,
+            ),
+            (
+                "data with one copy",
+                Observed {
+                    narrow_segments: 3,
+                    single_segments: 1,
+                    ..six()
+                },
+                Health::Degraded,
+                2,
             ),
             (
                 "a disk was taken out, and what was on it is not rebuilt",

@@ -16,7 +16,7 @@ use cairn_iscsi::{NodePortals, Nodes, Passed, Stream};
 use cairn_owner::ClusterMember;
 use cairn_trust::{Handler, PeerIdentity, Protocol, TlsStream, Trust};
 
-use super::ClusterNode;
+use super::{ClusterNode, reach};
 
 /// Between attempts to write into the map where this node serves.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
@@ -48,31 +48,16 @@ impl Nodes for IscsiNodes {
     }
 
     fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
-        let view = self.member.view();
-        let owner = |id| self.member.owner(id);
-        view.volumes.keys().map(|id| (*id, owner(*id))).collect()
+        reach::owners(&self.member)
     }
 
     fn lost(&self, volume: VolumeId, owner: NodeId) -> BoxFuture<()> {
-        let (mut views, member) = (self.member.views(), Arc::clone(&self.member));
-        Box::pin(async move {
-            while member.owner(volume) == Some(owner) {
-                if views.changed().await.is_err() {
-                    return;
-                }
-            }
-        })
+        reach::lost(&self.member, volume, owner)
     }
 
     fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
-        let view = self.member.view();
-        let trust = Arc::clone(&self.trust);
-        Box::pin(async move {
-            let record = view.nodes.get(&node).ok_or(io::ErrorKind::NotFound)?;
-            let address = &record.value.internal_address;
-            let stream = trust.connect(address, node, Protocol::Iscsi).await?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
-        })
+        let connecting = reach::connect(&self.trust, &self.member, node, Protocol::Iscsi);
+        Box::pin(async move { Ok(Box::new(connecting.await?) as Box<dyn Stream>) })
     }
 }
 

@@ -9,6 +9,8 @@ mod etcd;
 mod high_water;
 mod iscsi;
 pub mod offline;
+mod reach;
+mod s3;
 
 use std::io;
 use std::path::{Path, PathBuf};

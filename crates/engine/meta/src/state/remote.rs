@@ -412,12 +412,12 @@ impl RemoteCopies {
             let bytes = bytes.clone();
             let put = async move {
                 let capacity_bytes = bytes.len() as u64;
-                let created = disk.clone().create(epoch, name, capacity_bytes).await;
+                let created = disk.clone().create(epoch, name, capacity_bytes, 0).await;
                 match created {
                     // From a copy that this disk had before, and that it kept while it was away, or damaged.
                     Err(ShardError::Exists { .. }) => {
                         disk.remove(epoch, name).await?;
-                        disk.clone().create(epoch, name, capacity_bytes).await?;
+                        disk.clone().create(epoch, name, capacity_bytes, 0).await?;
                     }
                     created => created?,
                 }

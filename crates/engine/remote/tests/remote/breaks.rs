@@ -14,12 +14,12 @@ async fn work(disk: Arc<dyn ShardService>) -> (Vec<u64>, bool) {
     for segment in 0..2 {
         let shard = name(segment);
         let steps = async {
-            disk.clone().create(EPOCH, shard, CAPACITY).await?;
+            disk.clone().create(EPOCH, shard, CAPACITY, 0).await?;
             let writes = write(0, 8192, segment as u8 + 1);
             disk.clone().append(EPOCH, shard, writes).await?;
             appended.push(segment);
             let hidden = disk
-                .create_hidden(EPOCH, name(10 + segment), CAPACITY)
+                .create_hidden(EPOCH, name(10 + segment), CAPACITY, 0)
                 .await?;
             disk.fill(EPOCH, hidden, write(0, 4096, 1).remove(0))
                 .await?;
@@ -83,9 +83,12 @@ fn what_was_begun_before_a_break_is_unknown_behind_it() {
     block_on(async {
         let mut pair = Pair::new().await;
         let disk = pair.remote();
-        let hidden = disk.create_hidden(EPOCH, name(1), CAPACITY).await.unwrap();
+        let hidden = disk
+            .create_hidden(EPOCH, name(1), CAPACITY, 0)
+            .await
+            .unwrap();
         let service: Arc<dyn ShardService> = disk.clone();
-        service.create(EPOCH, name(2), CAPACITY).await.unwrap();
+        service.create(EPOCH, name(2), CAPACITY, 0).await.unwrap();
         let list = disk.list(crate::common::VOLUME).await.unwrap();
         pair.cut();
         let failed = disk.probe().await.unwrap_err();
@@ -96,7 +99,10 @@ fn what_was_begun_before_a_break_is_unknown_behind_it() {
         pair.world.clock.advance(Duration::from_secs(1));
         pair.peer.connected().await;
         // Another one of the same name, which must not be taken for the first.
-        let again = disk.create_hidden(EPOCH, name(1), CAPACITY).await.unwrap();
+        let again = disk
+            .create_hidden(EPOCH, name(1), CAPACITY, 0)
+            .await
+            .unwrap();
         let write = write(0, 4096, 1).remove(0);
         let filled = disk.fill(EPOCH, hidden, write.clone()).await.unwrap_err();
         assert_eq!(

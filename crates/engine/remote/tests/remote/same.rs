@@ -94,7 +94,7 @@ impl Side {
         let source = shard_disk(MemDisk::new("source", 64 << 20), 77).await;
         for segment in 0..3 {
             let shard = name(segment);
-            let made = ShardService::create(source.clone(), Epoch(1), shard, CAPACITY).await;
+            let made = ShardService::create(source.clone(), Epoch(1), shard, CAPACITY, 0).await;
             made.unwrap();
             let writes = write(0, 65536, 5);
             let written = ShardService::append(source.clone(), Epoch(1), shard, writes).await;
@@ -123,7 +123,7 @@ impl Side {
             Verb::Spare(count) => format!("{:?}", disk.prepare_recycled(count, CAPACITY).await),
             Verb::Release => format!("{:?}", disk.release_recycled().await),
             Verb::Fence => format!("{:?}", disk.fence(VOLUME, epoch).await),
-            Verb::Create => format!("{:?}", disk.create(epoch, shard, CAPACITY).await),
+            Verb::Create => format!("{:?}", disk.create(epoch, shard, CAPACITY, 0).await),
             Verb::Append(offset, len) => {
                 let mut writes = write(offset, len, segment as u8 + 1);
                 writes.extend(write(0, 4096, 9));
@@ -149,7 +149,7 @@ impl Side {
                 format!("{:?}", disk.repair(epoch, shard, writes).await)
             }
             Verb::Begin => {
-                let begun = disk.create_hidden(epoch, shard, CAPACITY).await;
+                let begun = disk.create_hidden(epoch, shard, CAPACITY, 0).await;
                 if let Ok(hidden) = begun {
                     self.hidden = hidden;
                 }
@@ -224,7 +224,7 @@ fn what_is_longer_than_a_request_goes_in_several() {
         let unit = CHECKSUM_UNIT_BYTES as usize;
         let len = (9 << 20) + unit;
         disk.clone()
-            .create(Epoch(1), shard, 16 << 20)
+            .create(Epoch(1), shard, 16 << 20, 0)
             .await
             .unwrap();
         let parts: Vec<_> = (0..len / unit)
@@ -248,7 +248,7 @@ fn what_is_longer_than_a_request_goes_in_several() {
             .unwrap();
         assert_eq!((read.bytes, read.damaged), (whole.into(), vec![damaged]));
         let hidden = disk
-            .create_hidden(Epoch(1), name(2), 16 << 20)
+            .create_hidden(Epoch(1), name(2), 16 << 20, 0)
             .await
             .unwrap();
         let write = ShardWrite {

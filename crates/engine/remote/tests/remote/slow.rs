@@ -32,7 +32,10 @@ fn a_fence_waits_for_appends_of_another_client_and_refuses_later_ones() {
         let other = Pair::another(&pair.world.env, &pair.wire, NodeId(3));
         other.connected().await;
         let new: Arc<dyn ShardService> = other.disks().remove(0);
-        old.clone().create(EPOCH, name(1), CAPACITY).await.unwrap();
+        old.clone()
+            .create(EPOCH, name(1), CAPACITY, 0)
+            .await
+            .unwrap();
         let gate = Arc::new(Semaphore::new(0));
         pair.disk.pace_with(Arc::new(HeldWrites(gate.clone())));
         let late = tokio::spawn(old.clone().append(EPOCH, name(1), write(0, 4096, 2)));
@@ -66,7 +69,10 @@ fn a_disk_that_hangs_costs_a_deadline_and_no_more_than_its_share() {
         };
         let pair = Pair::with(settings, Arc::new(())).await;
         let disk: Arc<dyn ShardService> = pair.remote();
-        disk.clone().create(EPOCH, name(1), CAPACITY).await.unwrap();
+        disk.clone()
+            .create(EPOCH, name(1), CAPACITY, 0)
+            .await
+            .unwrap();
         let gate = Arc::new(Semaphore::new(0));
         pair.disk.pace_with(Arc::new(HeldWrites(gate.clone())));
         // The third is not sent: the peer would cut us off.
@@ -136,7 +142,10 @@ fn a_copy_is_pulled_by_the_node_that_takes_it_or_goes_through_the_caller() {
     block_on(async {
         let source = Pair::of(THIRD, ServeSettings::default(), Arc::new(())).await;
         let from: Arc<dyn ShardService> = source.remote();
-        from.clone().create(EPOCH, name(1), CAPACITY).await.unwrap();
+        from.clone()
+            .create(EPOCH, name(1), CAPACITY, 0)
+            .await
+            .unwrap();
         from.clone()
             .append(EPOCH, name(1), write(0, 65536, 6))
             .await
@@ -147,7 +156,10 @@ fn a_copy_is_pulled_by_the_node_that_takes_it_or_goes_through_the_caller() {
         for (peers, pulled_count) in ways {
             let target = Pair::with(ServeSettings::default(), peers).await;
             let disk = target.remote();
-            let hidden = disk.create_hidden(EPOCH, name(1), CAPACITY).await.unwrap();
+            let hidden = disk
+                .create_hidden(EPOCH, name(1), CAPACITY, 0)
+                .await
+                .unwrap();
             let damaged = disk
                 .copy_from(EPOCH, hidden, &*from, 0..65536, &[sum ^ 1])
                 .await;

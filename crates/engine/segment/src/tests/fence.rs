@@ -335,7 +335,7 @@ fn a_sweep_leaves_files_of_log_and_state_alone() {
         };
         let kept = [ShardName::of_state(VOLUME, 1), ShardName::of_log(VOLUME, 1)];
         for name in kept.into_iter().chain([unknown]) {
-            let made = disk.clone().create(EPOCH, name, 4096);
+            let made = disk.clone().create(EPOCH, name, 4096, 0);
             made.await.expect("made");
         }
         let swept = world.store.sweep(VOLUME).await.expect("swept");

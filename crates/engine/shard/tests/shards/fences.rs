@@ -99,7 +99,7 @@ async fn owned_by(disk: Arc<MemDisk>, way: Way) -> (Reached, ShardName) {
     let reached = reach(open(disk).await, way).await;
     let shards = &reached.disk;
     let shard = name(VOLUME.0, 1, 0);
-    let made = ShardService::create(shards.clone(), OLD, shard, CAPACITY).await;
+    let made = ShardService::create(shards.clone(), OLD, shard, CAPACITY, 0).await;
     made.expect("created");
     append(shards, OLD, shard, 1).await.expect("appended");
     (reached, shard)
@@ -130,14 +130,14 @@ async fn changes(
     vec![
         (
             "create",
-            ShardService::create(shards.clone(), epoch, next, CAPACITY).await,
+            ShardService::create(shards.clone(), epoch, next, CAPACITY, 0).await,
         ),
         ("append", append(shards, epoch, shard, 2).await),
         ("repair", service.repair(epoch, shard, write(0, 2)).await),
         (
             "create hidden",
             service
-                .create_hidden(epoch, shard, CAPACITY)
+                .create_hidden(epoch, shard, CAPACITY, 0)
                 .await
                 .map(drop),
         ),
@@ -211,7 +211,7 @@ fn an_old_owner_changes_nothing_also_after_a_restart() {
             let disk = mem_disk();
             let (reached, shard) = owned_by(disk.clone(), way).await;
             let shards = reached.disk.clone();
-            let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
+            let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY, 0).await;
             let hidden = hidden.expect("made");
             fence(&shards, NEW).await.expect("promised");
             assert_eq!(passed(&shards, shard, hidden).await, [""; 0]);
@@ -247,7 +247,7 @@ fn planted_mistakes_let_an_old_owner_pass() {
             for (bug, verb) in cases {
                 let (reached, shard) = owned_by(mem_disk(), way).await;
                 let shards = reached.disk.clone();
-                let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
+                let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY, 0).await;
                 let hidden = hidden.expect("made");
                 fence(&shards, NEW).await.expect("promised");
                 planted::plant(Some(bug));
@@ -400,9 +400,15 @@ fn a_full_disk_promises_and_can_be_emptied() {
         let disk = MemDisk::new("small", 1 << 20);
         let (shards, shard) = owned(disk.clone()).await;
         let mut made = 0;
-        while ShardService::create(shards.clone(), OLD, name(VOLUME.0, 10 + made, 0), 64 << 10)
-            .await
-            .is_ok()
+        while ShardService::create(
+            shards.clone(),
+            OLD,
+            name(VOLUME.0, 10 + made, 0),
+            64 << 10,
+            0,
+        )
+        .await
+        .is_ok()
         {
             made += 1;
         }
@@ -426,7 +432,7 @@ fn a_sweep_leaves_alone_what_was_published_since_its_list() {
             // A move that deletes what a crash left there, and brings the shard.
             service.remove(OLD, shard).await.expect("removed");
             let hidden = service
-                .create_hidden(OLD, shard, CAPACITY)
+                .create_hidden(OLD, shard, CAPACITY, 0)
                 .await
                 .expect("made");
             let copied = service.copy_from(OLD, hidden, &*source, 0..4096, &[]).await;

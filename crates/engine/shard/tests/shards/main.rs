@@ -8,3 +8,4 @@ mod identity;
 mod life;
 mod model;
 mod recycled;
+mod space;

@@ -45,6 +45,31 @@ fn a_commit_after_a_change_of_mode_keeps_the_size() {
     });
 }
 
+/// The COMMIT put more into the journal than a batch may have. That was refused, the bytes counted as stable all the same, and
+/// the next COMMIT was answered.
+#[test]
+fn a_commit_that_no_batch_takes_is_done_all_the_same() {
+    for encrypted in 0..2 {
+        block_on(async {
+            let world = World::with_small_log(200 + encrypted, 3).await;
+            let made = CreateMode::Guarded(SetAttr::default());
+            let made = world.fs.create(&ROOT_USER, ROOT_INO, b"file", made).await;
+            let ino = made.unwrap().attr.ino;
+            let data = pattern(40_000, 7);
+            let bytes = Bytes::from(data.clone());
+            let written = world
+                .fs
+                .write(&ROOT_USER, ino, 0, bytes, Stability::Unstable);
+            written.await.unwrap();
+            for _ in 0..2 {
+                world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+            }
+            let world = world.crash(4, Crash::LoseUnsynced).await;
+            assert!(read_all(&world.fs, ino).await == data);
+        });
+    }
+}
+
 /// Lets as many syncs of shards pass as it has permits: two for each, one before and one after.
 struct SyncGate(Arc<Semaphore>);
 

@@ -3,14 +3,17 @@
 //! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
 //! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
 
+mod aimed;
 mod clock;
 mod net;
 mod node;
+mod promises;
 mod run;
 mod scenario;
 mod shrink;
 mod terms;
 
+pub use promises::Verb;
 pub use run::{Counts, Report, run};
 pub use scenario::{ClusterScenario, Ending, Event, What, Who};
 pub use shrink::shrink;

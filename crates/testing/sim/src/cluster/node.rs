@@ -28,6 +28,7 @@ use cairn_testkit::MemDisk;
 use parking_lot::Mutex;
 
 use super::net::Net;
+use super::promises::Promises;
 use super::terms::Terms;
 use crate::pool::Disks;
 use crate::scenario::Shape;
@@ -68,6 +69,7 @@ pub struct Start {
     pub high_water: Arc<Remembered>,
     pub net: Net,
     pub terms: Arc<Terms>,
+    pub promises: Arc<Promises>,
 }
 
 /// A process that has its place in the cluster.
@@ -151,7 +153,10 @@ impl Start {
             env.clone(),
             identity,
             ServeSettings::default(),
-            Arc::new(OwnDisks(Arc::downgrade(&pool))),
+            Arc::new(OwnDisks {
+                pool: Arc::downgrade(&pool),
+                promises: host.start.promises.clone(),
+            }),
             member.peers.clone(),
         );
         let spawner = env.spawner.clone();
@@ -253,13 +258,17 @@ fn segment_settings(shape: &Shape) -> SegmentSettings {
     }
 }
 
-struct OwnDisks(Weak<Pool>);
+struct OwnDisks {
+    pool: Weak<Pool>,
+    promises: Arc<Promises>,
+}
 
 impl Served for OwnDisks {
     fn disks(&self) -> Vec<Arc<dyn ShardService>> {
-        let pool = self.0.upgrade();
+        let pool = self.pool.upgrade();
         let disks = pool.map_or_else(Vec::new, |pool| pool.disks());
-        disks.into_iter().map(|disk| disk as _).collect()
+        let watched = disks.into_iter().map(|disk| self.promises.watched(disk));
+        watched.collect()
     }
 }
 

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cairn_base::crc32c;
 use cairn_base::env::{BoxFuture, Clock, Env};
+use cairn_base::{NodeId, crc32c};
 use cairn_cluster::map::Keys;
 use cairn_cluster::memory::Fault as StoreFault;
 use cairn_cluster::{KeyRange, MemoryCoordinator};
+use cairn_formats::pool_file::PoolDisk;
 use cairn_testkit::{
     Crash, Fault as DiskFault, FaultRule, ManualClock, MemDisk, OpKind, Pace, Rng,
 };
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use super::clock::NodeClock;
 use super::net::Net;
 use super::node::{NAME, Process, Remembered, Start, node_id};
+use super::promises::Promises;
 use super::scenario::{ClusterScenario, Ending, What, Who};
 use super::terms::{OneTerm, Terms};
 use crate::exec::{Executor, Group, Groups, Stopped, Trace};
@@ -30,7 +32,7 @@ use crate::work::narrow;
 use crate::world::{VOLUME, volume_settings};
 
 /// More is a loop without end.
-const STEPS_MAX: u64 = 30_000_000;
+const STEPS_MAX: u64 = 3_000_000;
 const TIME_MAX: Duration = Duration::from_secs(6 * 3600);
 /// When all is well again the volume has an owner after so long.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(300);
@@ -42,6 +44,8 @@ const AFTERWARDS: Duration = Duration::from_secs(4);
 /// A takeover is waited for so long, and looked for so often, by what happens to a new owner.
 const NEXT_WAIT_MAX: Duration = Duration::from_secs(20);
 const NEXT_LOOK: Duration = Duration::from_millis(3);
+/// In names of files that hold data, of the volume that there is: those of the log and of the state begin with higher digits.
+const DATA_SHARDS: &str = "shards/00000001/0";
 /// How often requests to etcd that are late are looked at.
 const ETCD_LOOK: Duration = Duration::from_millis(20);
 
@@ -123,6 +127,7 @@ struct Cluster {
     net: Net,
     store: MemoryCoordinator,
     terms: Arc<Terms>,
+    promises: Arc<Promises>,
     trace: Trace,
     machines: Mutex<Vec<Machine>>,
     rng: Mutex<Rng>,
@@ -200,10 +205,13 @@ impl Cluster {
             pauses: 0,
         });
         let machines = machines.collect();
+        let net = Net::new(clock.clone(), trace.clone(), rng.u64());
+        let terms = Terms::new(scenario.shape.clone(), scenario.load, rng.u64());
         Arc::new(Self {
-            net: Net::new(clock.clone(), trace.clone(), rng.u64()),
+            net,
             store: MemoryCoordinator::new(env.clone()),
-            terms: Terms::new(scenario.shape.clone(), scenario.load, rng.u64()),
+            promises: Promises::new(terms.clone()),
+            terms,
             groups: exec.groups(),
             env,
             clock,
@@ -270,7 +278,7 @@ impl Cluster {
             let at = began + Duration::from_millis(event.at_ms);
             let wait = at.saturating_sub(self.clock.monotonic());
             self.env.clock.sleep(wait).await;
-            self.happen(event.what);
+            self.happen(&event.what);
         }
         self.env.clock.sleep(AFTERWARDS).await;
         self.heal().await;
@@ -316,6 +324,7 @@ impl Cluster {
             high_water: machine.high_water.clone(),
             net: self.net.clone(),
             terms: self.terms.clone(),
+            promises: self.promises.clone(),
         };
         machine.was_started = true;
         machine.is_stained = false;
@@ -407,10 +416,10 @@ impl Cluster {
         world_spawn(&self.env, task);
     }
 
-    fn happen(self: &Arc<Self>, what: What) {
+    fn happen(self: &Arc<Self>, what: &What) {
         tracing::info!(?what, owner = ?self.terms.newest_node(), at_ms = self.clock.monotonic().as_millis(), "HAPPENS");
         *self.events.lock().entry(what.name()).or_default() += 1;
-        match what {
+        match what.clone() {
             What::Crash {
                 who,
                 keep,
@@ -518,6 +527,17 @@ impl Cluster {
                     fault: DiskFault::Io,
                 });
             }
+            What::DiskFlips { who, pick, times } => {
+                let machines = self.machines.lock();
+                let disks = &machines[self.index_of(who)].disks;
+                disks[pick as usize % disks.len()].inject(FaultRule {
+                    kind: Some(OpKind::Read),
+                    name_part: DATA_SHARDS.to_owned(),
+                    skip: 0,
+                    times,
+                    fault: DiskFault::FlipRead { bit: pick >> 8 },
+                });
+            }
             What::DiskSlow {
                 who,
                 pick,
@@ -537,6 +557,84 @@ impl Cluster {
                     process.member.ask_to_give(VOLUME);
                 }
             }
+            What::CrashMembers {
+                but,
+                keep,
+                with_power,
+                down_ms,
+            } => {
+                let members = self.members();
+                let spared = but.map(|nth| members[nth % members.len()]);
+                let owner = self.index_of(Who::Owner);
+                let struck = members.into_iter().chain([owner]);
+                let struck: BTreeSet<usize> =
+                    struck.filter(|index| Some(*index) != spared).collect();
+                for index in struck {
+                    if self.crash(index, keep.mode(), with_power, None) {
+                        self.later(down_ms, move |cluster| cluster.start(index));
+                    }
+                }
+            }
+            What::CutMember { nth, ms } => {
+                let members = self.members();
+                let way = (self.index_of(Who::Owner), members[nth % members.len()]);
+                self.cut(vec![way], ms);
+            }
+            What::BreakMember { nth } => {
+                let members = self.members();
+                let owner = node_id(self.index_of(Who::Owner));
+                let other = node_id(members[nth % members.len()]);
+                self.net.break_all(owner, other);
+            }
+            What::SlowMembers { by_ms, times } => {
+                let members = self.members();
+                let machines = self.machines.lock();
+                let disks = members.iter().flat_map(|index| &machines[*index].paces);
+                disks.for_each(|pace| pace.state.lock().1 = (by_ms, times));
+            }
+            What::CrashNext { after_ms, down_ms } => {
+                let cluster = Arc::clone(self);
+                self.under_way.fetch_add(1, Ordering::Relaxed);
+                let task = async move {
+                    if cluster.next_serves(after_ms).await {
+                        let index = cluster.index_of(Who::Owner);
+                        cluster.crash(index, Crash::LoseUnsynced, true, None);
+                        cluster.later(down_ms, move |cluster| cluster.start(index));
+                    }
+                    cluster.under_way.fetch_sub(1, Ordering::Relaxed);
+                };
+                world_spawn(&self.env, task);
+            }
+            What::When { verb, skip, then } => {
+                let cluster = Arc::downgrade(self);
+                self.promises.when(verb, skip, move |disk| {
+                    tracing::info!(?verb, %disk, "NOW");
+                    if let Some(cluster) = cluster.upgrade() {
+                        cluster.happen(&then);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The nodes of the open part of the log, those of others than the owner, from behind it on; any other, if there
+    /// is none.
+    fn members(&self) -> Vec<usize> {
+        let (owner, count) = (self.index_of(Who::Owner), self.scenario.node_count);
+        let disks = self.terms.log_disks();
+        let nodes = self.process(owner).map_or_else(Vec::new, |process| {
+            let state = process.pool.state();
+            let is_member = |disk: &&PoolDisk| disks.contains(&disk.id);
+            let members = state.disks.iter().filter(is_member);
+            members.map(|disk| disk.node).collect()
+        });
+        let behind = (1..count).map(|by| (owner + by) % count);
+        let members: Vec<usize> = behind
+            .filter(|index| nodes.contains(&node_id(*index)))
+            .collect();
+        match members.is_empty() {
+            true => vec![(owner + 1) % count],
+            false => members,
         }
     }
 
@@ -577,17 +675,24 @@ impl Cluster {
     }
 
     async fn pause_next(self: &Arc<Self>, after_ms: u64, ms: u64) {
+        if self.next_serves(after_ms).await {
+            self.pause(self.index_of(Who::Owner), false, ms);
+        }
+    }
+
+    /// Waits until another opening of the volume has served for so long; false if there is none for long.
+    async fn next_serves(&self, for_ms: u64) -> bool {
         let count = self.terms.count();
         let until = self.clock.monotonic() + NEXT_WAIT_MAX;
         while self.terms.count() == count {
             if self.clock.monotonic() >= until {
-                return;
+                return false;
             }
             self.env.clock.sleep(NEXT_LOOK).await;
         }
-        let wait = Duration::from_millis(after_ms);
+        let wait = Duration::from_millis(for_ms);
         self.env.clock.sleep(wait).await;
-        self.pause(self.index_of(Who::Owner), false, ms);
+        true
     }
 
     fn cut(self: &Arc<Self>, ways: Vec<(usize, usize)>, ms: u64) {
@@ -672,6 +777,7 @@ impl Cluster {
 
     /// Waits until all that happened has ended, and undoes what does not end by itself.
     async fn heal(self: &Arc<Self>) {
+        self.promises.forget_waiting();
         while self.under_way.load(Ordering::Relaxed) > 0 {
             self.env.clock.sleep(LOOK).await;
         }
@@ -755,16 +861,27 @@ impl Cluster {
                 }
                 all.iter().for_each(|index| self.start(*index));
             }
-            Ending::Lose { count, owner } => {
+            Ending::Lose { .. } | Ending::LoseCopies { .. } => {
+                let (count, owner, is_aimed) = match self.scenario.end {
+                    Ending::Lose { count, owner } => (count, owner, false),
+                    Ending::LoseCopies { count } => (count, true, true),
+                    _ => return Ok(()),
+                };
                 term = self.whole(term, count).await?;
                 let mut others: Vec<usize> = all
                     .into_iter()
                     .filter(|index| *index != term.node)
                     .collect();
                 let mut lost: Vec<usize> = owner.then_some(term.node).into_iter().collect();
+                let mut first = match is_aimed {
+                    true => self.nodes_with_state(term.node),
+                    false => Vec::new(),
+                };
                 while lost.len() < count {
-                    let nth = self.rng.lock().below(others.len() as u64) as usize;
-                    lost.push(others.remove(nth));
+                    let drawn = self.rng.lock().below(others.len() as u64) as usize;
+                    let aimed = first.pop();
+                    let aimed = aimed.and_then(|index| others.iter().position(|it| *it == index));
+                    lost.push(others.remove(aimed.unwrap_or(drawn)));
                 }
                 tracing::info!(?lost, "LOST");
                 for index in lost {
@@ -781,6 +898,22 @@ impl Cluster {
         }
         self.judged_after(term.number).await?;
         Ok(())
+    }
+
+    /// Those with copies of the state, as the owner knows.
+    fn nodes_with_state(&self, owner: usize) -> Vec<usize> {
+        let Some(process) = self.process(owner) else {
+            return Vec::new();
+        };
+        let (view, state) = (process.member.view(), process.pool.state());
+        let volume = view.volumes.get(&VOLUME);
+        let copy = volume.and_then(|volume| volume.log.log.state.clone());
+        let disks = copy.map_or_else(Vec::new, |copy| copy.disks);
+        let nodes = state.disks.iter().filter(|disk| disks.contains(&disk.id));
+        let nodes: BTreeSet<NodeId> = nodes.map(|disk| disk.node).collect();
+        (0..self.scenario.node_count)
+            .filter(|index| *index != owner && nodes.contains(&node_id(*index)))
+            .collect()
     }
 
     async fn judged_after(&self, number: usize) -> Result<(), String> {

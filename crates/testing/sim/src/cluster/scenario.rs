@@ -6,6 +6,8 @@
 use cairn_testkit::Rng;
 use serde::{Deserialize, Serialize};
 
+use super::aimed;
+use super::promises::Verb;
 use super::terms::Load;
 use crate::exec::Picking;
 use crate::scenario::{Keep, Protection, Shape, Space, Trouble};
@@ -43,7 +45,7 @@ pub enum Who {
     Behind(usize),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// The power goes, and nobody hears that connections end; or the process is killed.
@@ -137,8 +139,47 @@ pub enum What {
         by_ms: u64,
         times: u64,
     },
+    /// Some reads of a disk's data give a wrong bit.
+    DiskFlips {
+        who: Who,
+        pick: u64,
+        times: u64,
+    },
     /// An operator moves the volume.
     Give,
+    /// The nodes with disks of the open part of the log lose their power, or their processes are killed; all but one of
+    /// them, counted from behind the owner, or all.
+    CrashMembers {
+        but: Option<usize>,
+        keep: Keep,
+        with_power: bool,
+        down_ms: u64,
+    },
+    /// What the owner sends to one of these nodes does not arrive.
+    CutMember {
+        nth: usize,
+        ms: u64,
+    },
+    /// The owner's connections to one of these nodes break.
+    BreakMember {
+        nth: usize,
+    },
+    /// The disks of these nodes take long for some operations.
+    SlowMembers {
+        by_ms: u64,
+        times: u64,
+    },
+    /// The next node that serves the volume loses its power soon after it begins to.
+    CrashNext {
+        after_ms: u64,
+        down_ms: u64,
+    },
+    /// Something happens in the moment when a disk begins to do something for another node, after so many times.
+    When {
+        verb: Verb,
+        skip: u64,
+        then: Box<What>,
+    },
 }
 
 impl What {
@@ -170,11 +211,19 @@ impl What {
             What::DiskDead { .. } => "disk_dead",
             What::DiskErrors { .. } => "disk_errors",
             What::DiskSlow { .. } => "disk_slow",
+            What::DiskFlips { .. } => "disk_flips",
             What::Give => "give",
+            What::CrashMembers { but: None, .. } => "crash_members",
+            What::CrashMembers { .. } => "crash_members_but_one",
+            What::CutMember { .. } => "cut_member",
+            What::BreakMember { .. } => "break_member",
+            What::SlowMembers { .. } => "slow_members",
+            What::CrashNext { .. } => "crash_next",
+            What::When { .. } => "when",
         }
     }
 
-    pub const NAMES: [&str; 21] = [
+    pub const NAMES: [&str; 29] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -195,7 +244,15 @@ impl What {
         "disk_dead",
         "disk_errors",
         "disk_slow",
+        "disk_flips",
         "give",
+        "crash_members",
+        "crash_members_but_one",
+        "cut_member",
+        "break_member",
+        "slow_members",
+        "crash_next",
+        "when",
     ];
 }
 
@@ -211,9 +268,11 @@ pub enum Ending {
     CrashAll,
     /// Nodes are lost for good, with all that they have; the owner is one of them, or not.
     Lose { count: usize, owner: bool },
+    /// The owner is lost for good, and nodes that have copies of its state before others.
+    LoseCopies { count: usize },
 }
 
-fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+pub(super) fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.below(choices.len() as u64) as usize]
 }
 
@@ -247,7 +306,7 @@ impl ClusterScenario {
                 owner: rng.below(4) != 0,
             },
         };
-        Self {
+        let mut scenario = Self {
             seed,
             node_count,
             disks_per_node,
@@ -256,7 +315,13 @@ impl ClusterScenario {
             rates,
             events,
             end,
+        };
+        // In half of the runs what happens is aimed.
+        let mut rng = Rng::new(seed ^ 0x0a13_ed00_2026_1126);
+        if rng.coin() {
+            aimed::aim(&mut scenario, rng);
         }
+        scenario
     }
 }
 

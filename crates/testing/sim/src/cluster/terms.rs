@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use cairn_base::Epoch;
 use cairn_base::env::Env;
+use cairn_base::{DiskId, Epoch};
 use cairn_fs::Fs;
 use cairn_meta::Key;
 use cairn_testkit::Rng;
@@ -305,6 +305,12 @@ impl Terms {
     /// The node of the newest.
     pub fn newest_node(&self) -> Option<usize> {
         self.state.lock().terms.last().map(|term| term.node)
+    }
+
+    /// The disks that the newest writes its log to.
+    pub fn log_disks(&self) -> Vec<DiskId> {
+        let newest = self.state.lock().terms.last().cloned();
+        newest.map_or_else(Vec::new, |term| term.fs.meta().stats().log_disks)
     }
 
     /// Why what the newest has is not judged.

@@ -146,9 +146,7 @@ impl Finder<'_> {
             let told = copies.iter().map(|copy| copy.retained_from);
             retained_from = told.fold(retained_from, LogPosition::max);
             let sealed = union(copies);
-            let is_cut = !planted::is(Bug::CopyCountsBehindTheSeal);
-            let within =
-                |record: &LogRecord| !is_cut || record.first >= ensemble.from && record.last <= to;
+            let within = |record: &LogRecord| record.first >= ensemble.from && record.last <= to;
             found.extend(sealed.into_iter().filter(|(_, record)| within(record)));
         }
         let oldest = self.seat.list.ensembles.first().map(|oldest| oldest.from);

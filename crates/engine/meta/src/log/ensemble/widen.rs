@@ -112,10 +112,10 @@ impl EnsembleWriter {
             .next_multiple_of(IO_ALIGN_BYTES as u64)
             .max(self.capacity_bytes);
         let making = async {
-            match disk.clone().create(epoch, name, capacity_bytes).await {
+            match disk.clone().create(epoch, name, capacity_bytes, 0).await {
                 Err(ShardError::Exists { .. }) => {
                     disk.remove(epoch, name).await?;
-                    disk.clone().create(epoch, name, capacity_bytes).await
+                    disk.clone().create(epoch, name, capacity_bytes, 0).await
                 }
                 made => made,
             }

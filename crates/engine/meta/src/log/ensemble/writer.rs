@@ -344,7 +344,7 @@ impl EnsembleWriter {
             .on_all(move |disk| {
                 let header = header.clone();
                 Box::pin(async move {
-                    disk.clone().create(epoch, name, capacity).await?;
+                    disk.clone().create(epoch, name, capacity, 0).await?;
                     let write = ShardWrite {
                         offset: 0,
                         parts: vec![header],

@@ -121,30 +121,38 @@ impl World {
     }
 
     pub async fn with_capacity(seed: u64, disk_count: usize, disk_bytes: u64) -> Self {
-        Self::format(seed, disk_count, disk_bytes, |_| {}).await
+        Self::format(seed, disk_count, disk_bytes, |_, _| {}).await
+    }
+
+    /// A log whose batches take less than what a COMMIT puts there at once.
+    pub async fn with_small_log(seed: u64, disk_count: usize) -> Self {
+        let set =
+            |_: &mut FsSettings, settings: &mut MetaSettings| settings.log_file_bytes = 64 << 10;
+        Self::format(seed, disk_count, DISK_BYTES, set).await
     }
 
     /// One disk, and a volume that may have few extents in memory.
     pub async fn with_extents_max(seed: u64, extents_max: usize) -> Self {
-        let set = |settings: &mut FsSettings| settings.extents_max = extents_max;
+        let set =
+            |settings: &mut FsSettings, _: &mut MetaSettings| settings.extents_max = extents_max;
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
     /// One disk, and a volume that keeps as few inodes in memory as it can.
     pub async fn with_few_inodes(seed: u64) -> Self {
-        let set = |settings: &mut FsSettings| settings.inodes_max = 1;
+        let set = |settings: &mut FsSettings, _: &mut MetaSettings| settings.inodes_max = 1;
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
     /// Garbage is collected with these settings.
     pub async fn with_gc(seed: u64, disk_count: usize, disk_bytes: u64, gc: GcSettings) -> Self {
-        let set = |settings: &mut FsSettings| settings.gc = gc;
+        let set = |settings: &mut FsSettings, _: &mut MetaSettings| settings.gc = gc;
         Self::format(seed, disk_count, disk_bytes, set).await
     }
 
     /// One disk, and a volume that shares memory for dirty data with others.
     pub async fn with_dirty(seed: u64, dirty: Arc<DirtyBudget>) -> Self {
-        let set = |settings: &mut FsSettings| settings.dirty = dirty;
+        let set = |settings: &mut FsSettings, _: &mut MetaSettings| settings.dirty = dirty;
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
@@ -152,7 +160,7 @@ impl World {
         seed: u64,
         disk_count: usize,
         disk_bytes: u64,
-        set: impl FnOnce(&mut FsSettings),
+        set: impl FnOnce(&mut FsSettings, &mut MetaSettings),
     ) -> Self {
         let TestWorld { env, clock } = TestWorld::new(seed);
         // Everything holds on an encrypted volume, too.
@@ -166,16 +174,11 @@ impl World {
         let key = key_on(&disks);
         let segments = segments_on(&env, &members(&disks), true).await;
         let succession = Succession::default();
-        let meta = MetaStore::create(
-            env.clone(),
-            meta_settings(disk_count, &succession, &key),
-            VOLUME,
-            members(&disks),
-        )
-        .await
-        .unwrap();
+        let mut of_meta = meta_settings(disk_count, &succession, &key);
         let mut settings = fs_settings(&env, key);
-        set(&mut settings);
+        set(&mut settings, &mut of_meta);
+        let meta = MetaStore::create(env.clone(), of_meta, VOLUME, members(&disks));
+        let meta = meta.await.unwrap();
         let fs = Fs::format(settings, meta, segments.clone()).await.unwrap();
         Self {
             disks,

@@ -1,0 +1,338 @@
+//! What happens in the moment when it hurts: while a group is between its copies, while an owner repairs or removes, while a
+//! takeover is under way.
+//!
+//! Owns: what is aimed at what, with which chances.
+//! Must not know: which bug a run is to find.
+//!
+//! Runs of `scenario` strike whenever time has come, and between two groups that time is long. Here clients hardly rest,
+//! the log is small, so that the list of its parts changes often, and disks tell when they begin something.
+
+use cairn_testkit::Rng;
+
+use super::promises::Verb;
+use super::scenario::{ClusterScenario, Ending, Event, What, Who, one_of};
+use super::terms::Load;
+use crate::scenario::Keep;
+
+/// How often each kind of aim is drawn.
+const AIMS: [fn(&mut Aim); 9] = [
+    Aim::lease_lost,
+    Aim::lease_lost,
+    Aim::owner_paused,
+    Aim::owner_paused,
+    Aim::one_member_lacks,
+    Aim::no_member,
+    Aim::etcd_is_late,
+    Aim::promise_and_power,
+    Aim::wrong_reads,
+];
+
+/// Events as they are drawn.
+struct Aim {
+    rng: Rng,
+    node_count: usize,
+    at_ms: u64,
+    events: Vec<Event>,
+}
+
+/// Makes an aimed run of a scenario.
+pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
+    scenario.load = Load {
+        client_count: 3 + rng.below(3) as u32,
+        op_count: 250,
+        pause_ms_max: one_of(&mut rng, &[0, 2, 6]),
+    };
+    let shape = &mut scenario.shape;
+    shape.log_file_kib = one_of(&mut rng, &[384, 512]);
+    shape.log_kib_max = shape.log_file_kib * one_of(&mut rng, &[2, 2, 4]);
+    shape.rebuild_delay_ms = one_of(&mut rng, &[500, 5_000, 600_000]);
+    shape.space.gc_interval_ms = one_of(&mut rng, &[100, 500]);
+    shape.cache_kib = one_of(&mut rng, &[0, 0, 1024]);
+    shape.space.gc_seal_idle_ms = 500;
+    let mut aim = Aim {
+        rng,
+        node_count: scenario.node_count,
+        at_ms: 0,
+        events: Vec::new(),
+    };
+    for _ in 0..1 + aim.rng.below(2) {
+        let next = one_of(&mut aim.rng, &AIMS);
+        next(&mut aim);
+        aim.wait(1000, 6000);
+    }
+    scenario.events = std::mem::take(&mut aim.events);
+    if let Ending::Lose { count, .. } = scenario.end
+        && aim.rng.coin()
+    {
+        scenario.end = Ending::LoseCopies { count };
+    }
+}
+
+impl Aim {
+    fn wait(&mut self, least_ms: u64, more_ms: u64) {
+        self.at_ms += least_ms + self.rng.below(more_ms);
+    }
+
+    fn push(&mut self, what: What) {
+        self.events.push(Event {
+            at_ms: self.at_ms,
+            what,
+        });
+    }
+
+    fn push_when(&mut self, verb: Verb, skip: u64, then: What) {
+        self.push(What::When {
+            verb,
+            skip,
+            then: Box::new(then),
+        });
+    }
+
+    fn ms(&mut self, least_ms: u64, more_ms: u64) -> u64 {
+        least_ms + self.rng.below(more_ms)
+    }
+
+    fn behind(&mut self) -> Who {
+        Who::Behind(1 + self.rng.below(self.node_count as u64 - 1) as usize)
+    }
+
+    /// What makes an owner repair, rebuild, remove and sweep.
+    fn trouble(&mut self) {
+        let who = self.behind();
+        let ms = self.ms(600, 2500);
+        let pick = self.rng.u64();
+        let what = match self.rng.below(5) {
+            0 => What::Crash {
+                who,
+                keep: Keep::Random,
+                with_power: self.rng.coin(),
+                down_ms: ms,
+            },
+            1 => What::DiskSlow {
+                who,
+                pick,
+                by_ms: 700,
+                times: 1 + self.rng.below(8),
+            },
+            2 => What::CutOff {
+                who,
+                hears: false,
+                is_heard: false,
+                ms,
+            },
+            3 => What::DiskDead { who, pick, ms },
+            _ => return,
+        };
+        self.push(what);
+        self.wait(0, 2500);
+    }
+
+    /// etcd ends the lease of an owner that is alive and busy, while its disks have something to do.
+    fn lease_lost(&mut self) {
+        self.trouble();
+        for _ in 0..1 + self.rng.below(3) {
+            self.wait(100, 900);
+            if self.rng.coin() {
+                let by_ms = one_of(&mut self.rng, &[30, 100, 300]);
+                let times = 1 + self.rng.below(4);
+                self.push(What::SlowMembers { by_ms, times });
+            }
+            let lose = What::LoseLease { who: Who::Owner };
+            match self.rng.below(4) {
+                0 => self.push(What::Give),
+                1 => self.push(lose),
+                _ => {
+                    let verb = self.verb();
+                    let skip = self.rng.below(20);
+                    self.push_when(verb, skip, lose);
+                }
+            }
+            self.wait(500, 1500);
+        }
+    }
+
+    fn verb(&mut self) -> Verb {
+        let verbs = [
+            Verb::AppendLog,
+            Verb::AppendLog,
+            Verb::AppendLog,
+            Verb::AppendData,
+            Verb::Create,
+            Verb::Seal,
+            Verb::Repair,
+            Verb::CreateHidden,
+            Verb::CopyFrom,
+            Verb::Publish,
+            Verb::Remove,
+            Verb::Sweep,
+        ];
+        one_of(&mut self.rng, &verbs)
+    }
+
+    /// The owner stands still in the middle of something, and goes on when another one serves.
+    fn owner_paused(&mut self) {
+        self.trouble();
+        for _ in 0..1 + self.rng.below(2) {
+            self.wait(50, 800);
+            let pause = What::Pause {
+                who: Who::Owner,
+                machine: self.rng.below(4) == 0,
+                ms: self.ms(3200, 3500),
+            };
+            let verb = self.verb();
+            let skip = self.rng.below(12);
+            self.push_when(verb, skip, pause);
+            self.wait(4000, 3000);
+        }
+    }
+
+    /// Something keeps a group from one member of the log, and soon that is the only one to be asked.
+    fn one_member_lacks(&mut self) {
+        self.wait(200, 1000);
+        let nth = self.rng.below(2) as usize;
+        let cause = match self.rng.below(3) {
+            0 => What::BreakMember { nth },
+            1 => What::CutMember { nth, ms: 9000 },
+            _ => What::SlowMembers {
+                by_ms: 4000,
+                times: 1 + self.rng.below(3),
+            },
+        };
+        match self.rng.coin() {
+            true => self.push(cause),
+            false => {
+                let skip = self.rng.below(10);
+                self.push_when(Verb::AppendLog, skip, cause);
+            }
+        }
+        self.wait(5, 1500);
+        let down_ms = self.ms(6000, 4000);
+        let keep = one_of(&mut self.rng, &[Keep::Nothing, Keep::Everything]);
+        self.push(What::CrashMembers {
+            but: Some(nth),
+            keep,
+            with_power: true,
+            down_ms,
+        });
+        self.wait(6000, 3000);
+    }
+
+    /// All that have what was written last are away, and others are there.
+    fn no_member(&mut self) {
+        self.wait(200, 1500);
+        let down_ms = self.ms(6000, 6000);
+        let with_power = self.rng.below(3) != 0;
+        self.push(What::CrashMembers {
+            but: None,
+            keep: Keep::Nothing,
+            with_power,
+            down_ms,
+        });
+        self.wait(6000, 4000);
+    }
+
+    /// Between what a node asks of etcd, and what it hears, much happens.
+    fn etcd_is_late(&mut self) {
+        self.wait(100, 500);
+        let by_ms = one_of(&mut self.rng, &[300, 1000, 2000, 3000]);
+        let is_all = self.rng.coin();
+        for by in 0..self.node_count {
+            let who = match by {
+                0 => Who::Owner,
+                _ => Who::Behind(by),
+            };
+            if is_all || by == 0 {
+                self.push(What::EtcdLate {
+                    who,
+                    by_ms,
+                    ms: 6000,
+                });
+            }
+        }
+        if self.rng.coin() {
+            let done = self.rng.coin();
+            let count = 1 + self.rng.below(3) as u32;
+            self.push(What::EtcdUnknown {
+                who: Who::Owner,
+                done,
+                count,
+            });
+        }
+        if self.rng.coin() {
+            let after_ms = one_of(&mut self.rng, &[20, 100, 400, 1000]);
+            let down_ms = self.ms(1000, 5000);
+            self.push(What::CrashNext { after_ms, down_ms });
+        }
+        self.wait(300, 3000);
+        let last = match self.rng.below(4) {
+            0 => What::LoseLease { who: Who::Owner },
+            1 => What::Give,
+            2 => What::EtcdAway {
+                who: Who::Owner,
+                ms: 8000,
+            },
+            _ => What::Crash {
+                who: Who::Owner,
+                keep: Keep::Nothing,
+                with_power: true,
+                down_ms: self.ms(1000, 6000),
+            },
+        };
+        self.push(last);
+        self.wait(4000, 3000);
+    }
+
+    /// Disks that have promised lose their power while the earlier owner stands still, or goes on.
+    fn promise_and_power(&mut self) {
+        self.wait(200, 800);
+        let lose = match self.rng.coin() {
+            true => What::LoseLease { who: Who::Owner },
+            false => What::Pause {
+                who: Who::Owner,
+                machine: false,
+                ms: self.ms(3200, 1500),
+            },
+        };
+        let skip = self.rng.below(4);
+        let crash = What::Crash {
+            who: self.behind(),
+            keep: Keep::Nothing,
+            with_power: true,
+            down_ms: self.ms(50, 600),
+        };
+        self.push_when(Verb::Fence, skip, crash);
+        if self.rng.coin() {
+            // Who asked for the promise asks for no other.
+            let after_ms = one_of(&mut self.rng, &[0, 5, 20, 100]);
+            self.push(What::PauseNext { after_ms, ms: 7000 });
+        }
+        self.push(lose);
+        self.wait(6000, 2000);
+    }
+
+    /// Wrong bytes of a disk are read around and written anew, by an owner that is just losing the volume.
+    fn wrong_reads(&mut self) {
+        self.wait(200, 1500);
+        for _ in 0..2 {
+            let who = self.behind();
+            let pick = self.rng.u64();
+            self.push(What::DiskFlips {
+                who,
+                pick,
+                times: 60,
+            });
+        }
+        let skip = self.rng.below(5);
+        let pause_ms = self.ms(3200, 3000);
+        let lose = match self.rng.coin() {
+            true => What::LoseLease { who: Who::Owner },
+            false => What::Pause {
+                who: Who::Owner,
+                machine: false,
+                ms: pause_ms,
+            },
+        };
+        self.push_when(Verb::Repair, skip, lose);
+        self.wait(4000, 3000);
+    }
+}

@@ -1,0 +1,340 @@
+//! Disks as other nodes see them: what each promised, and what it does for whom.
+//!
+//! Owns: the check that a disk does nothing for an owner whose volume somebody else has; who wants to know when a disk
+//! begins to do something.
+//! Must not know: how a disk keeps its promises, whether anybody noticed that it did not.
+//!
+//! What an earlier owner changes may do no harm today, since something else stands in front of it. It is wrong all the same.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::DiskSpace;
+use cairn_base::{DiskId, Epoch, VolumeId};
+use cairn_shard::{
+    CheckedRead, Copied, Health, HiddenId, ShardDisk, ShardError, ShardFooter, ShardFuture,
+    ShardKind, ShardList, ShardName, ShardService, ShardStat, ShardWrite, SweptShards,
+};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::terms::Terms;
+
+/// What a disk does for an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    Fence,
+    Create,
+    /// To a file of the log.
+    AppendLog,
+    AppendData,
+    Seal,
+    Repair,
+    CreateHidden,
+    Fill,
+    CopyFrom,
+    SealHidden,
+    Publish,
+    Discard,
+    Remove,
+    Sweep,
+}
+
+/// Is called once, with the disk.
+type Waiting = Box<dyn FnOnce(DiskId) + Send>;
+
+/// The promises of all disks; they outlive processes and power.
+pub struct Promises {
+    terms: Arc<Terms>,
+    answered: Mutex<BTreeMap<(DiskId, VolumeId), Epoch>>,
+    /// With how many times that are let pass.
+    waiting: Mutex<Vec<(Verb, u64, Waiting)>>,
+}
+
+impl Promises {
+    pub fn new(terms: Arc<Terms>) -> Arc<Self> {
+        Arc::new(Self {
+            terms,
+            answered: Mutex::default(),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// A disk of this process, as others see it.
+    pub fn watched(self: &Arc<Self>, disk: Arc<ShardDisk>) -> Arc<dyn ShardService> {
+        Arc::new(Watched {
+            disk,
+            promises: self.clone(),
+        })
+    }
+
+    /// Calls `then` in the moment when some disk begins to do this for another node, after `skip` times.
+    pub fn when(&self, verb: Verb, skip: u64, then: impl FnOnce(DiskId) + Send + 'static) {
+        self.waiting.lock().push((verb, skip, Box::new(then)));
+    }
+
+    /// Nobody is told any more.
+    pub fn forget_waiting(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        drop(waiting);
+    }
+
+    fn begins(&self, disk: DiskId, verb: Verb) {
+        let due: Vec<Waiting> = {
+            let mut waiting = self.waiting.lock();
+            let is_due = |entry: &mut (Verb, u64, Waiting)| {
+                if entry.0 != verb {
+                    return false;
+                }
+                let is_due = entry.1 == 0;
+                entry.1 = entry.1.saturating_sub(1);
+                is_due
+            };
+            waiting
+                .extract_if(.., is_due)
+                .map(|entry| entry.2)
+                .collect()
+        };
+        due.into_iter().for_each(|then| then(disk));
+    }
+
+    /// A disk did something for the owner of this epoch: it does nothing for lower ones any more.
+    fn ended(&self, disk: &ShardDisk, volume: VolumeId, epoch: Epoch, verb: Verb) {
+        let promised = {
+            let mut answered = self.answered.lock();
+            let promised = answered.entry((disk.id(), volume)).or_insert(epoch);
+            *promised = epoch.max(*promised);
+            *promised
+        };
+        if epoch < promised {
+            let disk = disk.label();
+            self.terms.fail(format!(
+                "disk {disk} did {verb:?} for the owner of {epoch} after it had answered that of {promised}"
+            ));
+        }
+    }
+}
+
+struct Watched {
+    disk: Arc<ShardDisk>,
+    promises: Arc<Promises>,
+}
+
+impl Watched {
+    async fn watch<T>(
+        &self,
+        (volume, epoch, verb): (VolumeId, Epoch, Verb),
+        work: impl Future<Output = Result<T, ShardError>>,
+    ) -> Result<T, ShardError> {
+        self.promises.begins(self.disk.id(), verb);
+        let done = work.await?;
+        self.promises.ended(&self.disk, volume, epoch, verb);
+        Ok(done)
+    }
+}
+
+impl ShardService for Watched {
+    fn id(&self) -> DiskId {
+        self.disk.id()
+    }
+
+    fn label(&self) -> &str {
+        self.disk.label()
+    }
+
+    fn state(&self) -> &Health {
+        self.disk.state()
+    }
+
+    fn space(&self) -> Result<DiskSpace, ShardError> {
+        ShardService::space(&*self.disk)
+    }
+
+    fn recycled_bytes(&self) -> u64 {
+        ShardService::recycled_bytes(&*self.disk)
+    }
+
+    fn recycled(&self) -> BTreeMap<u64, usize> {
+        ShardService::recycled(&*self.disk)
+    }
+
+    fn probe(&self) -> ShardFuture<'_, ()> {
+        ShardService::probe(&*self.disk)
+    }
+
+    fn prepare_recycled(&self, count: usize, capacity_bytes: u64) -> ShardFuture<'_, ()> {
+        ShardService::prepare_recycled(&*self.disk, count, capacity_bytes)
+    }
+
+    fn release_recycled(&self) -> ShardFuture<'_, ()> {
+        ShardService::release_recycled(&*self.disk)
+    }
+
+    fn fence(self: Arc<Self>, volume: VolumeId, epoch: Epoch) -> ShardFuture<'static, ()> {
+        Box::pin(async move {
+            let work = self.disk.clone().fence(volume, epoch);
+            self.watch((volume, epoch, Verb::Fence), work).await
+        })
+    }
+
+    fn create(
+        self: Arc<Self>,
+        epoch: Epoch,
+        name: ShardName,
+        capacity_bytes: u64,
+        kept_bytes: u64,
+    ) -> ShardFuture<'static, ()> {
+        Box::pin(async move {
+            let disk = self.disk.clone();
+            let work = ShardService::create(disk, epoch, name, capacity_bytes, kept_bytes);
+            self.watch((name.volume, epoch, Verb::Create), work).await
+        })
+    }
+
+    fn append(
+        self: Arc<Self>,
+        epoch: Epoch,
+        name: ShardName,
+        writes: Vec<ShardWrite>,
+    ) -> ShardFuture<'static, ()> {
+        Box::pin(async move {
+            let verb = match name.kind() {
+                ShardKind::Log(_) => Verb::AppendLog,
+                _ => Verb::AppendData,
+            };
+            let work = self.disk.clone().append(epoch, name, writes);
+            self.watch((name.volume, epoch, verb), work).await
+        })
+    }
+
+    fn seal(self: Arc<Self>, epoch: Epoch, footer: ShardFooter) -> ShardFuture<'static, u64> {
+        Box::pin(async move {
+            let what = (footer.name.volume, epoch, Verb::Seal);
+            let work = self.disk.clone().seal(epoch, footer);
+            self.watch(what, work).await
+        })
+    }
+
+    fn stat(&self, name: ShardName) -> ShardFuture<'_, ShardStat> {
+        ShardService::stat(&*self.disk, name)
+    }
+
+    fn read(&self, name: ShardName, offset: u64, len_bytes: usize) -> ShardFuture<'_, Bytes> {
+        ShardService::read(&*self.disk, name, offset, len_bytes)
+    }
+
+    fn read_checked<'a>(
+        &'a self,
+        name: ShardName,
+        range: Range<u64>,
+        checksums: &'a [u32],
+    ) -> ShardFuture<'a, CheckedRead> {
+        ShardService::read_checked(&*self.disk, name, range, checksums)
+    }
+
+    fn repair(
+        &self,
+        epoch: Epoch,
+        name: ShardName,
+        writes: Vec<ShardWrite>,
+    ) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let work = ShardService::repair(&*self.disk, epoch, name, writes);
+            self.watch((name.volume, epoch, Verb::Repair), work).await
+        })
+    }
+
+    fn create_hidden(
+        &self,
+        epoch: Epoch,
+        name: ShardName,
+        capacity_bytes: u64,
+        kept_bytes: u64,
+    ) -> ShardFuture<'_, HiddenId> {
+        Box::pin(async move {
+            let what = (name.volume, epoch, Verb::CreateHidden);
+            let disk = &*self.disk;
+            let work = ShardService::create_hidden(disk, epoch, name, capacity_bytes, kept_bytes);
+            self.watch(what, work).await
+        })
+    }
+
+    fn fill(&self, epoch: Epoch, hidden: HiddenId, write: ShardWrite) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let what = (hidden.name.volume, epoch, Verb::Fill);
+            let work = self.disk.fill(epoch, hidden, write);
+            self.watch(what, work).await
+        })
+    }
+
+    fn copy_from<'a>(
+        &'a self,
+        epoch: Epoch,
+        hidden: HiddenId,
+        from: &'a dyn ShardService,
+        range: Range<u64>,
+        checksums: &'a [u32],
+    ) -> ShardFuture<'a, Copied> {
+        Box::pin(async move {
+            let what = (hidden.name.volume, epoch, Verb::CopyFrom);
+            let work = self.disk.copy_from(epoch, hidden, from, range, checksums);
+            self.watch(what, work).await
+        })
+    }
+
+    fn seal_hidden(
+        &self,
+        epoch: Epoch,
+        hidden: HiddenId,
+        footer: ShardFooter,
+    ) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let what = (hidden.name.volume, epoch, Verb::SealHidden);
+            let work = self.disk.seal_hidden(epoch, hidden, footer);
+            self.watch(what, work).await
+        })
+    }
+
+    fn publish(&self, epoch: Epoch, hidden: HiddenId) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let what = (hidden.name.volume, epoch, Verb::Publish);
+            let work = ShardService::publish(&*self.disk, epoch, hidden);
+            self.watch(what, work).await
+        })
+    }
+
+    fn discard(&self, epoch: Epoch, hidden: HiddenId) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let what = (hidden.name.volume, epoch, Verb::Discard);
+            let work = ShardService::discard(&*self.disk, epoch, hidden);
+            self.watch(what, work).await
+        })
+    }
+
+    fn remove(&self, epoch: Epoch, name: ShardName) -> ShardFuture<'_, ()> {
+        Box::pin(async move {
+            let work = ShardService::remove(&*self.disk, epoch, name);
+            self.watch((name.volume, epoch, Verb::Remove), work).await
+        })
+    }
+
+    fn list(&self, volume: VolumeId) -> ShardFuture<'_, ShardList> {
+        ShardService::list(&*self.disk, volume)
+    }
+
+    fn sweep(
+        &self,
+        epoch: Epoch,
+        volume: VolumeId,
+        names: Vec<ShardName>,
+        mark: u64,
+    ) -> ShardFuture<'_, SweptShards> {
+        Box::pin(async move {
+            let work = ShardService::sweep(&*self.disk, epoch, volume, names, mark);
+            self.watch((volume, epoch, Verb::Sweep), work).await
+        })
+    }
+}
