@@ -281,9 +281,9 @@ class S3Buckets(WorldTest):
         self.s3_server("--admin-audit")
         self.world.cairn("volume", "create", "other")
         self.world.cairn("volume", "list")
-        self.world.cairn("class", "delete", "none", check=False)
+        self.world.cairn("class", "delete", "gold", check=False)
         lines = [line for line in self.world.log_path.read_text().splitlines() if "audit" in line and "admin" in line]
-        wanted = [("POST", "/api/v1/volumes", "201"), ("DELETE", "/api/v1/classes/none", "404")]
+        wanted = [("POST", "/api/v1/volumes", "201"), ("DELETE", "/api/v1/classes/gold", "404")]
         for method, path, status in wanted:
             of_it = [line for line in lines if f"method={method}" in line and f"path={path}" in line.replace('"', "")]
             self.assertTrue(any(status in line and "token" in line for line in of_it), (lines, method, path))
