@@ -10,6 +10,8 @@
 mod growth;
 mod words;
 
+use std::collections::BTreeSet;
+
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
@@ -596,15 +598,12 @@ fn misses(
     designs: &[Design],
     scored: &[Scored],
 ) -> Result<Vec<Miss>, RankError> {
+    // Candidates are ten thousands, kinds some dozens.
+    let fitting = scored.iter().filter(|it| it.missed.is_none());
+    let fitting: BTreeSet<Kind> = fitting.map(|it| it.kind).collect();
     let mut nearest: Vec<&Scored> = Vec::new();
     for it in scored {
-        if it.missed.is_none() {
-            continue;
-        }
-        if scored
-            .iter()
-            .any(|other| other.missed.is_none() && other.kind == it.kind)
-        {
+        if it.missed.is_none() || fitting.contains(&it.kind) {
             continue;
         }
         match nearest.iter_mut().find(|other| other.kind == it.kind) {
