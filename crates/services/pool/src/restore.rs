@@ -17,6 +17,22 @@ const RESTORING: &str = "it is being restored from a snapshot";
 const HANDLES_WAIT_MAX: Duration = Duration::from_secs(30);
 const HANDLES_LOOK_PAUSE: Duration = Duration::from_millis(10);
 
+/// While it is there nobody else opens the volume.
+struct Restoring<'a>(&'a Pool, VolumeId);
+
+impl<'a> Restoring<'a> {
+    fn begin(pool: &'a Pool, id: VolumeId) -> Self {
+        pool.restoring.lock().insert(id);
+        Self(pool, id)
+    }
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.0.restoring.lock().remove(&self.1);
+    }
+}
+
 /// Why a volume is not restored, or not served since.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreVolumeFailure {
@@ -70,7 +86,8 @@ impl Pool {
                 Err(RestoreVolumeFailure::DoesNotClose)
             }
         };
-        // Nobody gets it any more.
+        // Nobody gets it any more, and nobody else opens it.
+        let _restoring = Restoring::begin(self, id);
         let why = VolumeService::Failed(RESTORING.to_owned());
         self.set_service(id, Some(why));
         self.publish();
@@ -80,6 +97,16 @@ impl Pool {
         let opened = self.open_restored(id).await;
         decided?;
         opened.map_err(RestoreVolumeFailure::NotOpened)
+    }
+
+    /// Waits while a volume is closed and opened again to be restored; says whether it was.
+    pub(crate) async fn wait_until_restored(&self, id: VolumeId) -> bool {
+        let mut has_waited = false;
+        while self.restoring.lock().contains(&id) {
+            has_waited = true;
+            self.env.clock.sleep(HANDLES_LOOK_PAUSE).await;
+        }
+        has_waited
     }
 
     /// The state on a disk is open as long as anybody has the volume as it was, and can be opened once at a time.
