@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
-use cairn_fs::{FileChange, Fs, FsError, SnapshotDiff, SnapshotError, SnapshotFailure};
+use cairn_fs::{FileChange, Fs, FsError, SnapshotDiff, SnapshotFailure};
 use parking_lot::Mutex;
 
 use crate::clone::opening;
