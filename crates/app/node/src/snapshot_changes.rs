@@ -140,6 +140,7 @@ impl Controller {
         if let Some(kept) = &kept {
             check_name(kept)?;
         }
+        self.inner.diffs.end_of(id).await;
         let clock = &self.inner.env.clock;
         let begun = clock.monotonic();
         let keep = kept.as_ref().map(|kept| kept.as_bytes());

@@ -281,12 +281,7 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn open_closed(
-        &self,
-        fs: &Fs,
-        disks: MetaDisks,
-        left: MetaDisks,
-    ) -> Result<(), String> {
+    async fn open_closed(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
         let pool = self.state();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());

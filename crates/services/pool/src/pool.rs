@@ -3,7 +3,7 @@
 //! Owns: the order of a change (the state is saved, then the engine is told), which volumes are served.
 //! Must not know: why something changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -150,6 +150,8 @@ pub struct Pool {
     past_totals: Mutex<PastTotals>,
     /// Volumes that could not be opened.
     pub(crate) open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
+    /// Volumes that are closed and opened again to be restored.
+    pub(crate) restoring: Mutex<BTreeSet<VolumeId>>,
     /// Those who wait for a volume's metadata that failed hear through these from that which takes its place.
     successions: Mutex<BTreeMap<VolumeId, Succession>>,
     /// The version of the state that each disk is known to have.
@@ -205,6 +207,7 @@ impl Pool {
             volumes: RwLock::default(),
             past_totals: Mutex::default(),
             open_again: Mutex::default(),
+            restoring: Mutex::default(),
             successions: Mutex::default(),
             confirmed: Mutex::default(),
             changes: tokio::sync::Mutex::new(version),

@@ -2,10 +2,36 @@
 //!
 //! Owns: that it is closed for that, and opened again whatever comes of it. Must not know: what is done to it (`fs`).
 
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
 use cairn_base::VolumeId;
 use cairn_fs::{SnapshotError, SnapshotFailure};
+use cairn_meta::MetaStore;
 
 use crate::pool::{ChangeFailure, Pool, VolumeService};
+
+/// What is told of a volume meanwhile.
+const RESTORING: &str = "it is being restored from a snapshot";
+/// Who still works with the closed volume is done in so long; it is looked so often.
+const HANDLES_WAIT_MAX: Duration = Duration::from_secs(30);
+const HANDLES_LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// While it is there nobody else opens the volume.
+struct Restoring<'a>(&'a Pool, VolumeId);
+
+impl<'a> Restoring<'a> {
+    fn begin(pool: &'a Pool, id: VolumeId) -> Self {
+        pool.restoring.lock().insert(id);
+        Self(pool, id)
+    }
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.0.restoring.lock().remove(&self.1);
+    }
+}
 
 /// Why a volume is not restored, or not served since.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +86,62 @@ impl Pool {
                 Err(RestoreVolumeFailure::DoesNotClose)
             }
         };
-        let disks = self.all_meta_disks(Some(id));
-        let opened = self.open_closed(&fs, disks, Vec::new()).await;
+        // Nobody gets it any more, and nobody else opens it.
+        let _restoring = Restoring::begin(self, id);
+        let why = VolumeService::Failed(RESTORING.to_owned());
+        self.set_service(id, Some(why));
+        self.publish();
+        let store = Arc::downgrade(fs.meta());
+        drop(fs);
+        self.wait_until_dropped(&name, &store).await;
+        let opened = self.open_restored(id).await;
         decided?;
         opened.map_err(RestoreVolumeFailure::NotOpened)
+    }
+
+    /// Waits while a volume is closed and opened again to be restored; says whether it was.
+    pub(crate) async fn wait_until_restored(&self, id: VolumeId) -> bool {
+        let mut has_waited = false;
+        while self.restoring.lock().contains(&id) {
+            has_waited = true;
+            self.env.clock.sleep(HANDLES_LOOK_PAUSE).await;
+        }
+        has_waited
+    }
+
+    /// The state on a disk is open as long as anybody has the volume as it was, and can be opened once at a time.
+    async fn wait_until_dropped(&self, name: &str, store: &Weak<MetaStore>) {
+        let since = self.env.clock.monotonic();
+        while store.strong_count() > 0 {
+            if self.env.clock.monotonic().saturating_sub(since) > HANDLES_WAIT_MAX {
+                tracing::warn!(
+                    volume = name,
+                    "somebody still has the closed volume; it is opened all the same, and tried again if it cannot be"
+                );
+                return;
+            }
+            self.env.clock.sleep(HANDLES_LOOK_PAUSE).await;
+        }
+    }
+
+    async fn open_restored(&self, id: VolumeId) -> Result<(), String> {
+        let pool = self.state();
+        let Some(volume) = pool.volumes.iter().find(|volume| volume.id == id) else {
+            return Ok(());
+        };
+        let disks = self.all_meta_disks(Some(id));
+        let opened = self
+            .open_volume(volume, pool.volumes.len(), disks, Vec::new())
+            .await;
+        let (service, result) = match opened {
+            Ok(fs) => (VolumeService::Serving(fs), Ok(())),
+            Err(why) => {
+                tracing::error!(volume = %volume.name, %why, "this volume is not served; it is tried again");
+                (VolumeService::Failed(why.clone()), Err(why))
+            }
+        };
+        self.set_service(id, Some(service));
+        self.publish();
+        result
     }
 }

@@ -55,6 +55,12 @@ pub enum Leave {
 impl Pool {
     /// Serves a volume that this node is to own.
     pub async fn own(&self, id: VolumeId) -> Result<(), String> {
+        if self.wait_until_restored(id).await {
+            // It was not served for that alone.
+            if let Some(VolumeService::Serving(_)) = self.service(id) {
+                return Ok(());
+            }
+        }
         let state = self.state();
         let volume = state.volumes.iter().find(|volume| volume.id == id);
         let volume = volume.ok_or_else(|| format!("there is no volume {id}"))?;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_fs::{FileChange, Fs, FsError, SnapshotDiff, SnapshotError, SnapshotFailure};
+use cairn_base::VolumeId;
+use cairn_fs::{FileChange, Fs, FsError, SnapshotDiff, SnapshotFailure};
 use parking_lot::Mutex;
 
 use crate::clone::opening;
@@ -208,17 +209,24 @@ impl Diffs {
 
     /// Gives up those that nobody reads on.
     pub async fn end_idle(&self, now: Duration) {
-        let idle: Vec<Reading> = {
+        let is_idle = |reading: &Reading| now.saturating_sub(reading.asked) > DIFF_IDLE_MAX;
+        self.end_those(is_idle).await;
+    }
+
+    /// Gives up those of a volume, which is to be closed.
+    pub async fn end_of(&self, volume: VolumeId) {
+        self.end_those(|reading| reading.fs.volume() == volume)
+            .await;
+    }
+
+    async fn end_those(&self, is_it: impl Fn(&Reading) -> bool) {
+        let ended: Vec<Reading> = {
             let mut reading = self.reading.lock();
-            let is_idle = |reading: &Reading| now.saturating_sub(reading.asked) > DIFF_IDLE_MAX;
-            let ids: Vec<u64> = reading
-                .iter()
-                .filter(|(_, one)| is_idle(one))
-                .map(|(id, _)| *id)
-                .collect();
+            let found = reading.iter().filter(|(_, one)| is_it(one));
+            let ids: Vec<u64> = found.map(|(id, _)| *id).collect();
             ids.iter().filter_map(|id| reading.remove(id)).collect()
         };
-        for reading in idle {
+        for reading in ended {
             reading.end().await;
         }
     }

@@ -281,7 +281,8 @@ pub(crate) async fn there_and_back(
     snapshots.lock().set(kept, Known::Has(was));
     let world = restored(env, world, snapshots, name, Some(kept)).await?;
     let world = restored(env, world, snapshots, kept, None).await?;
-    check_diffs(&world.fs, &snapshots.lock().known).await?;
+    let known = snapshots.lock().known.clone();
+    check_diffs(&world.fs, &known).await?;
     Ok(world)
 }
 
