@@ -136,18 +136,22 @@ class ClusterBoot(kit.Test):
         kit.run([cairn, "cp", source, url])
 
         def has_copies():
-            volume = self.status(machines[1])["volumes"][0]
-            return (volume["log_copies"] or 0) >= 2 and (volume["state_copies"] or 0) >= 1
+            seen = self.status(machines[1])
+            volume = seen["volumes"][0]
+            return len(seen["etcd"]["members"]) >= 3 and volume["log_copies"] >= 2 and volume["state_copies"] >= 1
 
-        harness.wait_until(has_copies, COPIES_SECONDS_MAX, "copies of the volume's log on other nodes")
+        harness.wait_until(has_copies, COPIES_SECONDS_MAX, "members of etcd, and copies of the volume's log, on other nodes")
         owner = next(int(volume["owner"].removeprefix("node")) for volume in self.status(machines[1])["volumes"])
         self.kill(owner, machines[owner - 1])
 
         def moved():
             interfaces = self.aws("ec2", "describe-network-interfaces")["NetworkInterfaces"]
-            at = {address["PrivateIpAddress"]: each["NetworkInterfaceId"] for each in interfaces for address in each["PrivateIpAddresses"]}
-            there = at.get(self.floating(1))
-            return there and there != self.resources[f"Node{owner}External"]
+            # The stand-in leaves it at the interface that had it, too.
+            has_it = {
+                each["NetworkInterfaceId"] for each in interfaces
+                if self.floating(1) in [address["PrivateIpAddress"] for address in each["PrivateIpAddresses"]]
+            }
+            return has_it - {self.resources[f"Node{owner}External"]}
 
         harness.wait_until(moved, MOVED_SECONDS_MAX, "the address on the interface of another node")
         kit.run([cairn, "cp", url, back])
