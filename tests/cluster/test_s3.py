@@ -97,8 +97,9 @@ class S3(ClusterTest):
                 self.assertEqual((got["Metadata"], got["Body"].read()), ({"by": into}, content(into, SMALL_BYTES)))
                 got = out.get_object(Bucket=BUCKET, Key=f"large/{into}", Range=f"bytes=5-{LARGE_BYTES - 1}")
                 self.assertTrue(got["Body"].read() == content(f"large {into}", LARGE_BYTES)[5:], into)
+        buckets = [BUCKET]
         for node, client in clients.items():
-            self.assertEqual([bucket["Name"] for bucket in client.list_buckets()["Buckets"]], [BUCKET], node)
+            self.assertEqual([bucket["Name"] for bucket in client.list_buckets()["Buckets"]], buckets, node)
             listed = client.list_objects_v2(Bucket=BUCKET, Prefix="small/")["Contents"]
             self.assertEqual([entry["Key"] for entry in listed], [f"small/{name}" for name in cluster.names], node)
             # Parts through all nodes become one object.
@@ -113,6 +114,7 @@ class S3(ClusterTest):
             got = client.get_object(Bucket=BUCKET, Key=f"parts/{node}")["Body"].read()
             self.assertTrue(got == b"".join(part(number) for number in range(1, len(clients) + 1)), node)
             client.create_bucket(Bucket=f"{OTHER_BUCKET}-{node}")
+            buckets = sorted([*buckets, f"{OTHER_BUCKET}-{node}"])
             # Many names to delete are a document, which is read as a whole.
             gone = {"Objects": [{"Key": f"parts/{node}"}]}
             self.assertEqual(len(client.delete_objects(Bucket=BUCKET, Delete=gone)["Deleted"]), 1)

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import unittest
@@ -106,6 +107,20 @@ class ClusterBoot(kit.Test):
         done, text = machine.run("/usr/bin/cairn", "cluster", "status", "--json")
         return json.loads(text) if done == 0 else None
 
+    def await_address(self, machines):
+        """Waits until somebody serves at the volume's address; else tells what its owner says of that."""
+
+        def serves():
+            with contextlib.suppress(OSError), socket.create_connection((self.floating(1), PORT), timeout=5):
+                return True
+            return False
+
+        try:
+            harness.wait_until(serves, MOVED_SECONDS_MAX, "the address of the volume")
+        except harness.Failure as failure:
+            seen = [self.status(machine) for machine in machines]
+            raise AssertionError(f"{failure}: {[status and status['volumes'] for status in seen]}") from failure
+
     def kill(self, number, machine):
         """The machine is lost: its processes and its network."""
         kit.run(["ip", "link", "set", f"boot{number}", "down"])
@@ -133,28 +148,35 @@ class ClusterBoot(kit.Test):
         source.write_bytes(os.urandom(3_000_000))
         url = f"nfs://{self.floating(1)}:{PORT}/main/file"
         cairn = str(harness.cairn_path())
+        self.await_address(machines)
         kit.run([cairn, "cp", source, url])
 
         def has_copies():
-            volume = self.status(machines[1])["volumes"][0]
-            return (volume["log_copies"] or 0) >= 2 and (volume["state_copies"] or 0) >= 1
+            seen = self.status(machines[1])
+            volume = seen["volumes"][0]
+            return len(seen["etcd"]["members"]) >= 3 and volume["log_copies"] >= 2 and volume["state_copies"] >= 1
 
-        harness.wait_until(has_copies, COPIES_SECONDS_MAX, "copies of the volume's log on other nodes")
+        harness.wait_until(has_copies, COPIES_SECONDS_MAX, "members of etcd, and copies of the volume's log, on other nodes")
         owner = next(int(volume["owner"].removeprefix("node")) for volume in self.status(machines[1])["volumes"])
         self.kill(owner, machines[owner - 1])
 
         def moved():
             interfaces = self.aws("ec2", "describe-network-interfaces")["NetworkInterfaces"]
-            at = {address["PrivateIpAddress"]: each["NetworkInterfaceId"] for each in interfaces for address in each["PrivateIpAddresses"]}
-            there = at.get(self.floating(1))
-            return there and there != self.resources[f"Node{owner}External"]
+            # The stand-in leaves it at the interface that had it, too.
+            has_it = {
+                each["NetworkInterfaceId"] for each in interfaces
+                if self.floating(1) in [address["PrivateIpAddress"] for address in each["PrivateIpAddresses"]]
+            }
+            return has_it - {self.resources[f"Node{owner}External"]}
 
         harness.wait_until(moved, MOVED_SECONDS_MAX, "the address on the interface of another node")
+        survivors = [machine for number, machine in enumerate(machines, 1) if number != owner]
+        self.await_address(survivors)
         kit.run([cairn, "cp", url, back])
         self.assertEqual(back.read_bytes(), source.read_bytes())
 
         # A boot that comes again leaves everything as it is.
-        survivor = next(machine for number, machine in enumerate(machines, 1) if number != owner)
+        survivor = survivors[0]
         survivor.end_server()
         status, text = survivor.run("/usr/local/sbin/cairn-boot")
         self.assertEqual(status, 0, text[-4000:])

@@ -11,7 +11,7 @@
 //! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] HTTP/1.1 follows. A frame
 //! is its length in bytes, four of them, big-endian, and JSON.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -38,8 +38,8 @@ use tokio::time::{Instant, timeout};
 use crate::audit::key_of;
 use crate::server::Shared;
 
-/// The longest frame: a key or the name of a bucket, and an address.
-const FRAME_LEN_BYTES_MAX: usize = 16 << 10;
+/// The longest frame: a key or the name of a bucket, and the volumes of a node.
+const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
 /// For one question and its answer, the connection to the other node included.
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// A request waits so long for a volume that is being taken over. Clients wait for a minute.
@@ -83,7 +83,11 @@ pub(crate) enum Named {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Ask {
     /// Answered with [`Found`].
-    Find(Named),
+    Find {
+        named: Named,
+        /// What the node owns, as whoever asks has it: it may have one of them no more, or not yet.
+        volumes: Vec<VolumeId>,
+    },
     /// Whether the volumes of the node have a bucket or a key. Answered with that.
     IsUsed,
     /// Answered with whether that is done.
@@ -97,7 +101,7 @@ pub(crate) enum Ask {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Found {
     pub volume: Option<VolumeId>,
-    /// All volumes of the node are read.
+    /// All volumes that were asked about are served, and read.
     pub is_sure: bool,
 }
 
@@ -245,20 +249,22 @@ async fn locate(shared: &Shared, nodes: &Arc<dyn Nodes>, named: &Named) -> Locat
         }
     }
     let mut is_sure = shared.stores.is_whole();
-    let mut others = BTreeSet::new();
+    let mut others: BTreeMap<NodeId, Vec<VolumeId>> = BTreeMap::new();
     for (volume, owner) in &owners {
         match owner {
             None => is_sure = false,
             Some(owner) if *owner == own => {
                 is_sure &= shared.stores.of_volume(*volume).is_some();
             }
-            Some(owner) => drop(others.insert(*owner)),
+            Some(owner) => others.entry(*owner).or_default().push(*volume),
         }
     }
-    let question = Ask::Find(named.clone());
-    let answers = others.into_iter().map(|node| {
-        let question = &question;
-        async move { (node, ask::<Found>(nodes, node, question).await) }
+    let answers = others.into_iter().map(|(node, volumes)| {
+        let question = Ask::Find {
+            named: named.clone(),
+            volumes,
+        };
+        async move { (node, ask::<Found>(nodes, node, &question).await) }
     });
     for (node, answer) in join_all(answers).await {
         match answer {
@@ -474,8 +480,14 @@ mod tests {
     #[tokio::test]
     async fn frames_are_read_as_they_are_written_or_refused() {
         let all = [
-            Ask::Find(Named::Key("AKID".to_owned())),
-            Ask::Find(Named::Bucket("photos".to_owned())),
+            Ask::Find {
+                named: Named::Key("AKID".to_owned()),
+                volumes: vec![VolumeId(1), VolumeId(2)],
+            },
+            Ask::Find {
+                named: Named::Bucket("photos".to_owned()),
+                volumes: Vec::new(),
+            },
             Ask::IsUsed,
             Ask::Serve {
                 volume: VolumeId(7),

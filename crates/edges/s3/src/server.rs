@@ -322,10 +322,11 @@ async fn passed(serving: Serving, mut stream: impl Stream) {
         }
     };
     let answered = match question {
-        Ask::Find(named) => {
+        Ask::Find { named, volumes } => {
+            let is_read = |volume: &VolumeId| shared.stores.of_volume(*volume).is_some();
             let found = Found {
                 volume: named.here(shared),
-                is_sure: shared.stores.is_whole(),
+                is_sure: volumes.iter().all(is_read),
             };
             pass::write_frame(&mut stream, &found).await
         }
