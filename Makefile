@@ -59,8 +59,8 @@ test-e2e: setup-test build-test ## The end-to-end tests only
 	scripts/test-e2e
 
 .PHONY: test-iscsi
-test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9 under load, strangers
-	scripts/test-e2e test_iscsi
+test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9 under load, copies, connections, strangers
+	scripts/test-e2e test_iscsi test_iscsi_copy test_iscsi_connections
 
 .PHONY: test-s3
 test-s3: setup-test setup-s3-clients build-test ## S3 only: boto3, AWS CLI, rclone, restic and s3fs with a large tree, errors, races, kill -9

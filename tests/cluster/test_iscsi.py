@@ -88,6 +88,18 @@ class Iscsi(ClusterTest):
             with self.session(cluster, node) as session:
                 for index, name in enumerate(cluster.names):
                     self.assertEqual(session.read(index << 20, 64 << 10), content(name, 64 << 10))
+        # A session has connections through one group of portals, also when they are passed on.
+        node, other = cluster.others(self.owner)
+        address = lambda name: ("127.0.0.1", cluster.iscsi_port(name))
+        with iscsi.Session(address(node), INITIATOR, self.target, connections_max=4) as one:
+            one.clear_attentions()
+            with iscsi.Session(address(node), INITIATOR, self.target, joins=one, connection=1) as two:
+                two.write(0, content("two", 64 << 10))
+                self.assertEqual(one.read(0, 64 << 10), content("two", 64 << 10))
+                for elsewhere in (self.owner, other):
+                    with self.assertRaises(iscsi.LoginRefused) as refused:
+                        iscsi.Session(address(elsewhere), INITIATOR, self.target, joins=one, connection=2)
+                    self.assertEqual(refused.exception.args, (2, 0x0A))
         # What the owner tells of its LUN is the same through all.
         shown = json.loads(cluster.cairn(self.owner, "iscsi", "sessions", "--json").stdout)["sessions"]
         self.assertLessEqual({session["portal_group"] for session in shown}, {1, 2, 3})
