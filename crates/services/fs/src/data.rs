@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, View};
-use cairn_meta::{Batch, InodeKind, JournalEntry};
+use cairn_meta::{Batch, InodeKind, JOURNAL_ENTRY_BYTES, JournalEntry};
 use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer};
 use futures_util::future::try_join_all;
 use rustc_hash::FxHashSet;
@@ -586,7 +586,7 @@ impl Shared {
                     && state.dirty.unstable_bytes() <= JOURNAL_WRITE_BYTES_MAX
                     && state.dirty.run_count() <= JOURNAL_COMMIT_RUNS_MAX
                     // What the log refuses would count as stable with the next commit.
-                    && self.fits_in_batch(&state, Batch::new().len_bytes())
+                    && self.fits_in_batch(&state)
                 {
                     self.journal_dirty(inode.ino, &mut state);
                 } else if dirty {
@@ -617,6 +617,12 @@ impl Shared {
                 return self.durable(ticket).await;
             }
         }
+    }
+
+    /// Whether one batch of the log takes all data that is in memory only.
+    fn fits_in_batch(&self, state: &State) -> bool {
+        let entries = (state.dirty.run_count() * JOURNAL_ENTRY_BYTES) as u64;
+        state.dirty.unstable_bytes() + entries <= self.meta.batch_bytes_max() as u64
     }
 
     /// Puts all data that is in memory only into the journal.

@@ -208,19 +208,18 @@ impl Shared {
             end: u64::MAX,
             through,
         });
-        if !self.fits_in_batch(state, batch.len_bytes()) || !state.flights.is_empty() {
+        let runs = state.dirty.runs().values().map(|run| run.data.len());
+        let fits = runs.clone().all(|len| len <= JOURNAL_DATA_BYTES_MAX)
+            && runs.map(|len| len + JOURNAL_ENTRY_BYTES).sum::<usize>()
+                <= self
+                    .meta
+                    .batch_bytes_max()
+                    .saturating_sub(batch.len_bytes());
+        if !fits || !state.flights.is_empty() {
             return false;
         }
         self.journal_runs(ino, state, batch, |_| true);
         true
-    }
-
-    /// Whether one batch takes all that is in memory only of a file, beside what is in it.
-    pub(crate) fn fits_in_batch(&self, state: &State, beside_bytes: usize) -> bool {
-        let runs = state.dirty.runs().values().map(|run| run.data.len());
-        runs.clone().all(|len| len <= JOURNAL_DATA_BYTES_MAX)
-            && runs.map(|len| len + JOURNAL_ENTRY_BYTES).sum::<usize>()
-                <= self.meta.batch_bytes_max().saturating_sub(beside_bytes)
     }
 
     /// Flushes all that there is; background tasks have ended.
