@@ -219,6 +219,24 @@ impl Bug {
     pub const CLUSTER: &[Bug] = &[
         Bug::EpochIgnoredInRemove,
         Bug::EpochIgnoredInRepair,
+        Bug::EpochIgnoredInAppend,
+        Bug::EpochIgnoredInCreate,
+        Bug::PromiseDoesNotWait,
+        Bug::TakeoverWithoutAnyMember,
+        Bug::TakeoverCopiesNothing,
+        Bug::SealedBehindWhatAllHave,
+        Bug::LateDiskCountsAsWritten,
+        Bug::LogFileNumberUsedAgain,
+        Bug::LogCutBehindTheCopies,
+        Bug::OldStateTaken,
+        Bug::StateCopiedToOwnNode,
+        Bug::VerifierKept,
+        Bug::LogCutTooEarly,
+    ];
+
+    /// Those that a search of 18 s each did not find: something else stands in front of them, or they bite in orders that are seldom.
+    /// The tests of the crates that they are in find the first ones of [`Bug`].
+    pub const CLUSTER_NOT_FOUND: &[Bug] = &[
         Bug::PromiseNotSynced,
         Bug::NodeCountedTwice,
         Bug::LogChangeComparesEpochOnly,
@@ -228,28 +246,15 @@ impl Bug {
         Bug::EpochNotComparedInLogChange,
         Bug::UnknownTakenAsDone,
         Bug::UnknownTakenAsRefused,
-        Bug::EpochIgnoredInAppend,
-        Bug::EpochIgnoredInCreate,
         Bug::EpochIgnoredInSweep,
-        Bug::PromiseDoesNotWait,
         Bug::TakeoverDoesNotFence,
-        Bug::TakeoverWithoutAnyMember,
-        Bug::TakeoverCopiesNothing,
         Bug::ServedBeforeTakeoverIsAgreed,
         Bug::AnsweredBeforeSealIsAgreed,
-        Bug::SealedBehindWhatAllHave,
-        Bug::LateDiskCountsAsWritten,
         Bug::LogCopiesOnOneNode,
-        Bug::LogFileNumberUsedAgain,
-        Bug::LogCutBehindTheCopies,
-        Bug::OldStateTaken,
-        Bug::StateCopiedToOwnNode,
         Bug::DisksOfDataNotFenced,
         Bug::LogOfBeforeTheTakeover,
         Bug::NoReplyTakenAsDone,
         Bug::GivenUpBeforeItIsClosed,
-        Bug::VerifierKept,
-        Bug::LogCutTooEarly,
     ];
 }
 

@@ -295,7 +295,7 @@ impl ShardService for ShardDisk {
                 true => self.enter_unasked(name.volume, epoch),
                 false => self.enter(name.volume, epoch).await?,
             };
-            let _claim = self.claim(name, capacity_bytes, kept_bytes).await?;
+            let _claim = self.claim(name, capacity_bytes, kept_bytes)?;
             ShardDisk::create(&self, name, capacity_bytes).await?;
             Ok(())
         })
@@ -397,7 +397,7 @@ impl ShardService for ShardDisk {
     ) -> ShardFuture<'_, HiddenId> {
         Box::pin(async move {
             let _turn = self.enter(name.volume, epoch).await?;
-            let _claim = self.claim(name, capacity_bytes, kept_bytes).await?;
+            let _claim = self.claim(name, capacity_bytes, kept_bytes)?;
             let hidden = Self::create_hidden(self, name, capacity_bytes).await?;
             Ok(self.keep_hidden(hidden, epoch))
         })

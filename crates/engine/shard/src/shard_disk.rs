@@ -23,7 +23,6 @@ use parking_lot::Mutex;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::Cache;
 use rustc_hash::FxBuildHasher;
-use tokio::sync::MutexGuard;
 
 use crate::error::ShardError;
 use crate::fence::{Fences, Keeper, Turn};
@@ -127,10 +126,23 @@ pub struct ShardDisk {
     hidden: Mutex<HiddenShards>,
     published: Mutex<Published>,
     fences: Fences,
-    /// Held while a shard is made beside which some space is kept.
-    claims: tokio::sync::Mutex<()>,
+    /// Of shards that are being made, beside which some space is kept.
+    claimed_bytes: Mutex<u64>,
     /// Whether the disk told its space when it was asked last; a change is logged, not each question.
     tells_space: AtomicBool,
+}
+
+/// Space that a shard takes which is being made.
+pub(crate) struct Claim<'a> {
+    claimed_bytes: &'a Mutex<u64>,
+    len_bytes: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut claimed_bytes = self.claimed_bytes.lock();
+        *claimed_bytes = claimed_bytes.saturating_sub(self.len_bytes);
+    }
 }
 
 impl ShardDisk {
@@ -271,7 +283,7 @@ impl ShardDisk {
             hidden: Mutex::default(),
             published: Mutex::default(),
             fences: Fences::default(),
-            claims: tokio::sync::Mutex::default(),
+            claimed_bytes: Mutex::default(),
             tells_space: AtomicBool::new(true),
         });
         if let Some(bad) = bad
@@ -434,32 +446,35 @@ impl ShardDisk {
         Ok(self.adopt(name, file, Some(capacity_bytes), folders))
     }
 
-    /// Holds up all others who want space beside which some is kept, until the shard is there; fails with `Full` if less
-    /// than `kept_bytes` would be left.
-    pub(crate) async fn claim(
+    /// Takes the space of a shard that is about to be made, until that is there; fails with `Full` if less than `kept_bytes`
+    /// would be left beside it and all others that are being made.
+    pub(crate) fn claim(
         &self,
         name: ShardName,
         capacity_bytes: u64,
         kept_bytes: u64,
-    ) -> Result<Option<MutexGuard<'_, ()>>, ShardError> {
+    ) -> Result<Option<Claim<'_>>, ShardError> {
         if kept_bytes == 0 || planted::is(Bug::SpaceClaimedTogether) {
             return Ok(None);
         }
-        let claim = self.claims.lock().await;
-        let needed_bytes = self
-            .file_len_bytes(name, capacity_bytes)?
-            .saturating_add(kept_bytes);
-        let free_bytes = self.space()?.free_bytes;
-        match free_bytes >= needed_bytes {
-            true => Ok(Some(claim)),
-            false => Err(DiskError::Full {
+        let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
+        // Held while the disk is looked at: what somebody else has made meanwhile is counted once at least.
+        let mut claimed_bytes = self.claimed_bytes.lock();
+        let free_bytes = self.space()?.free_bytes.saturating_sub(*claimed_bytes);
+        if free_bytes < len_bytes.saturating_add(kept_bytes) {
+            return Err(DiskError::Full {
                 disk: self.label().to_owned(),
                 what: format!(
-                    "shard {name}, beside which {kept_bytes} bytes are kept: {free_bytes} are free"
+                    "making shard {name}, beside which {kept_bytes} bytes are kept: {free_bytes} are free"
                 ),
             }
-            .into()),
+            .into());
         }
+        *claimed_bytes = claimed_bytes.saturating_add(len_bytes);
+        Ok(Some(Claim {
+            claimed_bytes: &self.claimed_bytes,
+            len_bytes,
+        }))
     }
 
     /// As [`Self::create`], for a shard that nobody finds before [`Self::publish`]: one that is filled

@@ -66,8 +66,12 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
             Ok(())
         }
         ClusterWhat::Bite(args) => {
-            let bugs = cairn_base::planted::Bug::CLUSTER;
-            crate::bite(args, bugs, &|seed| {
+            use cairn_base::planted::Bug;
+            let mut bugs = Bug::CLUSTER.to_vec();
+            if args.hints.is_none() {
+                bugs.extend(Bug::CLUSTER_NOT_FOUND);
+            }
+            crate::bite(args, &bugs, &|seed| {
                 run(&ClusterScenario::from_seed(seed)).verdict
             })
         }
