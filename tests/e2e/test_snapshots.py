@@ -225,7 +225,7 @@ class Snapshots(WorldTest):
         self.assertEqual(len(self.changed("b")), MANY_FILES)
         text = self.world.cairn("snapshot", "diff", "main", "a", "b").stdout
         self.assertIn("/d/moved -> /e/here", text)
-        self.assertRegex(text, r"M file +7 B /d/written  \(data\)")
+        self.assertRegex(text, r"M file +7 B /d/written  \(data, attributes\)")
         self.assertIn("name the older one first", self.refused("diff", "main", "b", "a"))
         self.assertIn("no snapshot c", self.refused("diff", "main", "c"))
         self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a", "b"])

@@ -541,6 +541,9 @@ impl Reverting {
         if record.cookie > 0 {
             record.cookie = self.cookie_of(ino, &record).await?;
         }
+        if record.used_bytes > 0 {
+            record.stored_bytes = self.shown_stored_bytes(ino).await?;
+        }
         if let Some(live) = &live {
             if self.kept.contains(&ino) {
                 record.xattr_names_len_bytes = live.xattr_names_len_bytes;
@@ -571,6 +574,35 @@ impl Reverting {
         self.put(Key::inode(ino), record.encode());
         self.done.restored_inodes += 1;
         Ok(())
+    }
+
+    /// What the extents of a file take that the snapshot has. Records that a collection moved since may take more or less than
+    /// the file's record then said.
+    async fn shown_stored_bytes(&self, ino: Ino) -> Result<u64, FsError> {
+        let (from, to) = Key::extents_past(ino, 0);
+        let view = View::Snapshot(self.seen);
+        let read = || {
+            let mut sum = 0u64;
+            let mut damage = None;
+            let meta = self.meta.view(view).map_err(meta_error)?;
+            let scanned = meta.scan_with(&from, &to, |key, value, birth| {
+                match parse_extent(key, value, birth) {
+                    Ok((_, extent)) => {
+                        sum = sum.saturating_add(extent.live_bytes().unsigned_abs());
+                        ControlFlow::Continue(())
+                    }
+                    Err(error) => {
+                        damage = Some(error);
+                        ControlFlow::Break(())
+                    }
+                }
+            });
+            match scanned.err().or(damage) {
+                Some(error) => Err(meta_error(error)),
+                None => Ok(sum),
+            }
+        };
+        self.meta.reading(read).await
     }
 
     /// No sequence number is given twice, whatever of the directory some snapshot has.

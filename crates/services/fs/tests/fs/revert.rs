@@ -32,7 +32,7 @@ fn keys(fs: &Fs, view: View) -> Keys {
                 nameless.insert(ino);
             }
             (record.ctime, record.atime) = Default::default();
-            (record.cookie_next, record.tree) = (0, Ino(0));
+            (record.cookie_next, record.tree, record.stored_bytes) = (0, Ino(0), 0);
             value = record.encode().into();
         }
         all.insert(key, value);
