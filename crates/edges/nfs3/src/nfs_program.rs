@@ -21,6 +21,7 @@ use cairn_rpc_server::{
     Admission, Answered, BeginWithPayload, Duplicates, Handler, LargeRecord, Peer, Program,
     REQUEST_LEN_BYTES, Reply, ReplyFuture, RequestKey, Started, StartedCall, Transport,
 };
+use tokio::sync::watch;
 
 use crate::forward::{Passed, Routes, not_owner};
 use crate::procedures::{self, Begun};
@@ -59,6 +60,10 @@ impl Program for NfsProgram {
         self.0.exports.version()
     }
 
+    fn rights_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.0.exports.subscribe())
+    }
+
     fn connect(&self, peer: &Arc<Peer>) -> Box<dyn Handler> {
         Box::new(NfsHandler {
             session: Arc::new(Session::new(&self.0, peer)),
@@ -89,6 +94,10 @@ struct NfsHandler {
 }
 
 impl Handler for NfsHandler {
+    fn renew(&mut self) {
+        Self::renew(self);
+    }
+
     fn begin(&mut self, call: &CallHeader<'_>, mut args: Reader<'_>) -> StartedCall {
         self.renew();
         let (xid, peer) = (call.xid, &self.session.peer);

@@ -71,6 +71,7 @@ pub async fn serve(
 ) {
     let peer = dispatcher.peer.address;
     let calls = Calls::new(Arc::clone(&shared), dispatcher);
+    let mut changes = calls.dispatcher.table().rights_changes();
     let mut connection = Connection::new(stream, calls, busy_poll);
     let mut look = tokio::time::interval(shared.settings.stall_timeout / STALL_LOOK_COUNT);
     // After this process was paused, several looks in a row would find that nothing moved.
@@ -93,6 +94,7 @@ pub async fn serve(
                     break Ok(());
                 }
             }
+            () = one_changes(&mut changes) => connection.calls.dispatcher.renew(),
             // An error means that the server is gone, which is a reason to stop too.
             _ = stop.changed(), if !connection.stopping => connection.stopping = true,
         }
@@ -108,6 +110,21 @@ pub async fn serve(
         }
     }
     connection.close().await;
+}
+
+/// Waits until the rights of one of the programs change.
+async fn one_changes(changes: &mut [watch::Receiver<u64>]) {
+    let changed = changes
+        .iter_mut()
+        .map(|changes| Box::pin(changes.changed()));
+    let mut changed: FuturesUnordered<_> = changed.collect();
+    // An error means that the program is gone: nothing changes any more.
+    while let Some(result) = changed.next().await {
+        if result.is_ok() {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 /// What came of looking at the input.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, DecodeError, Incoming, Reader};
+use tokio::sync::watch;
 
 use crate::intake::Verdict;
 use crate::program::{BeginWithPayload, Delay, Handler, Peer, Program, Started, StartedCall};
@@ -30,6 +31,12 @@ impl Table {
     }
 
     /// Changes with the rights version of any program.
+    /// Tells when the rights change.
+    pub fn rights_changes(&self) -> Vec<watch::Receiver<u64>> {
+        let changes = self.programs.iter().map(|program| program.rights_changes());
+        changes.flatten().collect()
+    }
+
     pub fn rights_version(&self) -> u64 {
         let versions = self.programs.iter().map(|program| program.rights_version());
         versions.fold(0, u64::wrapping_add)
@@ -114,6 +121,13 @@ impl Dispatcher {
 
     pub fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// The rights have changed.
+    pub fn renew(&mut self) {
+        for handler in self.handlers.iter_mut().flatten() {
+            handler.renew();
+        }
     }
 
     /// Begins the call in `record`. An error means that the bytes are not a call that could be answered.

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_codec_rpc::{AcceptStatus, AuthStatus, CallHeader, Reader, Rejection};
+use tokio::sync::watch;
 
 use crate::connection_metrics::{ConnectionMetrics, Events};
 use crate::intake::Verdict;
@@ -51,6 +52,11 @@ pub trait Program: Send + Sync + 'static {
         0
     }
 
+    /// Tells when [`Self::rights_version`] changes; `None`: it never does.
+    fn rights_changes(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+
     /// The program as one client meets it over one connection, or in one datagram.
     fn connect(&self, peer: &Arc<Peer>) -> Box<dyn Handler>;
 
@@ -78,6 +84,9 @@ pub trait Handler: Send {
     ) -> LargeRecord {
         Verdict::Ordinary
     }
+
+    /// Lets go of what was in force before the rights changed: the client may not ask anything for hours.
+    fn renew(&mut self) {}
 }
 
 /// What a handler says about a large record.
