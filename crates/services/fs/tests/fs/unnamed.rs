@@ -424,12 +424,6 @@ async fn refuses_changes(fs: &Fs, ino: Ino) {
     assert_eq!(cut.unwrap_err(), FsError::NotOwner);
     let punched = fs.punch(&ROOT_USER, ino, 0..4096).await;
     assert_eq!(punched.unwrap_err(), FsError::NotOwner);
-    let shared = fs.share_over(&ROOT_USER, ino, 0..10, ino, 50).await;
-    assert_eq!(shared.unwrap_err(), FsError::NotOwner);
-    let there = read_all(fs, ino).await;
-    let data = Bytes::from_static(b"changed");
-    let compared = fs.compare_and_write(&ROOT_USER, ino, 0, &there[..7], data, Stability::Stable);
-    assert_eq!(compared.await.unwrap_err(), FsError::NotOwner);
 }
 
 /// Until its time has come nobody changes, renames, replaces or removes it, also after a crash.
@@ -457,6 +451,13 @@ fn what_is_retained_stays_until_its_time() {
             .ino;
         assert_eq!(ino, attr.ino);
         refuses_changes(fs, ino).await;
+        let shared = fs.share_over(&ROOT_USER, ino, 0..10, ino, 50).await;
+        assert_eq!(shared.unwrap_err(), FsError::NotOwner);
+        let there = read_all(fs, ino).await;
+        let data = Bytes::from_static(b"changed");
+        let compared =
+            fs.compare_and_write(&ROOT_USER, ino, 0, &there[..7], data, Stability::Stable);
+        assert_eq!(compared.await.unwrap_err(), FsError::NotOwner);
         let name = |name: &'static [u8]| (ROOT_INO, name);
         for (from, to) in [
             (name(b"locked"), name(b"x")),
