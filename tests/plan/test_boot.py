@@ -52,7 +52,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
     instance = ""
     # Of instances that are told apart by their addresses.
-    more = {}
+    more: dict[str, dict[str, str]] = {}
 
     def do_PUT(self):
         self.answer(TOKEN if self.path == "/latest/api/token" else None)

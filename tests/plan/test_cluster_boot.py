@@ -37,7 +37,6 @@ COPIES_SECONDS_MAX = 120
 @unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script of a cluster")
 @unittest.skipUnless(shutil.which("etcd"), "needs etcd: NOT TESTED: the boot script of a cluster")
 class ClusterBoot(kit.Test):
-    package, disk = Boot.package, Boot.disk
 
     def setUp(self):
         self.folder = self.enterContext(harness.scratch("cluster-boot-"))

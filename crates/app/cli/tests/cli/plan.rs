@@ -53,7 +53,7 @@ fn a_plan_from_goals_to_a_template() {
     let folder = folder.path();
     let goals = ["--capacity", "20TiB", "--read", "0.5GB/s", "--survive", "2"];
     let with = |more: &[&'static str]| [&goals[..], more].concat();
-    check(folder, &goals, 0, "rules of thumb");
+    check(folder, &goals, 0, "known as         derived");
     check(
         folder,
         &with(&["--output", "markdown"]),
