@@ -126,15 +126,11 @@ class Machine:
         subprocess.run(["umount", "--lazy", self.folder / "layers"], capture_output=True)
 
 
-@unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script")
-class Boot(kit.Test):
-    def setUp(self):
-        self.folder = self.enterContext(harness.scratch("boot-"))
-        self.aws = self.enterContext(kit.aws())
-        self.metadata = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-        threading.Thread(target=self.metadata.serve_forever, daemon=True).start()
-        self.addCleanup(self.metadata.server_close)
-        self.addCleanup(self.metadata.shutdown)
+class Booting(kit.Test):
+    """A test whose machines install the package on disks that are files."""
+
+    folder: pathlib.Path
+    aws: kit.Aws
 
     def package(self):
         """The .deb, in the stand-in's S3; returns its SHA-256."""
@@ -151,6 +147,17 @@ class Boot(kit.Test):
         device = kit.run(["losetup", "--find", "--show", image]).strip()
         self.addCleanup(subprocess.run, ["losetup", "--detach", device], capture_output=True)
         return device
+
+
+@unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script")
+class Boot(Booting):
+    def setUp(self):
+        self.folder = self.enterContext(harness.scratch("boot-"))
+        self.aws = self.enterContext(kit.aws())
+        self.metadata = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+        threading.Thread(target=self.metadata.serve_forever, daemon=True).start()
+        self.addCleanup(self.metadata.server_close)
+        self.addCleanup(self.metadata.shutdown)
 
     def stack(self):
         """A stack of the published template: its user data's files and its volumes."""

@@ -23,7 +23,7 @@ import yaml
 
 from lib import harness
 from plan import kit
-from plan.test_boot import BOOT_SECONDS_MAX, PORT, Boot, Machine, Metadata
+from plan.test_boot import BOOT_SECONDS_MAX, PORT, Booting, Machine, Metadata
 
 NODES = 4
 DISKS = 2
@@ -36,7 +36,7 @@ COPIES_SECONDS_MAX = 120
 
 @unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script of a cluster")
 @unittest.skipUnless(shutil.which("etcd"), "needs etcd: NOT TESTED: the boot script of a cluster")
-class ClusterBoot(kit.Test):
+class ClusterBoot(Booting):
 
     def setUp(self):
         self.folder = self.enterContext(harness.scratch("cluster-boot-"))
