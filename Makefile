@@ -158,6 +158,10 @@ bench-reliability: setup-bench build ## Measure recovery, reads with disks gone,
 bench-iscsi: setup-iscsi build ## Measure a LUN beside tgt and NFS, into docs/results/performance.md
 	scripts/bench-iscsi --write $(BENCH_FLAGS)
 
+.PHONY: bench-s3
+bench-s3: setup-bench build ## Measure objects beside MINIO=PROGRAM, if there is one, into docs/results/performance.md
+	scripts/bench-s3 --write $(if $(MINIO),--minio $(MINIO),) $(BENCH_FLAGS)
+
 .PHONY: bench-engine
 bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/results/performance.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
