@@ -100,7 +100,7 @@ def measured(url, quick, out):
 def one_round(number, options, results):
     with harness.scratch("bench-s3-") as root:
         port = harness.next_port()
-        server = harness.Server(root, disks=FOLDERS, flags=["--listen-s3", f"127.0.0.1:{port}", "--protection", "4+2"])
+        server = harness.Server(root, disks=FOLDERS, flags=["--listen-s3", f"127.0.0.1:{port}"])
 
         def cairn():
             with server:
