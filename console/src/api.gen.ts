@@ -955,6 +955,26 @@ export interface paths {
         patch: operations["snapshot_set"];
         trace?: never;
     };
+    "/api/v1/volumes/{name}/snapshots/{snapshot}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * What changed from a snapshot to a later one, or to now: names that came, went or moved, and files that were modified. It
+         *     costs as much as changed. Each page says what to ask with for the next one.
+         */
+        post: operations["snapshot_diff"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/snapshots/{snapshot}/restore": {
         parameters: {
             query?: never;
@@ -969,6 +989,26 @@ export interface paths {
          *     made entry by entry.
          */
         post: operations["snapshot_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/snapshots/{snapshot}/restore-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Makes a whole volume what a snapshot of it shows. Clients are told to try again later meanwhile: as long as it takes to put
+         *     back what changed since. What the volume was is kept as another snapshot, unless that is not wanted.
+         */
+        post: operations["volume_restore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1077,6 +1117,32 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description What became of one name of a file. */
+        ChangeView: {
+            change: components["schemas"]["ChangeWhat"];
+            /** @description Of what was renamed. */
+            from?: string | null;
+            /** Format: int64 */
+            inode: number;
+            /** @description `file`, `directory`, `symlink`, `fifo`, `socket`, `block_device` or `char_device`. */
+            kind: string;
+            /** @description Of what was modified: `data`, `attributes`, `replaced` (by another file). */
+            modified?: string[];
+            /**
+             * @description In the later snapshot; of what was deleted, in the earlier one. Absent if none of the file's names is known: it had
+             *     several, and the last one that it got is gone. Bytes that are no UTF-8 are shown as U+FFFD.
+             */
+            path?: string | null;
+            /**
+             * Format: int64
+             * @description Of what was modified.
+             */
+            size_before_bytes?: number | null;
+            /** Format: int64 */
+            size_bytes: number;
+        };
+        /** @enum {string} */
+        ChangeWhat: "created" | "deleted" | "renamed" | "modified";
         /** @description A class to make. */
         ClassCreate: {
             limits: components["schemas"]["ClassLimits"];
@@ -1186,7 +1252,7 @@ export interface components {
             epoch: number;
             /** Format: int32 */
             id: number;
-            /** @description Copies of the log that takes changes now: one less than that many nodes may go without a loss. */
+            /** @description Copies of the changes and the metadata that a new owner needs: one less than that many nodes may go without a loss. */
             log_copies: number;
             name: string;
             /** @description The name of the node that owns it; nobody does while it is taken over. */
@@ -2107,6 +2173,24 @@ export interface components {
         SnapshotCreate: {
             name: string;
         };
+        /** @description Asks what changed since a snapshot: for the first page, or for the one after another. */
+        SnapshotDiffAsk: {
+            /**
+             * Format: int32
+             * @description Most changes in the page; 1000 if it is left out, at most 10000.
+             */
+            max?: number | null;
+            /** @description Of the page before this one. That page is given again until this one was asked for. */
+            next?: string | null;
+            /** @description A later snapshot; what changed up to now if it is left out. */
+            to?: string | null;
+        };
+        SnapshotDiffPage: {
+            /** @description In no order. */
+            changes: components["schemas"]["ChangeView"][];
+            /** @description What to ask with for more, within five minutes; there is no more if it is absent. */
+            next?: string | null;
+        };
         SnapshotList: {
             /**
              * Format: int64
@@ -2249,6 +2333,31 @@ export interface components {
         VolumeMove: {
             /** @description The name of the node that is to own the volume; left out: whichever. */
             to?: string | null;
+        };
+        /** @description A whole volume that is to become what a snapshot shows. */
+        VolumeRestore: {
+            /** @description What the volume was since the newest snapshot is gone, then: no snapshot keeps it. */
+            discard?: boolean;
+            /** @description The name of the snapshot that keeps what the volume was; `before-restore-` and the time if it is left out. */
+            keep?: string | null;
+        };
+        VolumeRestoredView: {
+            /** Format: int64 */
+            file_bytes: number;
+            /**
+             * Format: int64
+             * @description Files and directories that the volume has now, and bytes in files.
+             */
+            inodes: number;
+            /** @description The snapshot that has what the volume was; none if that was not wanted. */
+            kept?: string | null;
+            /**
+             * Format: double
+             * @description How long the volume was not served.
+             */
+            seconds: number;
+            snapshot: string;
+            volume: string;
         };
         VolumeView: {
             /** @example concurrent */
@@ -7956,6 +8065,105 @@ export interface operations {
             };
         };
     };
+    snapshot_diff: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                snapshot: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SnapshotDiffAsk"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SnapshotDiffPage"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     snapshot_restore: {
         parameters: {
             query?: never;
@@ -7979,6 +8187,105 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RestoredView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_restore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                snapshot: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VolumeRestore"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeRestoredView"];
                 };
             };
             /** @description the request makes no sense: fix it */

@@ -25,6 +25,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.address_hook = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("admin_audit", |settings, value, _| {
+        settings.admin_audit = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("cluster_dir", |settings, value, folder| {
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
@@ -103,10 +107,6 @@ const KEYS: &[(&str, Setter)] = &[
     }),
     ("rpcbind", |settings, value, _| {
         settings.rpcbind = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("admin_audit", |settings, value, _| {
-        settings.admin_audit = Some(yes_or_no(value)?);
         Ok(())
     }),
     ("s3_audit", |settings, value, _| {
