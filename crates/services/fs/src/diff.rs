@@ -391,8 +391,8 @@ impl SnapshotDiff {
         Ok(())
     }
 
-    /// Whether a version of a key in the range died that the earlier snapshot sees. With very many old versions it is taken
-    /// for so.
+    /// Whether a version of a key in the range died that the earlier snapshot sees, and the later one does not see the same
+    /// again. With very many old versions it is taken for so.
     async fn has_died(&mut self, (from, to): &(Key, Key)) -> Result<bool, FsError> {
         let mut after: Option<(Key, Generation)> = None;
         let mut count = 0;
@@ -406,13 +406,18 @@ impl SnapshotDiff {
             let page = self.shared.reading(read).await?;
             count += page.len() as u64;
             self.looked_at += page.len() as u64 + 1;
+            let (earlier, later) = (self.earlier, self.later);
             let has_died = |version: &DeadVersion| {
-                version.birth <= self.earlier
-                    && self.earlier < version.death
-                    && version.death <= self.later
+                version.birth <= earlier && earlier < version.death && version.death <= later
             };
-            if page.iter().any(has_died) || count >= VERSIONS_MAX {
+            if count >= VERSIONS_MAX {
                 return Ok(true);
+            }
+            for version in page.iter().filter(|version| has_died(version)) {
+                // A restore of the volume puts back what died.
+                if self.get(Side::Later, &version.key).await? != version.value {
+                    return Ok(true);
+                }
             }
             match page.last() {
                 Some(last) if page.len() == READ_MAX => {
