@@ -126,8 +126,7 @@ fn needs(catalog: &Catalog, design: &Design) -> Vec<String> {
     let feature = match &design.shape {
         // Several servers are several name spaces: nothing more than one server is needed.
         Shape::NfsServer(_) | Shape::CloudVolumes(_) => "server",
-        Shape::Cluster(_) => "cluster",
-        Shape::ParallelFs(_) => "parallel",
+        Shape::Cluster(_) | Shape::ParallelFs(_) => "cluster",
         Shape::SanArray(_) => "iscsi",
         // Nothing of Cairn is of this shape.
         Shape::Elastic(_) => "elastic",

@@ -9,7 +9,9 @@ use super::variables::{head, lookups, variable, variables_first};
 use super::{BOOT_STACK, TAG, interpolated, tags};
 use crate::deploy::alarms::NODE_ALARM;
 use crate::deploy::hcl::{Body, Value, expression};
-use crate::deploy::spec::{Disks, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names};
+use crate::deploy::spec::{
+    CLUSTER_NOTICE, Disks, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names,
+};
 use crate::deploy::user_data::{self, DiskMode};
 use crate::deploy::{DeployError, DeployOptions, values};
 
@@ -20,7 +22,8 @@ pub(super) fn cluster(
     options: &DeployOptions,
     region: &str,
 ) -> Result<(), DeployError> {
-    head(file, region, &[]);
+    let planned = format!("PLANNED: {CLUSTER_NOTICE}");
+    head(file, region, &[&planned]);
     variables_first(file);
     variable(
         "internal_network",
@@ -63,16 +66,6 @@ pub(super) fn cluster(
                 resources: vec![arn("ec2", "network-interface/*")],
                 condition: of_this_name(),
             },
-            // The first node leaves each other one a ticket there, with which it joins.
-            Statement {
-                actions: vec![
-                    "ssm:PutParameter",
-                    "ssm:GetParameter",
-                    "ssm:DeleteParameter",
-                ],
-                resources: vec![arn("ssm", "parameter/cairn/${var.cluster_name}/*")],
-                condition: None,
-            },
             signal_statement(),
         ],
     );
@@ -84,7 +77,7 @@ pub(super) fn cluster(
         stack: BOOT_STACK,
         ..Own::default()
     };
-    let user_data = user_data_text(&user_data::node(nodes, node, mode, options), own)?;
+    let user_data = user_data_text(&user_data::node(node, mode), own)?;
     boot_stack(file, BOOT_SIGNAL, nodes);
     file.block(&["locals"], |body| {
         body.attribute(
@@ -140,7 +133,7 @@ pub(super) fn cluster(
     output(
         file,
         "floating_addresses",
-        "One for each node. The volume has the first; the others are there for volumes that are made later",
+        "One for each node; they move when a node fails",
         expression(
             "[for each in aws_network_interface.external : one([for ip in each.private_ips : ip if ip != each.private_ip])]",
         ),
