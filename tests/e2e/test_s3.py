@@ -460,8 +460,6 @@ class S3(WorldTest):
             self.put("a", b"data", ServerSideEncryption="AES256")
         with self.fails("InvalidRequest", 400):
             self.put("a", b"data", ObjectLockLegalHoldStatus="ON")
-        with self.fails("NotImplemented", 501):
-            self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
         presigned = self.client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "there"}, ExpiresIn=60)
         self.assertIn("200", self.raw(f"GET {presigned.partition(str(self.port))[2]} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"))
         self.assertIn("AccessDenied", self.raw(f"GET /{BUCKET}/there HTTP/1.1\r\nHost: x\r\n"))

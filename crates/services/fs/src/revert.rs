@@ -675,8 +675,10 @@ impl Reverting {
         used.dedup();
         for tree in used {
             if tree != VOLUME_TREE && !trees.contains_key(&tree) {
-                let mut record = QuotaRecord::default();
-                record.state = TreeState::Leaving;
+                let record = QuotaRecord {
+                    state: TreeState::Leaving,
+                    ..QuotaRecord::default()
+                };
                 trees.insert(tree, record);
             }
         }

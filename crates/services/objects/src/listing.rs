@@ -270,7 +270,6 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// A page of what is below a directory; and whether there is more.
-#[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
 pub(crate) async fn page<T: Tree>(
     tree: &T,
     root: T::Directory,

@@ -697,7 +697,6 @@ impl Objects {
     }
 
     /// The same with the folder above it, and its name there.
-    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
     async fn kept_with_parent(
         &self,
         directory: Ino,
