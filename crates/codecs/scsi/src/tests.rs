@@ -345,7 +345,8 @@ fn tokens_are_asked_for_or_refused() {
     let mut short = populate(0, 0, &[(0, 8)]);
     short[1] = 0x1d;
     let wrong = |list: Vec<u8>, sense| (list, Err(sense));
-    let cases: [(Vec<u8>, Result<Vec<Blocks>, Sense>); 12] = [
+    type Asked = Result<Vec<Blocks>, Sense>;
+    let cases: [(Vec<u8>, Asked); 12] = [
         (populate(0, 0, &[(7, 9)]), Ok(vec![blocks(7, 9)])),
         (
             populate(0x03, rod_type::POINT_IN_TIME, &[(8, 8), (0, 8)]),
