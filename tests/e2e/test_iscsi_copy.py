@@ -13,6 +13,8 @@ POINT_IN_TIME, ON_REFERENCE = 0x00800000, 0x00010000
 ILLEGAL_REQUEST, DATA_PROTECT = 5, 7
 TOKEN_UNKNOWN, INVALID_FIELD_IN_LIST, LBA_OUT_OF_RANGE = (0x23, 0x04), (0x26, 0x00), (0x21, 0x00)
 TOKENS_MAX = 64
+# Nobody who is idle is waited for.
+RESTORE_SECONDS_MAX = 20
 ZERO_TOKEN = bytes([0xFF, 0xFF, 0x00, 0x01, 0, 0, 0x01, 0xF8]) + bytes(504)
 
 
@@ -204,3 +206,16 @@ class Copies(LunTest):
             # 64 ranges, 1 GiB.
             self.assertEqual(int.from_bytes(kinds[0][6:8], "big"), 64)
             self.assertEqual(int.from_bytes(kinds[0][16:24], "big") * 512, 1 << 30)
+
+    def test_a_volume_is_restored_below_a_host(self):
+        self.lun_server()
+        with self.session() as session:
+            before = self.fill(session, 0, MIB, 7)
+            self.cairn("snapshot", "create", "main", "good")
+            self.fill(session, 0, MIB, 8)
+            # Both the idle session and the token have the volume as it was.
+            session.populate_token([(0, MIB)])
+            restored = json.loads(self.cairn("snapshot", "restore", "main", "good", "--volume", "--json").stdout)
+            self.assertLess(restored["seconds"], RESTORE_SECONDS_MAX)
+        with self.session() as session:
+            self.assertEqual(self.read(session, 0, MIB), before)

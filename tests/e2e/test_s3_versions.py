@@ -325,6 +325,31 @@ class S3Versions(WorldTest):
 
         harness.wait_until(goes, EXPIRY_SECONDS_MAX, "the end of a lock")
 
+    def test_a_lock_stays_on_what_somebody_may_not_remove(self):
+        self.s3_server(lock=True)
+        lock = {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": self.until(DAY_SECONDS)}
+        old, new = self.put("a", b"old", **lock), self.put("a", b"new", **lock)
+        # It may bypass locks, and has no right in the directory.
+        other = s3.client(self.port, s3.Keys(self.world, uid=2000, gid=200))
+        for version in (old, new):
+            with self.fails("AccessDenied", 403):
+                other.delete_object(Bucket=BUCKET, Key="a", VersionId=version, BypassGovernanceRetention=True)
+        with libnfs.Mount(self.world.libnfs_url()) as mount, self.assertRaises(OSError):
+            mount.unlink(f"/{BUCKET}/a")
+        self.assertEqual((self.get("a"), self.get("a", old)), (b"new", b"old"))
+
+    def test_a_put_that_fails_leaves_nothing_of_versions(self):
+        self.s3_server()
+        self.versioning("Enabled")
+        self.put("dir/a", b"1")
+        self.world.cairn("quota", "set", "main", "--user", "1000", "--files", "1")
+        with self.fails("QuotaExceeded", 403):
+            self.put("dir/a", b"2")
+        self.world.cairn("quota", "remove", "main", "--user", "1000")
+        self.assertEqual(len(self.listed()), 1)
+        self.delete("dir/a", self.listed()[0][1])
+        self.client.delete_bucket(Bucket=BUCKET)
+
     def test_locks_need_a_bucket_with_locks(self):
         self.s3_server()
         far = self.until(DAY_SECONDS)

@@ -127,21 +127,21 @@ pub struct ShardDisk {
     published: Mutex<Published>,
     fences: Fences,
     /// Of shards that are being made, beside which some space is kept.
-    claimed_bytes: Mutex<u64>,
+    claimed_bytes: AtomicU64,
     /// Whether the disk told its space when it was asked last; a change is logged, not each question.
     tells_space: AtomicBool,
 }
 
 /// Space that a shard takes which is being made.
 pub(crate) struct Claim<'a> {
-    claimed_bytes: &'a Mutex<u64>,
+    claimed_bytes: &'a AtomicU64,
     len_bytes: u64,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut claimed_bytes = self.claimed_bytes.lock();
-        *claimed_bytes = claimed_bytes.saturating_sub(self.len_bytes);
+        self.claimed_bytes
+            .fetch_sub(self.len_bytes, Ordering::SeqCst);
     }
 }
 
@@ -283,7 +283,7 @@ impl ShardDisk {
             hidden: Mutex::default(),
             published: Mutex::default(),
             fences: Fences::default(),
-            claimed_bytes: Mutex::default(),
+            claimed_bytes: AtomicU64::new(0),
             tells_space: AtomicBool::new(true),
         });
         if let Some(bad) = bad
@@ -458,9 +458,13 @@ impl ShardDisk {
             return Ok(None);
         }
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
-        // Held while the disk is looked at: what somebody else has made meanwhile is counted once at least.
-        let mut claimed_bytes = self.claimed_bytes.lock();
-        let free_bytes = self.space()?.free_bytes.saturating_sub(*claimed_bytes);
+        // Before the disk is looked at: what somebody else makes meanwhile is counted once at least, by one of both.
+        let others_bytes = self.claimed_bytes.fetch_add(len_bytes, Ordering::SeqCst);
+        let claim = Claim {
+            claimed_bytes: &self.claimed_bytes,
+            len_bytes,
+        };
+        let free_bytes = self.space()?.free_bytes.saturating_sub(others_bytes);
         if free_bytes < len_bytes.saturating_add(kept_bytes) {
             return Err(DiskError::Full {
                 disk: self.label().to_owned(),
@@ -470,11 +474,7 @@ impl ShardDisk {
             }
             .into());
         }
-        *claimed_bytes = claimed_bytes.saturating_add(len_bytes);
-        Ok(Some(Claim {
-            claimed_bytes: &self.claimed_bytes,
-            len_bytes,
-        }))
+        Ok(Some(claim))
     }
 
     /// As [`Self::create`], for a shard that nobody finds before [`Self::publish`]: one that is filled

@@ -283,6 +283,13 @@ impl State {
         }
     }
 
+    /// Tells when the flights that have bytes of a range are over.
+    pub fn flights_in(&self, range: &Range<u64>) -> Vec<watch::Receiver<FlightResult>> {
+        let flights = self.flights.iter();
+        let touching = flights.filter(|flight| crate::punch::has_bytes_in(&flight.runs, range));
+        touching.map(|flight| flight.done.clone()).collect()
+    }
+
     /// Bytes on their way to segments.
     pub fn flying_bytes(&self) -> u64 {
         self.flights.iter().map(|flight| flight.len_bytes).sum()

@@ -121,12 +121,7 @@ impl Shared {
         let mut range = range.start..range.end.min(file_end);
         let is_whole = range.end == file_end;
         let stored = self.extents_in(ino, &state, &mut range)?;
-        let touching: Vec<_> = state
-            .flights
-            .iter()
-            .filter(|flight| has_bytes_in(&flight.runs, &range))
-            .map(|flight| flight.done.clone())
-            .collect();
+        let touching = state.flights_in(&range);
         if !touching.is_empty() {
             return Ok(Step::Wait(touching));
         }

@@ -255,17 +255,11 @@ impl Shared {
             require_regular(state)?;
             require_data(source.who, state.guarded(), WRITE)?;
             state.require_changeable(self.now())?;
-            state.require_changeable(self.now())?;
             let mut range = to..to + (end - at);
             if to + (source.end - at) > state.record.size_bytes {
                 return Err(FsError::Invalid);
             }
-            let touching: Vec<_> = state
-                .flights
-                .iter()
-                .filter(|flight| has_bytes_in(&flight.runs, &range))
-                .map(|flight| flight.done.clone())
-                .collect();
+            let touching = state.flights_in(&range);
             if !touching.is_empty() {
                 return Ok(Step::Wait(touching));
             }

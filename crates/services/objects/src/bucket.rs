@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, FsError, Keeping, Placing, SetAttr, SetTime,
-    TRANSFER_LEN_BYTES_MAX, XattrMode,
+    TRANSFER_LEN_BYTES_MAX, Unnamed, XattrMode,
 };
 
 use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
@@ -177,12 +177,31 @@ impl Bucket {
         }
         let mut file = staged.whole().await?;
         let mtime = self.objects.env.clock.now();
-        let mut record = self
+        let record = self
             .locked_by_default(record, mtime)
             .of_file(file.len_bytes(), mtime);
+        let placed = self.place_object(&who, key, &path, &mut file, record, condition);
+        let placed = placed.await;
+        if placed.is_err() && self.versioning().is_some() {
+            // Folders were made for what it was to replace.
+            self.prune_kept(&path).await;
+        }
+        placed
+    }
+
+    /// Gives a file that has all its bytes its name.
+    async fn place_object(
+        &self,
+        who: &Credentials,
+        key: &str,
+        path: &KeyPath,
+        file: &mut Unnamed,
+        mut record: ObjectRecord,
+        condition: &Condition,
+    ) -> Result<Published, ObjectError> {
         let set = SetAttr {
             mode: Some(OBJECT_MODE),
-            mtime: SetTime::To(mtime),
+            mtime: SetTime::To(record.mtime()),
             ..SetAttr::default()
         };
         let looks = self.versioning().is_some() || !condition.is_free();
@@ -191,7 +210,7 @@ impl Bucket {
         loop {
             // Also somebody with a file system's client may come between this look and the change: then it is looked again.
             let there = match looks {
-                true => self.found(&who, &path).await?,
+                true => self.found(who, path).await?,
                 false => None,
             };
             if !condition.holds(there.as_ref()) {
@@ -205,7 +224,7 @@ impl Bucket {
                 },
                 None => Expected::Nothing,
             };
-            let step = self.step(&path, there.as_ref()).await?;
+            let step = self.step(path, there.as_ref()).await?;
             record.version_id = step.version_id;
             let keep = step.keep.as_ref();
             let keeping = Keeping {
@@ -213,7 +232,7 @@ impl Bucket {
                 retained_until_seconds: record.retained_until_seconds(),
             };
             let xattrs = [(OF_OBJECT, Bytes::from(encode(&record)?))];
-            let dir = self.make_parents(&who, &path).await?;
+            let dir = self.make_parents(who, path).await?;
             let placing = Placing {
                 dir,
                 name: path.name(),
@@ -221,10 +240,10 @@ impl Bucket {
                 set,
                 xattrs: &xattrs,
             };
-            match file.place_keeping(&who, &placing, &keeping).await {
+            match file.place_keeping(who, &placing, &keeping).await {
                 Ok(_) => {
                     if self.versioning() == Some(Versioning::Suspended) {
-                        self.drop_replaced_null(&path, None).await?;
+                        self.drop_replaced_null(path, None).await?;
                     }
                     return Ok(self.published(record));
                 }

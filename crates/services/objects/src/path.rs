@@ -58,6 +58,11 @@ impl KeyPath {
         })
     }
 
+    /// All of them, from the bucket down.
+    pub fn parts(&self) -> &[Vec<u8>] {
+        &self.parts
+    }
+
     /// The directories above it, from the bucket down.
     pub fn parents(&self) -> &[Vec<u8>] {
         match self.parts.split_last() {

@@ -201,10 +201,13 @@ impl ObjectRecord {
         }
     }
 
+    pub(crate) fn mtime(&self) -> Timestamp {
+        Timestamp::new(self.mtime_seconds, self.mtime_nanos)
+    }
+
     /// Whether the file's bytes are still those that were put.
     pub(crate) fn is_of(&self, attr: &Attr) -> bool {
-        let mtime = Timestamp::new(self.mtime_seconds, self.mtime_nanos);
-        self.size_bytes == attr.size_bytes && mtime == attr.mtime
+        self.size_bytes == attr.size_bytes && self.mtime() == attr.mtime
     }
 }
 

@@ -11,7 +11,6 @@ use cairn_fs::{Credentials, FsError};
 use crate::bucket::{Bucket, Directories, text};
 use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, past};
 use crate::records::ObjectError;
-use crate::versions::{NO_VERSION, VersionName};
 
 /// Of a page.
 const LIST_COUNT_MAX: usize = 1000;
@@ -219,25 +218,17 @@ impl Bucket {
             if !found.key.starts_with(prefix) {
                 break;
             }
-            let versions = self.versions_of(found.file.live, found.file.kept).await?;
-            let latest = versions.first().map(|latest| {
-                // Without an object only a marker says what is the latest.
-                found.file.live == Some(latest.ino) || latest.is_marker
-            });
-            let mut versions: Vec<_> = versions.into_iter().enumerate().collect();
-            if found.key == after
-                && let Some(version) = wanted.after_version
-            {
-                let count = versions
-                    .iter()
-                    .take_while(|(_, info)| !is_after(info.id(), version))
-                    .count();
-                let at = versions.iter().position(|(_, info)| info.id() == version);
-                versions.drain(..at.map_or(count, |at| at + 1).min(versions.len()));
-            }
-            if versions.is_empty() {
+            let Pair { live, kept } = found.file;
+            let after_version = wanted.after_version.filter(|_| found.key == after);
+            // One more tells that the page is not the last.
+            let room = limit - page.entries.len() + 1;
+            let versions = self.versions_of(live, kept, after_version, room).await?;
+            let Some(newest) = versions.first() else {
                 continue;
-            }
+            };
+            // Without an object only a marker says what is the latest.
+            let has_latest =
+                after_version.is_none() && (live == Some(newest.ino) || newest.is_marker);
             if let Some(common) = common_prefix(&found.key, prefix, delimiter) {
                 if page.entries.len() == limit {
                     page.next = page.last();
@@ -249,7 +240,7 @@ impl Bucket {
                 continue;
             }
             let key = text(&found.key);
-            for (index, info) in versions {
+            for (index, info) in versions.into_iter().enumerate() {
                 if page.entries.len() == limit {
                     page.next = page.last();
                     return Ok(page);
@@ -257,7 +248,7 @@ impl Bucket {
                 page.entries.push(Listed::Object(ListedVersion {
                     key: key.clone(),
                     version_id: info.id().to_owned(),
-                    is_latest: index == 0 && latest == Some(true),
+                    is_latest: index == 0 && has_latest,
                     is_marker: info.is_marker,
                     size_bytes: info.size_bytes(),
                     mtime: info.attr.mtime,
@@ -267,12 +258,6 @@ impl Bucket {
         }
         Ok(page)
     }
-}
-
-/// Whether a version comes after another that is not there any more.
-fn is_after(id: &str, gone: &str) -> bool {
-    let is_number = |id: &str| id != NO_VERSION && VersionName::is_number(id);
-    is_number(id) && is_number(gone) && id > gone
 }
 
 impl VersionListing {

@@ -73,6 +73,14 @@ impl VersionName {
         id.len() == NUMBER_LEN && id.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
+    /// Where the names after it begin: it and the same with its end are one version.
+    fn past(&self) -> Vec<u8> {
+        let mut name = vec![MARK];
+        name.extend_from_slice(self.number.as_bytes());
+        name.push(NO_VERSION_END + 1);
+        name
+    }
+
     pub(crate) fn id(&self) -> String {
         match self.is_null {
             true => NO_VERSION.to_owned(),
@@ -140,12 +148,7 @@ impl Bucket {
         let Some(mut dir) = self.objects.kept_of(self.record.directory, false).await? else {
             return Ok(None);
         };
-        for part in path
-            .parents()
-            .iter()
-            .map(Vec::as_slice)
-            .chain([path.name()])
-        {
+        for part in path.parts() {
             match fs.child(&WHO, dir, part).await {
                 Ok(Some((ino, FileKind::Directory))) => dir = ino,
                 Ok(_) | Err(FsError::Stale) => return Ok(None),
@@ -160,12 +163,7 @@ impl Bucket {
         'again: loop {
             let root = self.objects.kept_of(self.record.directory, true).await?;
             let mut dir = root.ok_or(FsError::Stale)?;
-            for part in path
-                .parents()
-                .iter()
-                .map(Vec::as_slice)
-                .chain([path.name()])
-            {
+            for part in path.parts() {
                 dir = match self.objects.make_folder(dir, part, 0o777).await {
                     Ok(ino) => ino,
                     // The last version of another key went, and its directories with it.
@@ -215,9 +213,7 @@ impl Bucket {
             let Some((last, _)) = versions.last() else {
                 return Ok(all);
             };
-            // Nothing comes between a name and the same with one more byte.
-            from = last.file_name();
-            from.push(1);
+            from = last.past();
             all.extend(versions);
             if !is_more {
                 return Ok(all);
@@ -348,7 +344,7 @@ impl Bucket {
     }
 
     /// Removes folders of previous versions that are empty.
-    async fn prune_kept(&self, path: &KeyPath) {
+    pub(crate) async fn prune_kept(&self, path: &KeyPath) {
         let fs = self.objects.fs();
         let Ok(Some((root, base))) = self.objects.kept_with_parent(self.record.directory).await
         else {
@@ -356,12 +352,7 @@ impl Bucket {
         };
         let mut above = vec![(root, base.1)];
         let mut dir = base.0;
-        for part in path
-            .parents()
-            .iter()
-            .map(Vec::as_slice)
-            .chain([path.name()])
-        {
+        for part in path.parts() {
             match fs.child(&WHO, dir, part).await {
                 Ok(Some((ino, FileKind::Directory))) => {
                     above.push((dir, part.to_vec()));
@@ -555,6 +546,8 @@ impl Bucket {
             Some(folder) => self.newest_kept(folder).await?,
             None => None,
         };
+        // A lock is taken off only for who may remove what it is on.
+        self.require_write(who, path).await?;
         if let Some(there) = there.filter(|there| there.id() == id) {
             self.unlock(&there, bypass).await?;
             // It takes the place in one step.
@@ -576,7 +569,6 @@ impl Bucket {
         let Some((name, ino)) = self.kept_version(folder, id).await? else {
             return Ok(removed(false));
         };
-        self.require_write(who, path).await?;
         let info = self.kept_info(&name, ino).await?;
         let is_marker = info.as_ref().is_some_and(|info| info.is_marker);
         if let Some(info) = &info {
@@ -584,9 +576,7 @@ impl Bucket {
         }
         let is_latest = newest.is_some_and(|(newest, _)| newest == name);
         if is_marker && is_latest && self.found(who, path).await?.is_none() {
-            let mut from = name.file_name();
-            from.push(1);
-            let (mut next, _) = self.kept_from(folder, &from, 1).await?;
+            let (mut next, _) = self.kept_from(folder, &name.past(), 1).await?;
             self.bring_back(who, path, folder, next.pop()).await?;
         }
         self.remove_kept(folder, &name).await?;
@@ -651,11 +641,14 @@ impl Bucket {
         Ok(None)
     }
 
-    /// All versions of a key from its files, the newest first.
+    /// Up to `limit` versions of a key from its files, the newest first, from the one after `after` on: one of its versions,
+    /// there or gone.
     pub(crate) async fn versions_of(
         &self,
         live: Option<Ino>,
         folder: Option<Ino>,
+        after: Option<&str>,
+        limit: usize,
     ) -> Result<Vec<ObjectInfo>, ObjectError> {
         let mut versions = Vec::new();
         if let Some(ino) = live {
@@ -665,9 +658,42 @@ impl Bucket {
                 Err(error) => return Err(error.into()),
             }
         }
-        if let Some(folder) = folder {
-            for (name, ino) in self.all_kept(folder).await? {
+        let is_live = |after: &&str| versions.iter().any(|live| live.id() == *after);
+        let after = match (after, after.filter(is_live)) {
+            (None, _) => None,
+            (Some(_), Some(_)) => {
+                versions.clear();
+                None
+            }
+            (Some(after), None) => {
+                versions.clear();
+                Some(after)
+            }
+        };
+        let Some(folder) = folder else {
+            return Ok(versions);
+        };
+        let mut from = match after {
+            None => vec![MARK],
+            Some(NO_VERSION) => match self.kept_version(folder, NO_VERSION).await? {
+                Some((name, _)) => name.past(),
+                None => return Ok(versions),
+            },
+            Some(after) if VersionName::is_number(after) => {
+                VersionName::new(after.to_owned(), false).past()
+            }
+            Some(_) => return Ok(versions),
+        };
+        while versions.len() < limit {
+            let count = (limit - versions.len()).min(PAGE_COUNT);
+            let (page, is_more) = self.kept_from(folder, &from, count).await?;
+            let Some((last, _)) = page.last() else { break };
+            from = last.past();
+            for (name, ino) in page {
                 versions.extend(self.kept_info(&name, ino).await?);
+            }
+            if !is_more {
+                break;
             }
         }
         Ok(versions)

@@ -17,6 +17,7 @@ use crate::records::{
     AccessKey, BucketRecord, ObjectError, Permission, VERSION, check_bucket_name, decode, encode,
 };
 use crate::settings::BucketSettings;
+use crate::version_listing::VersionsWanted;
 use crate::{ACCESS_KEY_COUNT_MAX, BUCKET_COUNT_MAX};
 
 const FOLDER: &[u8] = b"objects";
@@ -287,12 +288,7 @@ impl Objects {
         let mut directory = ROOT;
         if !path.is_empty() {
             let parsed = KeyPath::parse(path.as_bytes())?;
-            for part in parsed
-                .parents()
-                .iter()
-                .map(Vec::as_slice)
-                .chain([parsed.name()])
-            {
+            for part in parsed.parts() {
                 let (entered, was_made) = self.enter_or_make(&WHO, directory, part, &[]).await?;
                 directory = entered;
                 if was_made {
@@ -352,7 +348,7 @@ impl Objects {
 
     /// Forgets a bucket. With `keep_directory` the directory stays as it is; else it must be empty, and goes.
     pub async fn delete_bucket(
-        &self,
+        self: &Arc<Self>,
         who: &Credentials,
         name: &str,
         keep_directory: bool,
@@ -372,7 +368,12 @@ impl Objects {
                 Ok(_) | Err(FsError::Stale) => {}
                 Err(error) => return Err(error.into()),
             }
-            if self.kept_of(record.directory, false).await?.is_some() {
+            let wanted = VersionsWanted {
+                limit: 1,
+                ..VersionsWanted::default()
+            };
+            let versions = self.bucket(name)?.list_versions(&WHO, wanted).await?;
+            if !versions.entries.is_empty() {
                 return Err(ObjectError::BucketNotEmpty(name.to_owned()));
             }
         }
