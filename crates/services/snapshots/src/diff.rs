@@ -70,12 +70,16 @@ struct Reading {
 
 impl Reading {
     async fn end(self) {
-        let Some(name) = self.temporary else {
-            return;
-        };
-        if let Err(error) = self.fs.delete_snapshot(name.as_bytes()).await {
-            tracing::warn!(volume = self.fs.name(), name, %error, "the snapshot of a list of changes stays for now");
-        }
+        delete_temporary(&self.fs, self.temporary).await;
+    }
+}
+
+/// Deletes the snapshot that stood for now, if one did.
+async fn delete_temporary(fs: &Fs, temporary: Option<String>) {
+    if let Some(name) = temporary
+        && let Err(error) = fs.delete_snapshot(name.as_bytes()).await
+    {
+        tracing::warn!(volume = fs.name(), name, %error, "the snapshot of a list of changes stays for now");
     }
 }
 
@@ -116,14 +120,19 @@ impl Diffs {
                 (taken, Some(name))
             }
         };
-        let diff = fs.diff(from.generation, to.generation);
-        let diff = diff.map_err(|error| match error {
-            FsError::Invalid => DiffFailure::NotLater {
-                earlier: earlier.to_owned(),
-                later: later.unwrap_or("now").to_owned(),
-            },
-            error => failed(error),
-        })?;
+        let diff = match fs.diff(from.generation, to.generation) {
+            Ok(diff) => diff,
+            Err(error) => {
+                delete_temporary(fs, temporary).await;
+                return Err(match error {
+                    FsError::Invalid => DiffFailure::NotLater {
+                        earlier: earlier.to_owned(),
+                        later: later.unwrap_or("now").to_owned(),
+                    },
+                    error => failed(error),
+                });
+            }
+        };
         let reading = Reading {
             fs: fs.clone(),
             diff,
