@@ -376,8 +376,7 @@ impl SnapshotDiff {
             let names = record.xattr_names_len_bytes;
             (record.mode, record.uid, record.gid, names, mtime)
         };
-        let attributes = of(&before) != of(&after)
-            || before.ctime != after.ctime && self.has_died(&Key::xattrs(ino)).await?;
+        let attributes = of(&before) != of(&after) || self.has_died(&Key::xattrs(ino)).await?;
         if !data && !attributes {
             return Ok(());
         }

@@ -423,10 +423,11 @@ impl Shared {
     pub(crate) async fn remove_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
         // What made them dead is durable before they go, and so is that they are gone. Nobody comes to share what is dead.
         let mut batch = Batch::new();
+        let full_bytes = REMOVE_BATCH_LEN_BYTES.min(self.meta.batch_bytes_max() / 2);
         for id in ids {
             for key in self.reading(|| self.sharer_keys(*id)).await? {
                 batch.delete(key);
-                if batch.len_bytes() >= REMOVE_BATCH_LEN_BYTES {
+                if batch.len_bytes() >= full_bytes {
                     self.meta.submit(std::mem::take(&mut batch));
                     self.meta.admit().await;
                 }

@@ -869,7 +869,7 @@ impl Reverting {
     }
 
     async fn submit_if_long(&mut self) -> Result<(), FsError> {
-        match self.batch.len_bytes() >= BATCH_BYTES {
+        match self.batch.len_bytes() >= BATCH_BYTES.min(self.meta.batch_bytes_max() / 2) {
             true => self.submit().await,
             false => Ok(()),
         }

@@ -529,17 +529,25 @@ impl Shared {
                 self.durable(ticket).await?;
                 return Ok(count);
             }
-            count += found.len() as u64;
-            let ticket = self.free_some(&found)?;
+            let (freed, ticket) = self.free_some(&found)?;
+            count += freed;
             self.durable(ticket).await?;
             let_others_run().await;
         }
     }
 
-    fn free_some(&self, found: &[DeadVersion]) -> Result<Ticket, FsError> {
+    /// Frees the first of these versions, as many as one batch has room for; returns how many.
+    fn free_some(&self, found: &[DeadVersion]) -> Result<(u64, Ticket), FsError> {
         let mut batch = Batch::new();
         let mut space = SpaceDelta::default();
+        // The counters of segments come to it yet.
+        let full_bytes = self.meta.batch_bytes_max() / 2;
+        let mut versions = 0;
         for version in found {
+            if batch.len_bytes() >= full_bytes {
+                break;
+            }
+            versions += 1;
             batch.forget(version);
             if let Some(extent) = extent_of(version)? {
                 let bytes = extent.live_bytes();
@@ -550,10 +558,9 @@ impl Shared {
         }
         batch.space(space);
         let work = &self.snapshots;
-        let versions = found.len() as u64;
         work.freed_versions.fetch_add(versions, Ordering::Relaxed);
         let bytes = space.stored_bytes.unsigned_abs();
         work.freed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(self.meta.submit(batch))
+        Ok((versions, self.meta.submit(batch)))
     }
 }
