@@ -340,7 +340,10 @@ async fn choose_state(
     let (candidates, leftovers) = state::discover(disks, settings).await;
     let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) =
         candidates.into_iter().partition(|candidate| {
-            recovered.continues(&candidate.applied) || planted::is(Bug::OldStateTaken)
+            let applied = &candidate.applied;
+            let is_fit = recovered.continues(applied) || planted::is(Bug::OldStateTaken);
+            tracing::debug!(volume = %disks.volume, disk = disks.get(candidate.disk).disk.label(), ?applied, retained_from = recovered.retained_from.0, end = recovered.end.0, is_fit, "a copy of the state");
+            is_fit
         });
     // The best last: newest, and of equals the one that needs no work.
     fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));

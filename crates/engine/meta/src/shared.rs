@@ -403,14 +403,21 @@ impl Shared {
                 return Some(self.applied.lock().position);
             }
             let is_too_long = self.log_is_too_long();
-            let elsewhere = remote.through(is_too_long);
+            let here = self.state_positions(|disk| self.disks.is_healthy(disk));
+            let here = here.into_iter().max();
+            if let Some(elsewhere) = remote.through(is_too_long) {
+                // What was copied may be more than what is durable here: when the others are lost and this node starts
+                // anew, it goes on from its own.
+                let is_counted = !planted::is(Bug::LogCutBehindTheOwnState);
+                return if is_counted {
+                    here.map(|here| here.min(elsewhere))
+                } else {
+                    Some(elsewhere)
+                };
+            }
             // On a node without others, the state here is all that there can be.
-            let here = || {
-                self.state_positions(|disk| self.disks.is_healthy(disk))
-                    .pop()
-            };
             let is_alone = is_too_long && remote.may_be_alone();
-            return elsewhere.or_else(|| is_alone.then(here).flatten());
+            return here.filter(|_| is_alone);
         }
         let wanted = self.copies_possible();
         let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));

@@ -107,9 +107,9 @@ impl SegmentStore {
         Ok(true)
     }
 
-    /// What the blocks hold beside the bytes to repair. That belongs to other records and stays as it
-    /// is on the disk, since nothing here can verify it; only where the disk cannot read it, bytes
-    /// computed from the other shards are better than none.
+    /// What the blocks hold beside the bytes to repair, which belongs to other records. The disk has just given wrong
+    /// bytes, so it is the other shards that say, if there are more of them than are needed and all agree. Else nothing
+    /// here can tell: it stays as it is on the disk, or is computed where the disk cannot read it.
     async fn around(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -118,6 +118,9 @@ impl SegmentStore {
         index: u8,
         columns: std::ops::Range<u32>,
     ) -> Result<Bytes, ShardError> {
+        if let Some(agreed) = self.agreed(segment, location, index, columns.clone()).await {
+            return Ok(agreed);
+        }
         let offset = location.stripe_offset_bytes() + u64::from(columns.start);
         let name = segment.shard_name(index);
         match disk.read(name, offset, columns.len()).await {

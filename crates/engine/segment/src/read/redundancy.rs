@@ -99,6 +99,43 @@ impl SegmentStore {
         decode(segment, &present, wanted, columns.len())
     }
 
+    /// The bytes of a unit that all other shards agree on; `None` if they do not, or are not more than decoding needs.
+    pub(crate) async fn agreed(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        location: &Location,
+        index: u8,
+        columns: Range<u32>,
+    ) -> Option<Bytes> {
+        let others: Vec<u8> = self
+            .answering(segment)
+            .filter(|shard| *shard != index)
+            .collect();
+        let reads = others
+            .iter()
+            .map(|shard| self.read_shard(segment, location, *shard, columns.clone(), false));
+        let reads = join_all(reads).await.into_iter().zip(&others);
+        let mut present: Vec<(u8, Bytes)> = reads
+            .filter_map(|(read, shard)| Some((*shard, read.ok()?)))
+            .collect();
+        let checks = present.split_off(data_count(segment).min(present.len()));
+        if checks.is_empty() {
+            return None;
+        }
+        let wanted: Vec<u8> = checks
+            .iter()
+            .map(|(shard, _)| *shard)
+            .chain([index])
+            .collect();
+        let mut units = decode(segment, &present, &wanted, columns.len())?;
+        let unit = units.pop()?;
+        let agree = checks
+            .iter()
+            .zip(&units)
+            .all(|((_, read), computed)| read == computed);
+        agree.then_some(unit)
+    }
+
     /// Bytes that fail their checksum, or could not be had: tries every set of N shards until the
     /// checksum passes, then knows which shards were wrong and adds to `fixes` what they should have.
     pub(super) async fn recover(

@@ -311,6 +311,44 @@ fn repairs_of_one_block_do_not_undo_each_other() {
     }
 }
 
+/// A disk whose reads are wrong now and then: what a repair reads of the record beside, to write the block, must not
+/// become wrong for good.
+#[test]
+fn a_repair_does_not_write_what_the_disk_gives_of_the_record_beside() {
+    block_on(async {
+        let mut rng = Rng::new(1);
+        let world = World::new(3, 1).await;
+        let records = [300, 300].map(|len| data(&mut rng, len, false, false));
+        let written = world.append_ok(code(1, 2), records.to_vec()).await;
+        let cold = world.cold(&[]).await;
+        let segment = written[0].pointer.location.segment;
+        let (bad, name) = cold.shard_file(segment, 0);
+        let flip = |record: usize, times| FaultRule {
+            kind: Some(OpKind::Read),
+            name_part: name.clone(),
+            skip: 0,
+            times,
+            fault: Fault::FlipRead {
+                bit: u64::from(written[record].pointer.location.offset_bytes + 7) * 8,
+            },
+        };
+        // What was asked for, by itself and with all shards; then what is beside it.
+        cold.disks[bad].inject(flip(0, 2));
+        cold.disks[bad].inject(flip(1, 2));
+        let read = cold.read_all(&written[0]).await;
+        assert!(read.expect("read") == written[0].data);
+        cold.store.repairs_done().await;
+        assert_eq!(cold.store.stats().repairs, 1);
+        cold.disks[bad].clear_faults();
+        let others: Vec<usize> = (0..3).filter(|disk| *disk != bad).collect();
+        let alone = cold.cold(&others).await;
+        for each in &written {
+            let read = alone.read_all(each).await;
+            assert!(read.expect("as it was") == each.data);
+        }
+    });
+}
+
 /// As above, with a scrub in the place of the second repair.
 #[test]
 fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {

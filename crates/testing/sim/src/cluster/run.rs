@@ -23,7 +23,7 @@ use super::clock::NodeClock;
 use super::net::Net;
 use super::node::{NAME, Process, Remembered, Start, node_id};
 use super::promises::Promises;
-use super::scenario::{ClusterScenario, Ending, What, Who};
+use super::scenario::{ClusterScenario, Ending, Event, What, Who};
 use super::terms::{OneTerm, Terms};
 use crate::exec::{Executor, Group, Groups, Stopped, Trace};
 use crate::run::Verdict;
@@ -38,6 +38,8 @@ const TIME_MAX: Duration = Duration::from_secs(6 * 3600);
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(300);
 /// And everything its full protection after so long.
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(1800);
+/// What one pass leaves, because too much was found at once, the next one finds.
+const SCRUBS: usize = 4;
 const LOOK: Duration = Duration::from_millis(500);
 /// Clients go on for so long after the last thing that happens.
 const AFTERWARDS: Duration = Duration::from_secs(4);
@@ -868,6 +870,7 @@ impl Cluster {
                     _ => return Ok(()),
                 };
                 term = self.whole(term, count).await?;
+                self.scrubbed(&term).await?;
                 let mut others: Vec<usize> = all
                     .into_iter()
                     .filter(|index| *index != term.node)
@@ -897,6 +900,33 @@ impl Cluster {
             }
         }
         self.judged_after(term.number).await?;
+        Ok(())
+    }
+
+    /// Where reads were damaged, a repair may have taken what lay beside for right: nobody but a scrub sees it.
+    async fn scrubbed(&self, term: &OneTerm) -> Result<(), String> {
+        let flips = |event: &Event| matches!(event.what, What::DiskFlips { .. });
+        if !self.scenario.events.iter().any(flips) {
+            return Ok(());
+        }
+        let pace = cairn_segment::Pace::new(Arc::new(self.clock.clone()), 0);
+        for _ in 0..SCRUBS {
+            let mut after = None;
+            loop {
+                let step = term.fs.scrub_records(after, &pace).await;
+                let step = step.map_err(|error| format!("the scrub failed: {error}"))?;
+                if let Some(damaged) = step.damaged.first() {
+                    return Err(format!("a scrub finds damage: {damaged:?}"));
+                }
+                after = step.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            if let Some(process) = self.process(term.node) {
+                process.pool.store.repairs_done().await;
+            }
+        }
         Ok(())
     }
 
