@@ -132,12 +132,12 @@ class Aws:
 
 
 @contextlib.contextmanager
-def aws():
+def aws(host="127.0.0.1"):
     """A moto server on a free port of this machine; it is gone afterwards."""
     port = harness.next_port()
-    argv = [sys.executable, "-c", STAND_IN, "--host", "127.0.0.1", "--port", str(port)]
+    argv = [sys.executable, "-c", STAND_IN, "--host", host, "--port", str(port)]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{host}:{port}"
 
     def answers():
         with contextlib.suppress(OSError):

@@ -38,7 +38,10 @@ unit=/usr/lib/systemd/system/cairn.service
 [[ $(. /etc/os-release && echo "$ID") == debian ]]
 install -d -o cairn -g cairn /run/cairn /var/lib/cairn
 command=$(sed -n "s/^ExecStart=//p" $unit)
-as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps +net_bind_service --ambient-caps +net_bind_service)
+caps=+net_bind_service
+# As systemd does with drop-ins.
+! grep -qs CAP_NET_ADMIN /etc/systemd/system/cairn.service.d/*.conf || caps+=,+net_admin,+net_raw
+as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps $caps --ambient-caps $caps)
 RUNTIME_DIRECTORY=/run/cairn setsid "${as[@]}" $command >/cairn.log 2>&1 </dev/null &
 echo $! >/cairn.pid
 """
@@ -48,12 +51,14 @@ class Metadata(http.server.BaseHTTPRequestHandler):
     """Metadata of an instance, with a token only."""
 
     instance = ""
+    # Of instances that are told apart by their addresses.
+    more: dict[str, dict[str, str]] = {}
 
     def do_PUT(self):
         self.answer(TOKEN if self.path == "/latest/api/token" else None)
 
     def do_GET(self):
-        known = {"/latest/meta-data/instance-id": self.instance}
+        known = {"/latest/meta-data/instance-id": self.instance} | self.more.get(self.client_address[0], {})
         self.answer(known.get(self.path) if self.headers["X-aws-ec2-metadata-token"] == TOKEN else None)
 
     def answer(self, text):
@@ -68,7 +73,8 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 class Machine:
     """A fresh root over that of this machine; what is written there is gone with it."""
 
-    def __init__(self, folder, files, environment, links):
+    def __init__(self, folder, files, environment, links, within=()):
+        self.within = list(within)
         self.root = folder / "root"
         self.folder = folder
         layers = folder / "layers"
@@ -100,31 +106,31 @@ class Machine:
         path.chmod(mode)
 
     def run(self, *words):
-        done = subprocess.run(["chroot", self.root, *words], env=self.environment, stdin=subprocess.DEVNULL,
+        done = subprocess.run([*self.within, "chroot", self.root, *words], env=self.environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BOOT_SECONDS_MAX)
         return done.returncode, done.stdout
 
-    def end(self):
-        """Power off: the server is killed, everything is unmounted."""
+    def end_server(self):
+        """The server and what it runs are killed."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((self.root / "cairn.pid").read_text())
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
             harness.wait_until(lambda: not pathlib.Path(f"/proc/{pid}/fd/0").exists(), 30, "the end of cairn")
+
+    def end(self):
+        """Power off: the server is killed, everything is unmounted."""
+        self.end_server()
         for disk in sorted((self.root / "srv" / "cairn").glob("disk*")):
             subprocess.run(["umount", disk], capture_output=True)
         subprocess.run(["umount", "--recursive", "--lazy", self.root], capture_output=True)
         subprocess.run(["umount", "--lazy", self.folder / "layers"], capture_output=True)
 
 
-@unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script")
-class Boot(kit.Test):
-    def setUp(self):
-        self.folder = self.enterContext(harness.scratch("boot-"))
-        self.aws = self.enterContext(kit.aws())
-        self.metadata = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-        threading.Thread(target=self.metadata.serve_forever, daemon=True).start()
-        self.addCleanup(self.metadata.server_close)
-        self.addCleanup(self.metadata.shutdown)
+class Booting(kit.Test):
+    """A test whose machines install the package on disks that are files."""
+
+    folder: pathlib.Path
+    aws: kit.Aws
 
     def package(self):
         """The .deb, in the stand-in's S3; returns its SHA-256."""
@@ -141,6 +147,17 @@ class Boot(kit.Test):
         device = kit.run(["losetup", "--find", "--show", image]).strip()
         self.addCleanup(subprocess.run, ["losetup", "--detach", device], capture_output=True)
         return device
+
+
+@unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script")
+class Boot(Booting):
+    def setUp(self):
+        self.folder = self.enterContext(harness.scratch("boot-"))
+        self.aws = self.enterContext(kit.aws())
+        self.metadata = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+        threading.Thread(target=self.metadata.serve_forever, daemon=True).start()
+        self.addCleanup(self.metadata.server_close)
+        self.addCleanup(self.metadata.shutdown)
 
     def stack(self):
         """A stack of the published template: its user data's files and its volumes."""

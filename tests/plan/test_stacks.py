@@ -130,13 +130,14 @@ class Stacks(kit.Test):
             template.flush()
             outputs = self.aws.create("cluster", template.name, parameters)
         self.assertEqual(len(outputs["NodeAddresses"].split(",")), 4)
-        self.assertEqual(len(outputs["EtcdAddresses"].split(",")), 3)
-        self.assertTrue(all(address.startswith("10.0.250.") for address in outputs["EtcdAddresses"].split(",")))
+        internal = outputs["InternalAddresses"].split(",")
+        self.assertEqual(len(internal), 4)
+        self.assertTrue(all(address.startswith("10.0.250.") for address in internal))
         resources = self.aws.resources("cluster")
         nodes = [name for name in resources if name.startswith("Node") and name[4:].isdigit()]
         self.assertEqual(len(nodes), 4)
         config = yaml.safe_load(self.aws.user_data(resources["NodeTemplate"]))
-        self.assertIn(f"CAIRN_ETCD='{outputs['EtcdAddresses']}'\n", config["write_files"][0]["content"])
+        self.assertIn(f"CAIRN_NODES='{outputs['InternalAddresses']}'\n", config["write_files"][0]["content"])
         group = self.aws("ec2", "describe-security-groups", "--group-ids", resources["InternalSecurityGroup"])["SecurityGroups"][0]
         pairs = [pair["GroupId"] for rule in group["IpPermissions"] for pair in rule["UserIdGroupPairs"]]
         self.assertEqual(pairs, [resources["InternalSecurityGroup"]])

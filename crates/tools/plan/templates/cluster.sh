@@ -1,43 +1,125 @@
 
-# Prints which of the nodes' internal addresses is that of this node.
-own_address() {
-    ip -oneline -4 address | awk '{ sub("/.*", "", $4); print $4 }' | grep -xF -f <(tr ',' '\n' <<<"$CAIRN_NODES")
+readonly CLUSTER=/var/lib/cairn/cluster
+# The first node leaves a ticket there for each other one.
+readonly TICKETS=/cairn/$CAIRN_NAME/ticket
+
+mapfile -td , NODES < <(printf %s "$CAIRN_NODES")
+
+# Finds this node among all, by its internal address.
+own_place() {
+    local at
+    for at in "${!NODES[@]}"; do
+        if ip -oneline -4 address | grep -qF " ${NODES[at]}/"; then
+            OWN=${NODES[at]} NUMBER=$((at + 1))
+            return
+        fi
+    done
+    return 1
 }
 
-# The database in which the nodes agree: on the first three nodes, over the internal network.
-start_etcd() {
-    local member name members=() number=0 own
-    until_true "the internal address" own_address >/dev/null
-    own=$(own_address)
-    for member in ${CAIRN_ETCD//,/ }; do
-        number=$((number + 1))
-        members+=("node$number=http://$member:2380")
-        [[ $member != "$own" ]] || name=node$number
+as_cairn() {
+    setpriv --reuid cairn --regid cairn --clear-groups "$@"
+}
+
+ticket() {
+    aws ssm get-parameter --with-decryption --name "$TICKETS$NUMBER" --query Parameter.Value --output text
+}
+
+# The first node makes the cluster, each other one joins it; once.
+take_place() {
+    local place=(--node "node$NUMBER" --internal "$OWN:7400" --external "$EXTERNAL" --cluster-dir "$CLUSTER")
+    [[ ! -e $CLUSTER/cluster.json ]] || return 0
+    install -d -o cairn -g cairn -m 700 /var/lib/cairn
+    if [[ $NUMBER -eq 1 ]]; then
+        as_cairn cairn cluster init --name "$CAIRN_NAME" "${place[@]}"
+        return
+    fi
+    until_true "a ticket of the first node" ticket >/dev/null 2>&1
+    ticket | as_cairn cairn cluster join - "${place[@]}"
+    aws ssm delete-parameter --name "$TICKETS$NUMBER"
+}
+
+nodes_there() {
+    cairn node list --json | grep -o '"name": *"node[0-9]*"'
+}
+
+# In a file, so that it is in no list of processes.
+leave_ticket() {
+    local file
+    file=$(mktemp)
+    cairn cluster token --valid 1h >"$file"
+    aws ssm put-parameter --type SecureString --overwrite --name "$TICKETS$1" --value "file://$file" >/dev/null
+    rm -f "$file"
+}
+
+all_joined() {
+    [[ $(nodes_there | wc -l) -eq ${#NODES[@]} ]]
+}
+
+admit_others() {
+    local number
+    for ((number = 2; number <= ${#NODES[@]}; number++)); do
+        nodes_there | grep -qF "\"node$number\"" || leave_ticket "$number"
     done
-    [[ -n ${name:-} ]] || return 0
-    need_packages etcd-server
-    cat >/etc/default/etcd <<END
-ETCD_NAME="$name"
-ETCD_DATA_DIR="/var/lib/etcd/cairn"
-ETCD_LISTEN_PEER_URLS="http://$own:2380"
-ETCD_LISTEN_CLIENT_URLS="http://$own:2379,http://127.0.0.1:2379"
-ETCD_INITIAL_ADVERTISE_PEER_URLS="http://$own:2380"
-ETCD_ADVERTISE_CLIENT_URLS="http://$own:2379"
-ETCD_INITIAL_CLUSTER="$(IFS=, && echo "${members[*]}")"
-ETCD_INITIAL_CLUSTER_TOKEN="$CAIRN_NAME"
-ETCD_INITIAL_CLUSTER_STATE="new"
+    until_true "the other nodes" all_joined
+}
+
+# EC2's network hears no ARP: this moves the address of a volume to its owner.
+write_hook() {
+    local mac interface device
+    mac=$(metadata mac)
+    interface=$(metadata "network/interfaces/macs/$mac/interface-id")
+    device=$(ip -oneline -4 address | awk -v own="$EXTERNAL" '{ split($4, at, "/"); if (at[1] == own) print $2 }')
+    cat >/usr/local/sbin/cairn-address <<END
+#!/bin/bash
+set -euo pipefail
+export HOME=/tmp AWS_DEFAULT_REGION=$CAIRN_REGION
+device=\${CAIRN_INTERFACE:-$device}
+case \$1 in
+take)
+    aws ec2 assign-private-ip-addresses --network-interface-id $interface --allow-reassignment \\
+        --private-ip-addresses "\${3%/*}" >/dev/null
+    ip address replace "\$3" dev "\$device"
+    ;;
+drop) ip address delete "\$3" dev "\$device" 2>/dev/null || true ;;
+esac
 END
-    systemctl enable etcd.service
-    systemctl restart etcd.service
-    until_true "etcd" curl -sSf -o /dev/null http://127.0.0.1:2379/health
+    chmod 755 /usr/local/sbin/cairn-address
+    echo 'address_hook = "/usr/local/sbin/cairn-address"' >>/etc/cairn/cairn.toml
+    cat >/etc/systemd/system/cairn.service.d/addresses.conf <<END
+[Service]
+AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW
+RestrictAddressFamilies=AF_NETLINK AF_PACKET
+END
+}
+
+float_address() {
+    local address
+    address=$(metadata "network/interfaces/macs/$(metadata mac)/local-ipv4s" | sed -n 2p)
+    [[ -n $address ]] || fail "this node has no second address on the clients' side"
+    cairn volume address set "$CAIRN_VOLUME" "$address/32"
 }
 
 use_https
-need_packages ca-certificates curl awscli xfsprogs
+# Cairn runs the members of etcd itself.
+need_packages ca-certificates curl awscli xfsprogs etcd-server iproute2
+systemctl disable --now etcd.service || say "etcd has no service of its own here"
 install_cairn
-# Before anything is formatted: the command comes with the version that has clusters.
-cairn cluster --help >/dev/null 2>&1 ||
-    fail "$(cairn --version) serves from one node and has no clusters yet: nothing was formatted, this node serves nothing"
+until_true "the internal address" own_place
+EXTERNAL=$(metadata local-ipv4)
 mount_disks
-start_etcd
-fail "this script is older than clusters are: the disks and etcd are ready; make the template again with cairn plan deploy"
+configure
+write_hook
+take_place
+systemctl daemon-reload
+systemctl enable cairn.service
+systemctl restart cairn.service
+until_true "the server" cairn status
+if [[ $NUMBER -eq 1 ]]; then
+    admit_others
+    export_volume
+    float_address
+fi
+cairn cluster status
+say "node$NUMBER of ${#NODES[@]} serves"

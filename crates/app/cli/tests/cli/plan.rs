@@ -51,9 +51,19 @@ const OFFER: &str = r#"{"publicationDate": "2026-02-03T04:05:06Z",
 fn a_plan_from_goals_to_a_template() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let goals = ["--capacity", "20TiB", "--read", "0.5GB/s", "--survive", "2"];
+    // So much is written that a single server comes first.
+    let goals = [
+        "--capacity",
+        "20TiB",
+        "--read",
+        "0.5GB/s",
+        "--write",
+        "0.5GB/s",
+        "--survive",
+        "2",
+    ];
     let with = |more: &[&'static str]| [&goals[..], more].concat();
-    check(folder, &goals, 0, "rules of thumb");
+    check(folder, &goals, 0, "known as         derived");
     check(
         folder,
         &with(&["--output", "markdown"]),

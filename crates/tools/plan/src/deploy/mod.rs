@@ -22,7 +22,7 @@ use std::str::FromStr;
 pub use spec::{DISK_COUNT_MAX, NODE_COUNT_MAX, STORAGE_TYPE_DEFAULT, STORAGE_TYPES};
 pub use spec::{StorageType, published_server};
 
-use crate::design::Design;
+use crate::design::{Design, Shape};
 use crate::report::Protocol;
 use spec::{Disks, Machine, Spec};
 
@@ -187,7 +187,12 @@ pub fn render(
     options: &DeployOptions,
     format: Format,
 ) -> Result<Rendered, DeployError> {
-    let (spec, mut notices) = spec::spec(design, options)?;
+    let (spec, mut notices) = spec::spec(design)?;
+    let mut options = options.clone();
+    if matches!(design.shape, Shape::SanArray(_)) && !options.protocols.contains(&Protocol::Iscsi) {
+        options.protocols.push(Protocol::Iscsi);
+    }
+    let options = &options;
     check_protocols(options, &mut notices)?;
     let (file_name, content) = match format {
         Format::CloudFormation => (
@@ -278,7 +283,7 @@ fn protocol_ports(protocol: Protocol) -> &'static [u16] {
         // Port 111 is for clients that are not told the port.
         Protocol::Nfs => &[111, NFS_PORT],
         Protocol::Smb => &[445],
-        Protocol::S3 => &[443],
+        Protocol::S3 => &[9000],
         Protocol::Iscsi => &[3260],
         Protocol::Lustre => &[988],
     }
@@ -288,7 +293,7 @@ fn check_protocols(options: &DeployOptions, notices: &mut Vec<String>) -> Result
     for protocol in &options.protocols {
         let what = protocol_words(*protocol).to_string();
         match protocol {
-            Protocol::Nfs => {}
+            Protocol::Nfs | Protocol::S3 | Protocol::Iscsi => {}
             Protocol::Lustre => {
                 return Err(DeployError::NoTemplate {
                     what: what.clone(),
@@ -380,7 +385,7 @@ fn machine_user_data(
         (Disks::Ebs { .. }, 0) => user_data::DiskMode::OwnVolumes,
         (Disks::InstanceStore { .. }, 0) => user_data::DiskMode::InstanceStore,
     };
-    let text = user_data::server(machine, mode, false);
+    let text = user_data::server(machine, mode, false, options);
     let filled = user_data::fill(
         &text,
         |slot| slot.literal(values, region),

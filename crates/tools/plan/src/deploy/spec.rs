@@ -2,7 +2,7 @@
 //!
 //! Owns: which designs have a template, the storage types of the published one. Must not know: formats.
 
-use super::{DeployError, DeployOptions};
+use super::DeployError;
 use crate::design::{CloudVolumes, Cluster, Design, NfsServer, ParallelFs, Product};
 use crate::design::{Protection, SanSystem, Shape, Storage, Volume};
 use crate::units::Bytes;
@@ -16,8 +16,8 @@ pub const NODE_COUNT_MAX: u32 = 24;
 pub const SPREAD_COUNT_MAX: u32 = 7;
 /// Partitions of a partition placement group in one availability zone (the same page).
 pub const PARTITION_COUNT_MAX: u32 = 7;
-/// Members of the database in which nodes agree.
-pub const ETCD_COUNT: u32 = 3;
+/// With fewer, the loss of one is the loss of the cluster.
+pub const NODE_COUNT_MIN: u32 = 3;
 /// Size of an st1 volume is between these (EBS user guide, volume types).
 const ST1_SIZE_GIB_MIN: u32 = 125;
 const VOLUME_SIZE_GIB_MAX: u32 = 16 * 1024;
@@ -150,7 +150,12 @@ impl Disks {
 impl Machine {
     /// The volume that clients mount, and its protection where that is not what Cairn does by itself.
     pub fn export(&self) -> (&'static str, String) {
-        let by_itself = default_protection(self.disks.count());
+        self.export_of(self.disks.count())
+    }
+
+    /// The same of so many nodes, over which the data is spread.
+    pub fn export_of(&self, parts: u32) -> (&'static str, String) {
+        let by_itself = default_protection(parts);
         match self.protection {
             protection if protection == by_itself => ("main", String::new()),
             Protection { parity: 0, .. } => ("data", "none".to_string()),
@@ -170,10 +175,7 @@ impl Machine {
 }
 
 /// What the template is to be of, and what has to be said about it.
-pub(super) fn spec(
-    design: &Design,
-    options: &DeployOptions,
-) -> Result<(Spec, Vec<String>), DeployError> {
+pub(super) fn spec(design: &Design) -> Result<(Spec, Vec<String>), DeployError> {
     if design.product == Product::Vendor {
         return Err(DeployError::VendorProduct {
             name: design.name(),
@@ -190,26 +192,25 @@ pub(super) fn spec(
             }
             Spec::Server(machine(server)?)
         }
-        Shape::Cluster(cluster) => {
-            if !options.planned {
-                return Err(DeployError::Planned {
-                    what: "a cluster of nodes".to_string(),
+        Shape::Cluster(cluster) => cluster_spec(cluster)?,
+        Shape::SanArray(array) => match &array.system {
+            SanSystem::Server(server) => {
+                if array.systems > 1 {
+                    notices.push(format!(
+                        "This is the template of one server: deploy it {} times, each time with another cluster name. The host \
+                         stripes over them.",
+                        array.systems
+                    ));
+                }
+                notices.push(LUN_NOTICE.to_string());
+                Spec::Server(machine(server)?)
+            }
+            SanSystem::Ontap { .. } => {
+                return Err(DeployError::VendorProduct {
+                    name: design.name(),
                 });
             }
-            notices.push(CLUSTER_NOTICE.to_string());
-            cluster_spec(cluster)?
-        }
-        Shape::SanArray(array) => {
-            return Err(match array.system {
-                SanSystem::Server(_) => DeployError::NoTemplate {
-                    what: "a SAN array".to_string(),
-                    needs: "iSCSI".to_string(),
-                },
-                SanSystem::Ontap { .. } => DeployError::VendorProduct {
-                    name: design.name(),
-                },
-            });
-        }
+        },
         Shape::ParallelFs(ParallelFs::Servers { .. }) => {
             return Err(DeployError::NoTemplate {
                 what: "a parallel file system".to_string(),
@@ -240,18 +241,19 @@ pub(super) fn spec(
 }
 
 /// Stands in the template, in its description and in what the command prints.
-pub(super) const CLUSTER_NOTICE: &str = "This version of Cairn serves from one node. The template makes the network, the nodes and their volumes, but \
-     the boot script stops with that error before it formats a disk, so the stack is rolled back.";
 pub(super) const INSTANCE_STORE_NOTICE: &str = "The data is on disks of the host: it is LOST when the instance stops, is replaced or its host fails. A restart \
      of the system keeps it.";
 
+const LUN_NOTICE: &str =
+    "The server has no LUNs yet: `cairn lun create` makes them (docs/guide/iscsi.md).";
+
 fn cluster_spec(cluster: &Cluster) -> Result<Spec, DeployError> {
     let nodes = cluster.nodes;
-    if !(ETCD_COUNT..=NODE_COUNT_MAX).contains(&nodes) {
+    if !(NODE_COUNT_MIN..=NODE_COUNT_MAX).contains(&nodes) {
         return Err(DeployError::OutOfRange {
             what: "nodes".to_string(),
             value: nodes,
-            min: ETCD_COUNT,
+            min: NODE_COUNT_MIN,
             max: NODE_COUNT_MAX,
         });
     }

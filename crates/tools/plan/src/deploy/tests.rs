@@ -93,6 +93,10 @@ fn designs_have_a_template_or_a_reason() {
         protocols: vec![Protocol::Nfs, Protocol::Smb],
         ..DeployOptions::default()
     };
+    let with_s3 = DeployOptions {
+        protocols: vec![Protocol::Nfs, Protocol::S3],
+        ..DeployOptions::default()
+    };
     let cases: &[(&str, Design, DeployOptions, Option<&str>)] = &[
         (
             "the published server",
@@ -146,9 +150,9 @@ fn designs_have_a_template_or_a_reason() {
             "a cluster",
             cairn_cluster(6),
             DeployOptions::default(),
-            Some("--planned"),
+            None,
         ),
-        ("a cluster, planned", cairn_cluster(6), planned(), None),
+        ("a cluster with S3", cairn_cluster(6), with_s3, None),
         (
             "a cluster of two",
             cairn_cluster(2),
@@ -159,8 +163,8 @@ fn designs_have_a_template_or_a_reason() {
         (
             "a SAN array",
             san(SanSystem::Server(server_of(ebs(1, "gp3", 100.0), 1, 0))),
-            planned(),
-            Some("iSCSI"),
+            DeployOptions::default(),
+            None,
         ),
         (
             "a vendor's system in a SAN array",

@@ -5,7 +5,8 @@
 
 use super::spec::Machine;
 use super::tree::{list, map};
-use super::{ClientValues, MachineValues, NFS_PORT};
+use super::{ClientValues, DeployOptions, MachineValues, NFS_PORT};
+use crate::report::Protocol;
 
 const BOOT: &str = include_str!("../../templates/boot.sh");
 const SERVER: &str = include_str!("../../templates/server.sh");
@@ -39,12 +40,10 @@ pub(super) enum Slot {
     Group,
     /// Internal addresses of all nodes, with commas.
     Nodes,
-    /// Those of the nodes where etcd runs.
-    Etcd,
 }
 
 impl Slot {
-    const ALL: [(&'static str, Self); 12] = [
+    const ALL: [(&'static str, Self); 11] = [
         ("Name", Self::Name),
         ("User", Self::User),
         ("Region", Self::Region),
@@ -56,7 +55,6 @@ impl Slot {
         ("PackageSha256", Self::PackageSha256),
         ("Group", Self::Group),
         ("Nodes", Self::Nodes),
-        ("Etcd", Self::Etcd),
     ];
 
     pub fn name(self) -> &'static str {
@@ -70,7 +68,7 @@ impl Slot {
             Self::Name => values.name.clone(),
             Self::User => values.user.clone(),
             Self::Region => region.to_string(),
-            Self::Stack | Self::Group | Self::Nodes | Self::Etcd => String::new(),
+            Self::Stack | Self::Group | Self::Nodes => String::new(),
             Self::Volumes => values.devices.join(","),
             Self::Clients => values.client_networks.join(","),
             Self::Login => values.login.clone().unwrap_or_default(),
@@ -153,7 +151,7 @@ fn cloud_config(user: Option<String>, settings: String, scripts: &[(&str, String
     format!("#cloud-config\n{}", config.yaml())
 }
 
-fn common(machine: &Machine, mode: DiskMode) -> Vec<(&'static str, String)> {
+fn common(machine: &Machine, mode: DiskMode, protocols: &str) -> Vec<(&'static str, String)> {
     let mode = match mode {
         DiskMode::Volumes => "volumes",
         DiskMode::OwnVolumes => "own-volumes",
@@ -172,7 +170,24 @@ fn common(machine: &Machine, mode: DiskMode) -> Vec<(&'static str, String)> {
         ("GROUP", slot(Slot::Group)),
         ("HOOK", BOOT_HOOK.to_string()),
         ("METRICS", METRICS.to_string()),
+        ("PORT", NFS_PORT.to_string()),
+        ("PROTOCOLS", protocols.to_string()),
+        ("CLIENTS", slot(Slot::Clients)),
+        ("LOGIN", slot(Slot::Login)),
     ]
+}
+
+/// What clients are served beside NFS.
+fn served(options: &DeployOptions) -> String {
+    let words = options
+        .protocols
+        .iter()
+        .filter_map(|protocol| match protocol {
+            Protocol::S3 => Some("s3"),
+            Protocol::Iscsi => Some("iscsi"),
+            Protocol::Nfs | Protocol::Smb | Protocol::Lustre => None,
+        });
+    words.collect::<Vec<_>>().join(",")
 }
 
 /// Name of the resource whose creation the server's signal ends.
@@ -180,16 +195,18 @@ pub(super) const SERVER_SIGNAL: &str = "ServerGroup";
 
 /// User data of a single server, with slots. `has_group`: an auto scaling group replaces the instance, which therefore
 /// watches its own health.
-pub(super) fn server(machine: &Machine, mode: DiskMode, has_group: bool) -> String {
+pub(super) fn server(
+    machine: &Machine,
+    mode: DiskMode,
+    has_group: bool,
+    options: &DeployOptions,
+) -> String {
     let (volume, protection) = machine.export();
-    let mut entries = common(machine, mode);
+    let mut entries = common(machine, mode, &served(options));
     entries.extend([
         ("SIGNAL", SERVER_SIGNAL.to_string()),
         ("VOLUME", volume.to_string()),
         ("PROTECTION", protection),
-        ("CLIENTS", slot(Slot::Clients)),
-        ("LOGIN", slot(Slot::Login)),
-        ("PORT", NFS_PORT.to_string()),
     ]);
     let mut scripts = vec![(BOOT_PATH, format!("{BOOT}{SERVER}"))];
     if has_group {
@@ -199,13 +216,19 @@ pub(super) fn server(machine: &Machine, mode: DiskMode, has_group: bool) -> Stri
 }
 
 /// User data of every node of a cluster, with slots.
-pub(super) fn node(machine: &Machine, mode: DiskMode) -> String {
-    let mut entries = common(machine, mode);
+pub(super) fn node(
+    nodes: u32,
+    machine: &Machine,
+    mode: DiskMode,
+    options: &DeployOptions,
+) -> String {
+    let (volume, protection) = machine.export_of(nodes);
+    let mut entries = common(machine, mode, &served(options));
     entries.extend([
         ("SIGNAL", "tag".to_string()),
-        ("CLIENTS", slot(Slot::Clients)),
+        ("VOLUME", volume.to_string()),
+        ("PROTECTION", protection),
         ("NODES", slot(Slot::Nodes)),
-        ("ETCD", slot(Slot::Etcd)),
     ]);
     cloud_config(
         Some(slot(Slot::User)),

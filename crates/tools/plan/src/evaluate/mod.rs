@@ -126,7 +126,8 @@ fn needs(catalog: &Catalog, design: &Design) -> Vec<String> {
     let feature = match &design.shape {
         // Several servers are several name spaces: nothing more than one server is needed.
         Shape::NfsServer(_) | Shape::CloudVolumes(_) => "server",
-        Shape::Cluster(_) | Shape::ParallelFs(_) => "cluster",
+        Shape::Cluster(_) => "cluster",
+        Shape::ParallelFs(_) => "parallel",
         Shape::SanArray(_) => "iscsi",
         // Nothing of Cairn is of this shape.
         Shape::Elastic(_) => "elastic",

@@ -8,9 +8,7 @@ use super::parts::{
 use super::protection::{alarm, key, key_arn};
 use super::words::{attribute, join, pattern, reference, resource, sub, tags};
 use crate::deploy::alarms::NODE_ALARM;
-use crate::deploy::spec::{
-    CLUSTER_NOTICE, Disks, ETCD_COUNT, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names,
-};
+use crate::deploy::spec::{Disks, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names};
 use crate::deploy::tree::{Node, list, map};
 use crate::deploy::user_data::{self, DiskMode, Slot};
 use crate::deploy::{DeployError, DeployOptions, values};
@@ -66,21 +64,28 @@ pub(super) fn cluster(
                 sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:network-interface/*"),
             )
             .with("Condition", of_this_name()),
+            // The first node leaves each other one a ticket there, with which it joins.
+            allow(
+                list!["ssm:PutParameter", "ssm:GetParameter", "ssm:DeleteParameter"],
+                sub("arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:parameter/cairn/${ClusterName}/*"),
+            ),
             signal_statement(),
         ],
     );
     let address =
         |number: u32| attribute(&format!("Node{number}Internal"), "PrimaryPrivateIpAddress");
-    let addresses = |count: u32| join(",", (1..=count).map(address).collect::<Vec<_>>().into());
+    let addresses = || join(",", (1..=nodes).map(address).collect::<Vec<_>>().into());
     let mode = match node.disks {
         Disks::Ebs { .. } => DiskMode::OwnVolumes,
         Disks::InstanceStore { .. } => DiskMode::InstanceStore,
     };
-    let user_data = user_data_node(&user_data::node(node, mode), |slot| match slot {
-        Slot::Nodes => addresses(nodes),
-        Slot::Etcd => addresses(ETCD_COUNT),
-        _ => common_value(slot),
-    })?;
+    let user_data = user_data_node(
+        &user_data::node(nodes, node, mode, options),
+        |slot| match slot {
+            Slot::Nodes => addresses(),
+            _ => common_value(slot),
+        },
+    )?;
     let mut devices = vec![root_volume()];
     devices.extend(node_volumes(&node.disks));
     let data = map! {
@@ -121,14 +126,14 @@ pub(super) fn cluster(
     let outputs = map! {
         "NodeAddresses" => map! { "Description" => "Of the clients' side", "Value" => join(",", external.into()) },
         "FloatingAddresses" => map! {
-            "Description" => "One for each node; they move when a node fails",
+            "Description" => "One for each node. The volume has the first; the others are there for volumes that are made later",
             "Value" => join(",", floating.into()),
         },
-        "EtcdAddresses" => map! { "Description" => "Internal", "Value" => addresses(ETCD_COUNT) },
+        "InternalAddresses" => map! { "Description" => "Of the nodes among themselves", "Value" => addresses() },
     };
     Ok(map! {
         "AWSTemplateFormatVersion" => "2010-09-09",
-        "Description" => format!("Cairn, a cluster of {nodes} nodes. PLANNED: {CLUSTER_NOTICE}"),
+        "Description" => format!("Cairn, a cluster of {nodes} nodes"),
         "Parameters" => parameters,
         "Rules" => rules(),
         "Conditions" => conditions(),

@@ -300,7 +300,7 @@ pub(super) fn common_value(slot: Slot) -> Node {
         Slot::Login => reference("LoginAddress"),
         Slot::PackageUrl => reference("PackageUrl"),
         Slot::PackageSha256 => reference("PackageSha256"),
-        Slot::Group | Slot::Volumes | Slot::Nodes | Slot::Etcd => "".into(),
+        Slot::Group | Slot::Volumes | Slot::Nodes => "".into(),
     }
 }
 

@@ -177,11 +177,15 @@ pub(super) fn server(machine: &Machine, options: &DeployOptions) -> Result<Node,
     } else {
         DiskMode::InstanceStore
     };
-    let user_data = user_data_node(&user_data::server(machine, mode, true), |slot| match slot {
-        Slot::Volumes => volume_ids.clone(),
-        Slot::Group => group_name(),
-        _ => common_value(slot),
-    })?;
+    let user_data =
+        user_data_node(
+            &user_data::server(machine, mode, true, options),
+            |slot| match slot {
+                Slot::Volumes => volume_ids.clone(),
+                Slot::Group => group_name(),
+                _ => common_value(slot),
+            },
+        )?;
     let instance = match is_ebs {
         true => storage_type("Instance"),
         false => Node::from(&machine.instance),

@@ -9,9 +9,7 @@ use super::variables::{head, lookups, variable, variables_first};
 use super::{BOOT_STACK, TAG, interpolated, tags};
 use crate::deploy::alarms::NODE_ALARM;
 use crate::deploy::hcl::{Body, Value, expression};
-use crate::deploy::spec::{
-    CLUSTER_NOTICE, Disks, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names,
-};
+use crate::deploy::spec::{Disks, Machine, PARTITION_COUNT_MAX, SPREAD_COUNT_MAX, device_names};
 use crate::deploy::user_data::{self, DiskMode};
 use crate::deploy::{DeployError, DeployOptions, values};
 
@@ -22,8 +20,7 @@ pub(super) fn cluster(
     options: &DeployOptions,
     region: &str,
 ) -> Result<(), DeployError> {
-    let planned = format!("PLANNED: {CLUSTER_NOTICE}");
-    head(file, region, &[&planned]);
+    head(file, region, &[]);
     variables_first(file);
     variable(
         "internal_network",
@@ -66,6 +63,16 @@ pub(super) fn cluster(
                 resources: vec![arn("ec2", "network-interface/*")],
                 condition: of_this_name(),
             },
+            // The first node leaves each other one a ticket there, with which it joins.
+            Statement {
+                actions: vec![
+                    "ssm:PutParameter",
+                    "ssm:GetParameter",
+                    "ssm:DeleteParameter",
+                ],
+                resources: vec![arn("ssm", "parameter/cairn/${var.cluster_name}/*")],
+                condition: None,
+            },
             signal_statement(),
         ],
     );
@@ -77,7 +84,7 @@ pub(super) fn cluster(
         stack: BOOT_STACK,
         ..Own::default()
     };
-    let user_data = user_data_text(&user_data::node(node, mode), own)?;
+    let user_data = user_data_text(&user_data::node(nodes, node, mode, options), own)?;
     boot_stack(file, BOOT_SIGNAL, nodes);
     file.block(&["locals"], |body| {
         body.attribute(
@@ -133,7 +140,7 @@ pub(super) fn cluster(
     output(
         file,
         "floating_addresses",
-        "One for each node; they move when a node fails",
+        "One for each node. The volume has the first; the others are there for volumes that are made later",
         expression(
             "[for each in aws_network_interface.external : one([for ip in each.private_ips : ip if ip != each.private_ip])]",
         ),

@@ -2,7 +2,6 @@
 
 use super::{BOOT_SECONDS, BOOT_STACK, ROOT_GIB, TAG, interpolated, tags};
 use crate::deploy::hcl::{Body, Value, escape_template, expression};
-use crate::deploy::spec::ETCD_COUNT;
 use crate::deploy::user_data::{self, Slot};
 use crate::deploy::{DeployError, DeployOptions, check_user_data, ports};
 
@@ -166,11 +165,6 @@ pub(super) fn user_data_text(text: &str, own: Own) -> Result<Value, DeployError>
             Slot::PackageUrl => "var.package_url",
             Slot::PackageSha256 => "var.package_sha256",
             Slot::Nodes => "join(\",\", local.internal_addresses)",
-            Slot::Etcd => {
-                return format!(
-                    "${{join(\",\", slice(local.internal_addresses, 0, {ETCD_COUNT}))}}"
-                );
-            }
         };
         match named {
             "" => String::new(),

@@ -121,7 +121,7 @@ pub(super) fn server(
         stack: BOOT_STACK,
         group: GROUP_NAME,
     };
-    let user_data = user_data_text(&user_data::server(machine, mode, true), own)?;
+    let user_data = user_data_text(&user_data::server(machine, mode, true, options), own)?;
     file.block(&["locals"], |body| {
         body.attribute("user_data", user_data);
     })
