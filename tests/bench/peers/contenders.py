@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.nfs import peers
-from lib import harness
+from lib import cluster, harness, libnfs
 
 DISKS = 6
 REDUNDANCY = 2
 VOLUME = "main"
+CLUSTER_VOLUME = "wide"
 # libgfapi, by which NFS-Ganesha finds the volume, knows no other port.
 GLUSTERD_PORT = 24007
 GLUSTER_SECONDS_MAX = 60
@@ -154,6 +155,50 @@ class GlusterGanesha(peers.Ganesha):
         self.gluster.kill()
 
 
+class CairnCluster:
+    """Six nodes of one disk each on this machine, and their etcd; the client talks to the owner of the volume."""
+
+    def __init__(self, root):
+        self.cluster = cluster.Cluster(root / "cluster", nodes=DISKS)
+        self.owner = ""
+
+    def start(self):
+        self.cluster.start()
+        self.cluster.await_etcd()
+        self.cluster.cairn("node1", "volume", "create", CLUSTER_VOLUME, "--protection", f"{DISKS - REDUNDANCY}+{REDUNDANCY}")
+        self.await_serving()
+        return self
+
+    def await_serving(self):
+        self.owner = self.cluster.owner(CLUSTER_VOLUME)
+        harness.wait_until(self.serves, cluster.SERVE_SECONDS_MAX, f"that {self.owner} serves {CLUSTER_VOLUME}")
+
+    def serves(self):
+        try:
+            with libnfs.Mount(self.cluster.url(self.owner, CLUSTER_VOLUME)) as mount:
+                mount.names("/")
+                return True
+        except OSError:
+            return False
+
+    def url(self, path=""):
+        return f"nfs://127.0.0.1:{self.cluster.nfs_port(self.owner)}/{CLUSTER_VOLUME}/{path}"
+
+    def restart(self):
+        self.cluster.stop(*self.cluster.names)
+        self.cluster.start_nodes(*self.cluster.names)
+        self.await_serving()
+
+    def kill(self):
+        if self.cluster.process and self.cluster.process.poll() is None:
+            self.cluster.end(check=False)
+
+
+def check_cluster():
+    harness.cairn_path()
+    installed("etcd", "etcd-server")
+
+
 @dataclasses.dataclass(frozen=True)
 class Contender:
     key: str
@@ -204,6 +249,7 @@ CONTENDERS = [
     Contender("cairn", "Cairn", harness.cairn_path, start_of(harness.Server)),
     Contender("ganesha", "NFS-Ganesha", check_ganesha, start_of(lambda root: peers.Ganesha(root / "ganesha")), ("nfs-ganesha-vfs",)),
     Contender("cairn-six", "Cairn 4+2", harness.cairn_path, start_of(lambda root: harness.Server(root, DISKS))),
+    Contender("cairn-nodes", "Cairn, six nodes", check_cluster, start_of(CairnCluster)),
     Contender(
         "gluster", "GlusterFS 4+2", check_gluster, start_of(lambda root: GlusterGanesha(root / "ganesha")),
         ("glusterfs-server", "nfs-ganesha-gluster"),

@@ -23,7 +23,7 @@ from bench.peers.contenders import BY_KEY, CONTENDERS, Missing
 from lib import document, harness
 
 ROUNDS = 3
-OURS = ("cairn", "cairn-six")
+OURS = ("cairn", "cairn-six", "cairn-nodes")
 
 
 def say(text):

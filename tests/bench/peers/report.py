@@ -24,6 +24,16 @@ PAIRS = [
         "Six folders of one device for each; GlusterFS as a disperse volume with its default options, served by NFS-Ganesha "
         "(libgfapi, no mount in between), so that the same client drives both. It does not sync names either.",
     ),
+    (
+        "cairn-nodes", "gluster", "Six nodes 4+2: a cluster of Cairn, and GlusterFS",
+        "Six nodes of Cairn, each a process with one folder and a network namespace of its own, with mTLS between them and etcd "
+        "beside them; the client talks to the owner. GlusterFS as above: six bricks, each a process.",
+    ),
+    (
+        "cairn-nodes", "cairn-six", "What the nodes cost: a cluster of six, and one server with six disks",
+        "The same protection. All of it shares the processors of one machine, so this compares processor time: nodes on machines "
+        "of their own have more of it.",
+    ),
 ]
 
 
