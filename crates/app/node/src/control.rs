@@ -13,7 +13,7 @@ use cairn_admin::api::{
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
-use cairn_base::{DiskId, NodeId};
+use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::NodeRecord;
 use cairn_config::{ClassChoice, ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
@@ -656,6 +656,25 @@ impl Controller {
         match pool.volume(name) {
             Ok(volume) => Ok(self.volume_view(volume).await),
             Err(error) => Err(refusal(error.into())),
+        }
+    }
+
+    /// Why a volume is not served here: another node has it, and is asked instead, or nobody yet.
+    pub(crate) fn not_here(&self, id: VolumeId, name: &VolumeName) -> ControlError {
+        let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
+        let not_open = || unavailable(format!("volume {name} is not open yet; try again"));
+        let Some(cluster) = &self.inner.cluster else {
+            return not_open();
+        };
+        match (cluster.member.owner(id), self.inner.owner_name(id)) {
+            (Some(owner), Some(Ok(node))) if owner != cluster.member.node() => unavailable(
+                format!("node {node} has volume {name}"),
+            )
+            .hint(format!(
+                "ask that node, with --server; `cairn volume move {name}` has another node own it"
+            ))
+            .at(owner),
+            _ => not_open(),
         }
     }
 

@@ -198,7 +198,11 @@ impl Node {
                 audit: inner.config.admin_audit,
             },
             inner.env.clone(),
+            inner.cluster.as_ref().map(|cluster| cluster.admin_nodes()),
         );
+        if let Some(cluster) = &inner.cluster {
+            cluster.serve_admin(server.passed());
+        }
         cairn_pool::idle_spares::tend(&inner.pool, inner.config.disk_spare_bytes);
         runtime.block_on(async {
             // Twice: the second one says that the first is there.

@@ -282,13 +282,7 @@ impl Controller {
         if let Some(objects) = self.inner.stores.of_volume(volume.id) {
             return Ok(objects);
         }
-        let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
-        Err(match self.inner.owner_name(volume.id) {
-            Some(Ok(node)) => unavailable(format!("node {node} has volume {name}")).hint(format!(
-                "ask that node, with --server; `cairn volume move {name}` has another node own it"
-            )),
-            _ => unavailable(format!("volume {name} is not open yet; try again")),
-        })
+        Err(self.not_here(volume.id, name))
     }
 
     fn with_bucket(&self, name: &str) -> Result<Arc<Objects>, ControlError> {

@@ -167,20 +167,7 @@ impl Controller {
         if let Some(target) = self.inner.targets.of_volume(volume.id) {
             return Ok(target);
         }
-        let error = match self.inner.owner_name(volume.id) {
-            Some(Ok(node)) => ControlError::new(
-                ErrorKind::Unavailable,
-                format!("node {node} has volume {name}"),
-            )
-            .hint(format!(
-                "ask that node, with --server; `cairn volume move {name}` has another node own it"
-            )),
-            _ => ControlError::new(
-                ErrorKind::Unavailable,
-                format!("volume {name} is not open yet; try again"),
-            ),
-        };
-        Err(error)
+        Err(self.not_here(volume.id, name))
     }
 
     fn lun_view(&self, target: &Target, lun: &Lun) -> Result<LunView, ControlError> {

@@ -216,12 +216,7 @@ impl Controller {
         if let Some(VolumeService::Serving(fs)) = services.get(&volume.id) {
             return Ok(fs.clone());
         }
-        let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
-        Err(match self.inner.owner_name(volume.id) {
-            Some(Ok(node)) => unavailable(format!("node {node} has volume {name}"))
-                .hint("ask that node, with --server"),
-            _ => unavailable(format!("volume {name} is not open yet; try again")),
-        })
+        Err(self.not_here(volume.id, name))
     }
 
     async fn snapshot_view(

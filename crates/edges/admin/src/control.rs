@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, VolumeName};
 
 use crate::api::{
@@ -19,6 +20,8 @@ pub struct ControlError {
     pub message: String,
     /// What to try.
     pub hint: Option<String>,
+    /// The node that has what the request is about.
+    pub at: Option<NodeId>,
 }
 
 impl ControlError {
@@ -27,7 +30,14 @@ impl ControlError {
             kind,
             message: message.into(),
             hint: None,
+            at: None,
         }
+    }
+
+    /// Another node can answer; the request is passed on to it.
+    pub fn at(mut self, node: NodeId) -> Self {
+        self.at = Some(node);
+        self
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -13,6 +13,7 @@ mod client;
 mod control;
 pub mod keys;
 pub mod live;
+mod pass;
 mod patience;
 #[doc(hidden)]
 pub mod query;
@@ -27,5 +28,6 @@ pub mod token;
 
 pub use client::{Client, ClientError};
 pub use control::{Answer, Control, ControlError};
+pub use pass::{Nodes, Passed, Stream};
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};
 pub use token::{TOKEN_LEN_BYTES_MAX, Token, TokenError};

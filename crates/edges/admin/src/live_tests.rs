@@ -95,6 +95,7 @@ fn server() -> AdminServer {
             audit: false,
         },
         cairn_testkit::test_env(),
+        None,
     )
 }
 

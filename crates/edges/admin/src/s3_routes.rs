@@ -16,7 +16,7 @@ fn s3(shared: &Shared) -> Result<&dyn S3Control, ControlError> {
     shared.control.s3().ok_or_else(absent)
 }
 
-/// All buckets of the volumes that this node has.
+/// All buckets of all volumes.
 #[utoipa::path(get, path = "/api/v1/buckets", responses((status = 200, body = BucketList)))]
 pub(super) async fn bucket_list(State(shared): Api) -> Result<Json<BucketList>, ControlError> {
     let buckets = s3(&shared)?.buckets().await?;
@@ -47,7 +47,7 @@ pub(super) async fn bucket_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All access keys of the volumes that this node has, without their secrets.
+/// All access keys of all volumes, without their secrets.
 #[utoipa::path(get, path = "/api/v1/s3/keys", responses((status = 200, body = AccessKeyList)))]
 pub(super) async fn key_list(State(shared): Api) -> Result<Json<AccessKeyList>, ControlError> {
     let keys = s3(&shared)?.access_keys().await?;

@@ -35,7 +35,7 @@ fn at(volume: &str, name: String) -> Result<LunAt, ControlError> {
     })
 }
 
-/// All LUNs of the volumes that this node has.
+/// All LUNs of all volumes.
 #[utoipa::path(get, path = "/api/v1/luns", responses((status = 200, body = LunList)))]
 pub(super) async fn lun_list(State(shared): Api) -> Result<Json<LunList>, ControlError> {
     let luns = san(&shared)?.luns().await?;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -36,6 +36,7 @@ use crate::api::{
 };
 use crate::audit;
 use crate::control::{Control, ControlError};
+use crate::pass::{self, Elsewhere, Nodes, Passed};
 use crate::patience::Patient;
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
@@ -44,7 +45,7 @@ use crate::token::Token;
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 /// Longest head of a request, in bytes; so much is kept for a connection, and an answer in so large parts.
-const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
+pub(crate) const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 128;
 /// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
@@ -68,8 +69,10 @@ pub struct AdminSettings {
     pub audit: bool,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     control: Arc<dyn Control>,
+    /// Of the cluster that the node is in.
+    pub nodes: Option<Arc<dyn Nodes>>,
     token: Token,
     settings: AdminSettings,
     document: String,
@@ -82,21 +85,29 @@ struct Shared {
     stopping: watch::Sender<bool>,
 }
 
-type Api = State<Arc<Shared>>;
+pub(crate) type Api = State<Arc<Shared>>;
 
 /// The API over one listener.
 pub struct AdminServer {
-    router: Router,
+    shared: Arc<Shared>,
     audits: bool,
     stopping: watch::Sender<bool>,
 }
 
 impl AdminServer {
-    pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings, env: Env) -> Self {
+    /// `nodes`: those of the cluster, which answer for one another.
+    pub fn new(
+        control: Arc<dyn Control>,
+        token: Token,
+        settings: AdminSettings,
+        env: Env,
+        nodes: Option<Arc<dyn Nodes>>,
+    ) -> Self {
         let stopping = watch::Sender::new(false);
         let audits = settings.audit;
         let shared = Arc::new(Shared {
             control,
+            nodes,
             sessions: Sessions::new(&token),
             token,
             settings,
@@ -107,25 +118,31 @@ impl AdminServer {
             stopping: stopping.clone(),
         });
         Self {
-            router: router(shared),
+            shared,
             audits,
             stopping,
         }
+    }
+
+    /// What serves the requests that other nodes pass on.
+    pub fn passed(&self) -> Passed {
+        let (secured, _) = secured().split_for_parts();
+        Passed::new(secured.with_state(Arc::clone(&self.shared)))
     }
 
     /// Serves until `stop` is ready, then finishes what is under way.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()> + Send) {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let left = Arc::clone(&permits);
-        let router = self
-            .router
-            .layer(middleware::map_response(move |mut response: Response| {
+        let router = router(Arc::clone(&self.shared)).layer(middleware::map_response(
+            move |mut response: Response| {
                 if left.available_permits() < CONNECTIONS_SPARE {
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(header::CONNECTION, close);
                 }
                 std::future::ready(response)
-            }));
+            },
+        ));
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -176,7 +193,7 @@ impl AdminServer {
 
     #[cfg(test)]
     fn router(&self) -> Router {
-        self.router.clone()
+        router(Arc::clone(&self.shared))
     }
 }
 
@@ -382,6 +399,7 @@ fn complete(operation: &mut Operation) {
 
 fn router(shared: Arc<Shared>) -> Router {
     let token = middleware::from_fn_with_state(Arc::clone(&shared), authorize);
+    let pass = middleware::from_fn_with_state(Arc::clone(&shared), pass::pass);
     let (secured, _) = secured().split_for_parts();
     let (mut observed, _) = observed().split_for_parts();
     let (open, _) = open().split_for_parts();
@@ -389,7 +407,7 @@ fn router(shared: Arc<Shared>) -> Router {
         observed = observed.layer(token.clone());
     }
     Router::new()
-        .merge(secured.layer(token))
+        .merge(secured.layer(pass).layer(token))
         .merge(observed)
         .merge(open)
         .merge(live_routes::pages())
@@ -441,7 +459,12 @@ fn status_code(kind: ErrorKind) -> StatusCode {
 
 impl IntoResponse for ControlError {
     fn into_response(self) -> Response {
-        (status_code(self.kind), Json(ErrorBody::from(self))).into_response()
+        let node = self.at;
+        let mut response = (status_code(self.kind), Json(ErrorBody::from(self))).into_response();
+        if let Some(node) = node {
+            response.extensions_mut().insert(Elsewhere(node));
+        }
+        response
     }
 }
 
@@ -449,43 +472,51 @@ impl IntoResponse for ControlError {
 struct Given<T>(T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
-    type Rejection = (StatusCode, Json<ErrorBody>);
+    type Rejection = Refused;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
-        let refuse = |status, message: String| {
-            let error = ControlError::new(ErrorKind::Invalid, message);
-            (status, Json(ErrorBody::from(error)))
-        };
-        let too_long = || {
-            let message = format!("the body has more than {BODY_LEN_BYTES_MAX} bytes");
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, message)
-        };
-        let body = request.into_body();
-        // Said at once when the client announces it, and not after all that has arrived.
-        if body.size_hint().lower() > BODY_LEN_BYTES_MAX as u64 {
-            return Err(too_long());
-        }
-        let body = Limited::new(body, BODY_LEN_BYTES_MAX).collect();
-        let body = tokio::time::timeout(CLIENT_TIMEOUT, body)
-            .await
-            .map_err(|_| {
-                let message = "the body took too long to arrive".to_owned();
-                refuse(StatusCode::REQUEST_TIMEOUT, message)
-            })?
-            .map_err(|error| match error.is::<LengthLimitError>() {
-                true => too_long(),
-                false => {
-                    let message = format!("the body cannot be read: {error}");
-                    refuse(StatusCode::BAD_REQUEST, message)
-                }
-            })?;
-        serde_json::from_slice(&body.to_bytes())
-            .map(Self)
-            .map_err(|error| {
-                let message = format!("the body does not fit: {error}");
-                refuse(StatusCode::BAD_REQUEST, message)
-            })
+        let body = read_body(request.into_body()).await?;
+        serde_json::from_slice(&body).map(Self).map_err(|error| {
+            refuse(
+                StatusCode::BAD_REQUEST,
+                format!("the body does not fit: {error}"),
+            )
+        })
     }
+}
+
+type Refused = (StatusCode, Json<ErrorBody>);
+
+fn refuse(status: StatusCode, message: String) -> Refused {
+    let error = ControlError::new(ErrorKind::Invalid, message);
+    (status, Json(ErrorBody::from(error)))
+}
+
+/// All of a body, which has to be short, and to arrive in time.
+pub(crate) async fn read_body(body: Body) -> Result<Bytes, Refused> {
+    let too_long = || {
+        let message = format!("the body has more than {BODY_LEN_BYTES_MAX} bytes");
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    // Said at once when the client announces it, and not after all that has arrived.
+    if body.size_hint().lower() > BODY_LEN_BYTES_MAX as u64 {
+        return Err(too_long());
+    }
+    let body = Limited::new(body, BODY_LEN_BYTES_MAX).collect();
+    let body = tokio::time::timeout(CLIENT_TIMEOUT, body)
+        .await
+        .map_err(|_| {
+            let message = "the body took too long to arrive".to_owned();
+            refuse(StatusCode::REQUEST_TIMEOUT, message)
+        })?
+        .map_err(|error| match error.is::<LengthLimitError>() {
+            true => too_long(),
+            false => {
+                let message = format!("the body cannot be read: {error}");
+                refuse(StatusCode::BAD_REQUEST, message)
+            }
+        })?;
+    Ok(body.to_bytes())
 }
 
 /// The volume that the path names. A text that cannot be a name is one that no volume has.
@@ -942,6 +973,9 @@ mod snapshot_routes;
 #[cfg(test)]
 #[path = "live_tests.rs"]
 mod live_tests;
+#[cfg(test)]
+#[path = "pass_tests.rs"]
+mod pass_tests;
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;

@@ -11,6 +11,8 @@ use crate::api::{
 };
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
+use crate::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketView, S3Control};
+use cairn_base::NodeId;
 
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -20,6 +22,9 @@ pub(super) struct Pretend {
     pub(super) told: Mutex<Vec<String>>,
     /// Whether it tells numbers over time: a stream of them does not end by itself.
     pub(super) has_live: bool,
+    /// The node that has the volume `away`, if it is not this one.
+    pub(super) away: Option<NodeId>,
+    pub(super) buckets: Vec<&'static str>,
 }
 
 impl Pretend {
@@ -84,6 +89,48 @@ fn only_main(name: &VolumeName) -> Result<(), ControlError> {
             ErrorKind::NotFound,
             format!("there is no volume \"{name}\""),
         ))
+    }
+}
+
+impl S3Control for Pretend {
+    fn buckets(&self) -> Answer<'_, Vec<BucketView>> {
+        let view = |name: &&str| BucketView {
+            name: (*name).to_owned(),
+            volume: "main".parse().unwrap(),
+            path: String::new(),
+            created_seconds: 0,
+        };
+        answer(Ok(self.buckets.iter().map(view).collect()))
+    }
+
+    fn bucket_create(&self, create: BucketCreate) -> Answer<'_, BucketView> {
+        let error = match self.away {
+            Some(node) => ControlError::new(ErrorKind::Unavailable, "another node has it").at(node),
+            None => ControlError::new(ErrorKind::Conflict, format!("{} is taken", create.name)),
+        };
+        answer(Err(error))
+    }
+
+    fn bucket_delete(&self, name: String, _keep: bool) -> Answer<'_, ()> {
+        let absent = || ControlError::new(ErrorKind::NotFound, "no such bucket");
+        answer(
+            self.buckets
+                .contains(&&*name)
+                .then_some(())
+                .ok_or_else(absent),
+        )
+    }
+
+    fn access_keys(&self) -> Answer<'_, Vec<AccessKeyView>> {
+        answer(Ok(Vec::new()))
+    }
+
+    fn access_key_create(&self, _create: AccessKeyCreate) -> Answer<'_, AccessKeyView> {
+        answer(Err(ControlError::new(ErrorKind::Conflict, "none is made")))
+    }
+
+    fn access_key_revoke(&self, _id: String) -> Answer<'_, ()> {
+        answer(Err(ControlError::new(ErrorKind::NotFound, "no such key")))
     }
 }
 
@@ -152,7 +199,14 @@ impl Control for Pretend {
     }
 
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
-        answer(only_main(&name).map(|()| view(&name)))
+        match (name.as_str(), self.away) {
+            ("away", Some(node)) => {
+                let error = ControlError::new(ErrorKind::Unavailable, "another node has it");
+                answer(Err(error.at(node)))
+            }
+            ("away", None) => answer(Ok(view(&name))),
+            _ => answer(only_main(&name).map(|()| view(&name))),
+        }
     }
 
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
@@ -228,6 +282,10 @@ impl Control for Pretend {
         answer(Ok(TicketView { ticket }))
     }
 
+    fn s3(&self) -> Option<&dyn S3Control> {
+        Some(self)
+    }
+
     fn live(&self) -> Option<&dyn crate::live::LiveControl> {
         self.has_live.then_some(self)
     }
@@ -246,10 +304,11 @@ fn server(metrics_open: bool) -> AdminServer {
             audit: false,
         },
         cairn_testkit::test_env(),
+        None,
     )
 }
 
-async fn ask(
+pub(super) async fn ask(
     router: &Router,
     method: &str,
     path: &str,
@@ -412,7 +471,8 @@ async fn every_route_takes_the_token() {
         metrics_open: false,
         audit: false,
     };
-    let router = AdminServer::new(control, token, settings, cairn_testkit::test_env()).router();
+    let router =
+        AdminServer::new(control, token, settings, cairn_testkit::test_env(), None).router();
     let secured: Vec<_> = [routes(secured()), routes(observed())].concat();
     assert!(secured.len() > 20, "{secured:?}");
     let half = &TOKEN[..TOKEN.len() / 2];

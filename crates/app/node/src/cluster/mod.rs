@@ -4,6 +4,7 @@
 //! what is served on it.
 //! Must not know: who owns what (`cairn_owner`), certificates (`cairn_trust`), how the map is kept (`cairn_cluster`).
 
+mod admin;
 mod admit;
 mod etcd;
 mod high_water;

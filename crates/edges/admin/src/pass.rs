@@ -1,0 +1,264 @@
+//! Requests that another node has to answer: any node takes any request.
+//!
+//! Owns: how a request goes to the node that has its volume, which lists are of all nodes.
+//! Must not know: how nodes reach one another ([`Nodes`]), what a request does, who may ask: the node that was asked has
+//! looked at that.
+//!
+//! A handler that finds its volume at another node says so ([`ControlError::at`]). The request, whose body is short, then
+//! goes there as it is, over HTTP/1.1 and the mutual TLS of nodes, and that node's answer is the answer. A node passes on
+//! only what a client sent to it: requests do not go in circles while a volume moves.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cairn_base::NodeId;
+use cairn_base::env::BoxFuture;
+use futures_util::future::join_all;
+use http_body_util::{BodyExt, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use crate::api::ErrorKind;
+use crate::control::ControlError;
+use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
+
+/// To reach another node.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Until a node answers: some changes take minutes, as the hooks of a snapshot do.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// Until a node answers with a list.
+const LIST_MAX: Duration = Duration::from_secs(10);
+/// Of another node's list.
+const LIST_LEN_BYTES_MAX: usize = 64 << 20;
+/// What each node has of its own volumes, and users want of all.
+const LISTS: [&str; 6] = [
+    "/api/v1/luns",
+    "/api/v1/igroups",
+    "/api/v1/initiators",
+    "/api/v1/iscsi/sessions",
+    "/api/v1/buckets",
+    "/api/v1/s3/keys",
+];
+/// What is named without its volume.
+const NAMED_ALONE: [&str; 2] = ["/api/v1/buckets/", "/api/v1/s3/keys/"];
+
+/// A stream between two nodes.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
+
+/// The nodes of the cluster.
+pub trait Nodes: Send + Sync + 'static {
+    /// Other nodes that own volumes, as far as this one knows.
+    fn owners(&self) -> Vec<NodeId>;
+    /// What users call a node.
+    fn name(&self, node: NodeId) -> String;
+    /// A stream to what [`Passed::serve`] serves on another node.
+    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
+}
+
+/// Of an answer: which node has what the request is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Elsewhere(pub NodeId);
+
+/// Of a request that another node has passed on.
+#[derive(Clone, Copy)]
+struct OfANode;
+
+/// Serves what other nodes pass on.
+#[derive(Clone)]
+pub struct Passed(Router);
+
+impl Passed {
+    /// `router` asks for no token.
+    pub(crate) fn new(router: Router) -> Self {
+        Self(router.layer(axum::middleware::map_request(mark)))
+    }
+
+    /// Serves one stream, until the other node ends it. That node has proved who it is.
+    pub async fn serve(self, stream: impl Stream) {
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(CONNECT_MAX)
+            .max_buf_size(HEAD_LEN_BYTES_MAX);
+        let service = TowerToHyperService::new(self.0);
+        if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+            tracing::debug!(%error, "a request that a node passed on ended");
+        }
+    }
+}
+
+async fn mark(mut request: Request) -> Request {
+    request.extensions_mut().insert(OfANode);
+    request
+}
+
+/// What of a request goes to another node.
+struct Asked {
+    method: Method,
+    uri: Uri,
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+}
+
+impl Asked {
+    async fn of(
+        &self,
+        nodes: &Arc<dyn Nodes>,
+        node: NodeId,
+        max: Duration,
+    ) -> io::Result<Response> {
+        let connecting = timeout(CONNECT_MAX, nodes.connect(node));
+        let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        let (mut requests, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%node, %error, "a request to another node ended");
+            }
+        });
+        let path = self.uri.path_and_query().map_or("/", |it| it.as_str());
+        let mut request = axum::http::Request::builder()
+            .method(self.method.clone())
+            .uri(path)
+            .header(header::HOST, "node");
+        if let Some(content_type) = &self.content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request
+            .body(Body::from(self.body.clone()))
+            .map_err(io::Error::other)?;
+        let answer = timeout(max, requests.send_request(request)).await;
+        let answer = answer.map_err(|_| io::ErrorKind::TimedOut)?;
+        Ok(answer.map_err(io::Error::other)?.map(Body::new))
+    }
+}
+
+fn silent(nodes: &Arc<dyn Nodes>, node: NodeId, error: &io::Error) -> Response {
+    let name = nodes.name(node);
+    ControlError::new(
+        ErrorKind::Unavailable,
+        format!("node {name}, which has what this is about, does not answer: {error}"),
+    )
+    .hint("try again: its volumes go to other nodes when it is lost")
+    .into_response()
+}
+
+/// Answers a request here, or has the node answer that has what it is about.
+pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Response {
+    let Some(nodes) = &shared.nodes else {
+        return next.run(request).await;
+    };
+    if request.extensions().get::<OfANode>().is_some() {
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(refused) => return refused.into_response(),
+    };
+    let asked = Asked {
+        method: parts.method.clone(),
+        uri: parts.uri.clone(),
+        content_type: parts.headers.get(header::CONTENT_TYPE).cloned(),
+        body: body.clone(),
+    };
+    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    if let Some(Elsewhere(node)) = response.extensions().get() {
+        let answer = asked.of(nodes, *node, ANSWER_MAX).await;
+        return answer.unwrap_or_else(|error| silent(nodes, *node, &error));
+    }
+    let path = asked.uri.path();
+    if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
+        return all_of(nodes, &asked, response).await;
+    }
+    let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
+    if is_alone && response.status() == StatusCode::NOT_FOUND {
+        return found(nodes, &asked, response).await;
+    }
+    response
+}
+
+/// The answer of the node that has what is named; `absent` if none has.
+async fn found(nodes: &Arc<dyn Nodes>, asked: &Asked, absent: Response) -> Response {
+    for node in nodes.owners() {
+        match asked.of(nodes, node, ANSWER_MAX).await {
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {}
+            Ok(answer) => return answer,
+            // It may be the one.
+            Err(error) => return silent(nodes, node, &error),
+        }
+    }
+    absent
+}
+
+/// A list with what all nodes have. Without one of them it would look as if that had nothing.
+async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
+    let answers = nodes.owners().into_iter().map(|node| async move {
+        let list = async {
+            let answer = asked.of(nodes, node, LIST_MAX).await?;
+            match answer.status() {
+                StatusCode::OK => list_in(answer).await,
+                status => Err(io::Error::other(format!("it answers with {status}"))),
+            }
+        };
+        (node, list.await)
+    });
+    let answers = join_all(answers).await;
+    let (mut head, body) = own.into_parts();
+    let mut all = match list_in(Response::new(body)).await {
+        Ok(all) => all,
+        Err(error) => {
+            let message = format!("the list of this node cannot be read: {error}");
+            return ControlError::new(ErrorKind::Internal, message).into_response();
+        }
+    };
+    for (node, list) in answers {
+        match list {
+            Ok(list) => join(&mut all, list),
+            Err(error) => return silent(nodes, node, &error),
+        }
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(head, Body::from(all.to_string()))
+}
+
+async fn list_in(answer: Response) -> io::Result<Value> {
+    let body = Limited::new(answer.into_body(), LIST_LEN_BYTES_MAX).collect();
+    let body = body.await.map_err(io::Error::other)?;
+    Ok(serde_json::from_slice(&body.to_bytes())?)
+}
+
+/// Adds the entries of one list to those of another, in the order of their volumes and names.
+fn join(all: &mut Value, other: Value) {
+    let (Value::Object(all), Value::Object(other)) = (all, other) else {
+        return;
+    };
+    for (key, entries) in other {
+        let (Some(Value::Array(all)), Value::Array(entries)) = (all.get_mut(&key), entries) else {
+            continue;
+        };
+        all.extend(entries);
+        all.sort_by_key(|entry| {
+            ["volume", "name", "id"].map(|key| {
+                entry
+                    .get(key)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+        });
+    }
+}
