@@ -197,6 +197,25 @@ pub enum NodeCommand {
     ///
     /// Example: cairn node replace three seven
     Replace(NodeReplaceArgs),
+    /// Say whether a node may stop now, and in which order nodes are upgraded
+    ///
+    /// Nodes of neighbouring versions work together: upgrade one after the other, while clients work. With --wait
+    /// it waits until the cluster has all it had before; then the next one may stop.
+    ///
+    /// Example: cairn node upgrade --wait
+    Upgrade(NodeUpgradeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeUpgradeArgs {
+    /// Wait until a node may stop
+    #[arg(long)]
+    pub wait: bool,
+    /// The longest to wait
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub wait_max: std::time::Duration,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]

@@ -32,6 +32,7 @@ mod scrub;
 mod serve;
 mod snapshot;
 mod status;
+mod upgrade;
 mod volume;
 
 use std::process::ExitCode;
@@ -112,6 +113,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
         Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
         Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
+        Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),
         Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Set(args))) => {
             cluster::volume_address_set(&args)

@@ -103,7 +103,7 @@ struct Kept {
 }
 
 /// The goals as flags, in the order in which they are named.
-const GOALS: [&str; 13] = [
+const GOALS: [&str; 14] = [
     SOLD,
     "capacity",
     "namespaces",
@@ -115,12 +115,16 @@ const GOALS: [&str; 13] = [
     "clients",
     "protocols",
     "survive",
+    KEPT,
     "availability",
     "budget",
 ];
 
 /// That it can be bought at all: no flag, and yet what every buyer asks.
 pub const SOLD: &str = "sold";
+
+/// That an archive outlives a stop of all of its servers: no flag, either.
+pub const KEPT: &str = "kept";
 
 /// Name spaces that a design divides its data into.
 pub fn namespaces(design: &Design) -> u32 {
@@ -270,6 +274,9 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
             "survive",
             f64::from(it.survives.value) / f64::from(goal.survive),
         );
+    }
+    if goal.workload == Workload::Archive && kind(&it.design).storage == StorageKind::Local {
+        hold(KEPT, 0.0);
     }
     if it.reliability.availability < goal.availability {
         hold("availability", 0.0);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
-use crate::rank::SOLD;
+use crate::rank::{KEPT, SOLD};
 use crate::reliability::Availability;
 use crate::report::{
     Broken, Evaluation, Figure, Fit, Known, PlanReport, PriceStamp, Throughput, Variant,
@@ -564,7 +564,7 @@ fn missed(report: &PlanReport) -> Table {
 /// The goal as its flag, and how it is missed.
 fn missed_goal(it: &Broken) -> String {
     match it.goal {
-        SOLD => it.words.clone(),
+        SOLD | KEPT => it.words.clone(),
         flag => format!("--{flag}: {}", it.words),
     }
 }

@@ -136,6 +136,11 @@ pub(super) fn broken(
             format!("survives {}, not any {}", it.survives_words, goal.survive),
             it.survives.rules.clone(),
         ),
+        KEPT => (
+            "an archive has to outlive a stop of all its servers; instance store does not"
+                .to_owned(),
+            vec![rules::STORE_LOST],
+        ),
         "availability" => (
             match it.reliability.availability {
                 Availability::Single => "the service stops with its one server".to_owned(),

@@ -1,0 +1,195 @@
+//! `cairn node upgrade`: whether a node may stop now, and which one next.
+//!
+//! Owns: the order of nodes, and what has to be so before one of them stops. Must not know: how a package is installed.
+
+use std::time::{Duration, Instant};
+
+use cairn_admin::api::ClusterView;
+
+use crate::access;
+use crate::args::NodeUpgradeArgs;
+use crate::exit::Failure;
+use crate::print;
+
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is in the way of stopping a node; empty: one may stop.
+fn in_the_way(view: &ClusterView) -> Vec<String> {
+    let mut found = Vec::new();
+    for node in &view.nodes {
+        if !node.alive {
+            found.push(format!("node {} is down", node.name));
+        } else if !node.connected {
+            found.push(format!(
+                "node {} cannot be reached from {}",
+                node.name, view.node
+            ));
+        }
+        if node.drain.is_some() {
+            found.push(format!("node {} drains", node.name));
+        }
+        for disk in node.disks.iter().filter(|disk| disk.state != "ok") {
+            found.push(format!(
+                "disk {} of node {} is {}",
+                disk.label, node.name, disk.state
+            ));
+        }
+    }
+    for volume in &view.volumes {
+        if volume.owner.is_none() {
+            found.push(format!("volume {} is being taken over", volume.name));
+        } else if volume.log_copies < 2 {
+            found.push(format!(
+                "the newest changes of volume {} are on one node only",
+                volume.name
+            ));
+        }
+    }
+    if view.survives.data_nodes == 0 {
+        found.push("what is on the nodes does not survive one of them".to_owned());
+    }
+    if view.survives.service_nodes == 0 {
+        found.push(
+            "without one more node nothing is served: etcd or the volumes need all that there are"
+                .to_owned(),
+        );
+    }
+    found.extend(view.etcd.problem.clone());
+    found
+}
+
+/// The nodes, each with the volumes that it owns: those with few of them first, so that volumes move seldom.
+fn order(view: &ClusterView) -> Vec<(&str, Vec<&str>)> {
+    let owned = |name: &str| {
+        let volumes = view.volumes.iter();
+        let owned = volumes.filter(|volume| volume.owner.as_deref() == Some(name));
+        owned.map(|volume| volume.name.as_str()).collect()
+    };
+    let nodes = view.nodes.iter().map(|node| node.name.as_str());
+    let mut order: Vec<(&str, Vec<&str>)> = nodes.map(|name| (name, owned(name))).collect();
+    order.sort_by_key(|(_, volumes)| volumes.len());
+    order
+}
+
+fn plan(view: &ClusterView) -> String {
+    let mut text = "One node may stop now. One at a time, in this order:\n".to_owned();
+    for (name, volumes) in order(view) {
+        let has = match volumes.len() {
+            0 => "owns no volume: nobody waits".to_owned(),
+            _ => format!(
+                "owns {}: its clients wait for some seconds",
+                volumes.join(", ")
+            ),
+        };
+        text += &format!("  {name}: {has}\n");
+    }
+    text +=
+        "On each, for example: sudo apt install ./cairn_VERSION.deb   (it restarts the server)\n";
+    text += "Before the next one:  cairn node upgrade --wait";
+    text
+}
+
+pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let until = args.wait.then(|| Instant::now() + args.wait_max);
+    loop {
+        let view = client.cluster();
+        let left = match &view {
+            Ok(view) => in_the_way(view),
+            // The server that is asked may be the one that restarts.
+            Err(error) if until.is_some() => vec![error.to_string()],
+            Err(_) => Vec::new(),
+        };
+        if left.is_empty() {
+            let view = view?;
+            if args.view.json {
+                return print::json(&order(&view));
+            }
+            return print::text(&plan(&view));
+        }
+        if until.is_none_or(|until| Instant::now() >= until) {
+            return Err(Failure::refused(format!("no node may stop now: {}", left.join("; "))).hint(
+                "`cairn node upgrade --wait` waits until that is over; `cairn cluster status` says more",
+            ));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_admin::api::{ClusterDiskView, ClusterNodeView, ClusterSurvives, ClusterVolumeView};
+
+    use super::*;
+
+    fn view() -> ClusterView {
+        let node = |name: &str| ClusterNodeView {
+            name: name.to_owned(),
+            alive: true,
+            connected: true,
+            disks: vec![ClusterDiskView {
+                state: "ok".to_owned(),
+                ..ClusterDiskView::default()
+            }],
+            ..ClusterNodeView::default()
+        };
+        let volume = |name: &str, owner: &str| ClusterVolumeView {
+            name: name.to_owned(),
+            owner: Some(owner.to_owned()),
+            log_copies: 3,
+            ..ClusterVolumeView::default()
+        };
+        ClusterView {
+            nodes: ["one", "two", "three"].map(node).into(),
+            volumes: vec![
+                volume("main", "one"),
+                volume("more", "one"),
+                volume("last", "three"),
+            ],
+            survives: ClusterSurvives {
+                data_nodes: 2,
+                service_nodes: 1,
+            },
+            ..ClusterView::default()
+        }
+    }
+
+    #[test]
+    fn nodes_with_few_volumes_come_first() {
+        let view = view();
+        assert_eq!(in_the_way(&view), Vec::<String>::new());
+        let names: Vec<&str> = order(&view).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["two", "three", "one"]);
+        let text = plan(&view);
+        assert!(
+            text.contains("two: owns no volume") && text.contains("one: owns main, more"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn no_node_stops_while_another_one_is_missed() {
+        type Harm = fn(&mut ClusterView);
+        let cases: [(&str, Harm); 6] = [
+            ("node two is down", |view| view.nodes[1].alive = false),
+            ("cannot be reached", |view| view.nodes[1].connected = false),
+            ("is failed", |view| {
+                view.nodes[0].disks[0].state = "failed".to_owned()
+            }),
+            ("volume main is being taken over", |view| {
+                view.volumes[0].owner = None
+            }),
+            ("on one node only", |view| view.volumes[1].log_copies = 1),
+            ("nothing is served", |view| view.survives.service_nodes = 0),
+        ];
+        for (what, harm) in cases {
+            let mut view = view();
+            harm(&mut view);
+            let left = in_the_way(&view);
+            assert!(
+                left.len() == 1 && left[0].contains(what),
+                "{what}: {left:?}"
+            );
+        }
+    }
+}
