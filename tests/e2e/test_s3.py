@@ -1,6 +1,7 @@
 """S3 by boto3: objects and files are the same, errors are those of AWS, and what was answered is there after kill -9."""
 
 import base64
+import concurrent.futures
 import contextlib
 import datetime
 import hashlib
@@ -22,6 +23,10 @@ RACERS_COUNT = 12
 PART_LEN_BYTES = 5 << 20
 #: Of 64 MiB; `make test-s3` takes enough for seconds of copying.
 LARGE_PARTS_COUNT = 40 if os.environ.get("CAIRN_S3_TREE") else 4
+#: Of an upload that is interrupted: CAIRN_S3_UPLOAD_MIB=10240 for one of 10 GiB.
+UPLOAD_MIB = int(os.environ.get("CAIRN_S3_UPLOAD_MIB", 192))
+UPLOAD_PART_MIB = 16
+UPLOADERS_COUNT = 4
 
 
 class S3(WorldTest):
@@ -377,6 +382,41 @@ class S3(WorldTest):
         head = self.client.head_object(**place)
         self.assertEqual((head["ContentLength"], head["ETag"]), (LARGE_PARTS_COUNT * len(part), finished["ETag"]))
         self.assertTrue(self.get("large", PartNumber=LARGE_PARTS_COUNT) == part)
+
+    def test_an_interrupted_upload_goes_on(self):
+        """The server is killed while parts come; what was answered of them is there, and only the others are sent again."""
+        self.s3_server()
+        place = {"Bucket": BUCKET, "Key": "large"}
+        numbers = range(1, UPLOAD_MIB // UPLOAD_PART_MIB + 1)
+        block = os.urandom(1 << 20)
+        part_of = lambda number: number.to_bytes(4, "big") * (1 << 18) + block * (UPLOAD_PART_MIB - 1)
+        upload = self.client.create_multipart_upload(**place)["UploadId"]
+        answered = {}
+
+        def send(number):
+            sent = self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=part_of(number))
+            answered[number] = sent["ETag"]
+            if len(answered) == len(numbers) // 2:
+                self.world.kill()
+
+        with concurrent.futures.ThreadPoolExecutor(UPLOADERS_COUNT) as uploaders:
+            sending = [uploaders.submit(send, number) for number in numbers]
+            failed = [one.exception() for one in sending if one.exception()]
+        self.assertGreater(len(failed), 0)
+        self.world.start()
+        listed = self.client.get_paginator("list_parts").paginate(**place, UploadId=upload)
+        there = {part["PartNumber"]: part["ETag"] for page in listed for part in page.get("Parts", [])}
+        self.assertEqual({number: there.get(number) for number in answered}, answered)
+        with concurrent.futures.ThreadPoolExecutor(UPLOADERS_COUNT) as uploaders:
+            missing = [number for number in numbers if number not in there]
+            sent = lambda number: self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=part_of(number))["ETag"]
+            there |= dict(zip(missing, uploaders.map(sent, missing)))
+        parts = [{"PartNumber": number, "ETag": there[number]} for number in numbers]
+        self.client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": parts})
+        body = self.client.get_object(**place)["Body"]
+        for number in numbers:
+            self.assertTrue(body.read(UPLOAD_PART_MIB << 20) == part_of(number), f"part {number}")
+        self.assertEqual(body.read(), b"")
 
     def test_checksums_of_uploads_in_parts(self):
         self.s3_server()
