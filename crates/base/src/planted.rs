@@ -86,6 +86,7 @@ pub enum Bug {
     GivenUpBeforeItIsClosed,
     // segment
     RecordChecksumIgnored,
+    ReadCacheChecksumIgnored,
     ParityNotComputed,
     StripesOverlap,
     AppendAnsweredOnError,
@@ -173,6 +174,7 @@ impl Bug {
         Bug::SyncErrorIgnored,
         Bug::RecycledNameHalfSynced,
         Bug::RecordChecksumIgnored,
+        Bug::ReadCacheChecksumIgnored,
         Bug::ParityNotComputed,
         Bug::StripesOverlap,
         Bug::AppendAnsweredOnError,

@@ -435,8 +435,9 @@ impl Controller {
         let Judgement {
             health,
             summary,
-            warnings,
+            mut warnings,
         } = judge(&self.observed(&pool, &disks, &volumes));
+        warnings.extend(crate::read_cache::warning(inner));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -26,6 +26,7 @@ mod metadata_folders;
 mod metrics;
 mod node;
 mod quotas;
+mod read_cache;
 pub mod ready;
 mod running;
 mod s3;

@@ -278,6 +278,11 @@ fn store(stats: &SegmentStats, out: &mut Families) {
         ("cairn_store_repairs_skipped_total", "Repairs put off because enough were under way", stats.repairs_skipped),
         ("cairn_cache_hits_total", "Records found in the cache", stats.cache_hits),
         ("cairn_cache_misses_total", "Records not found in the cache", stats.cache_misses),
+        ("cairn_read_cache_hits_total", "Reads that the read cache had all of", stats.second_hits),
+        ("cairn_read_cache_hit_bytes_total", "Bytes that came from the read cache", stats.second_hit_bytes),
+        ("cairn_read_cache_misses_total", "Reads that the read cache did not have all of", stats.second_misses),
+        ("cairn_read_cache_kept_bytes_total", "Bytes given to the read cache", stats.second_kept_bytes),
+        ("cairn_read_cache_wrong_total", "Parts of records that the read cache gave wrong", stats.second_wrong),
     ];
     for (name, help, value) in counters {
         out.counters(name, help, vec![(Vec::new(), value)]);

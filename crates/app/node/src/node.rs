@@ -95,6 +95,8 @@ pub struct Inner {
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
+    /// Empty without one, and where it could not be opened.
+    pub read_cache: OnceLock<Arc<cairn_read_cache::DiskCache>>,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
     pub mounts: OnceLock<Mounts>,
@@ -367,6 +369,7 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
+            read_cache: OnceLock::new(),
             keys,
             mounts: OnceLock::new(),
             addresses: OnceLock::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
 use cairn_base::domain::{Losses, Survives};
@@ -33,6 +33,7 @@ use crate::life::{OpenSegment, Segment};
 use crate::overdue::{DiskOp, LateDisks};
 use crate::pace::Pace;
 use crate::placement::{self, NodeRoom};
+use crate::read::Second;
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
@@ -58,6 +59,7 @@ pub struct SegmentStore {
     members: ArcSwap<Members>,
     volumes: RwLock<FxHashMap<VolumeId, Arc<Volume>>>,
     pub(crate) cache: RecordCache,
+    pub(crate) second: ArcSwapOption<Second>,
     pub(crate) stripes: StripeCache,
     pub(crate) counters: Counters,
     /// In blocks of data.
@@ -91,6 +93,11 @@ pub(crate) struct Counters {
     pub rebuilds_failed: AtomicU64,
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
+    pub second_hits: AtomicU64,
+    pub second_hit_bytes: AtomicU64,
+    pub second_misses: AtomicU64,
+    pub second_kept_bytes: AtomicU64,
+    pub second_wrong: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
@@ -127,6 +134,7 @@ impl SegmentStore {
             members: ArcSwap::from_pointee(Members::new(disks, missing)),
             volumes: RwLock::default(),
             cache: RecordCache::new(settings.cache_bytes),
+            second: ArcSwapOption::empty(),
             stripes: StripeCache::new(),
             counters: Counters::default(),
             appends_in_flight: Semaphore::new(in_flight as usize),
@@ -823,6 +831,11 @@ impl SegmentStore {
             rebuilds_failed: get(&counters.rebuilds_failed),
             cache_hits: get(&counters.cache_hits),
             cache_misses: get(&counters.cache_misses),
+            second_hits: get(&counters.second_hits),
+            second_hit_bytes: get(&counters.second_hit_bytes),
+            second_misses: get(&counters.second_misses),
+            second_kept_bytes: get(&counters.second_kept_bytes),
+            second_wrong: get(&counters.second_wrong),
             cache_bytes: self.cache.weight_bytes() + self.stripes.weight_bytes(),
             open_segments: self.open_segment_count(),
             open_room_bytes: self.open_room_bytes(),

@@ -213,6 +213,13 @@ pub struct SegmentStats {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
+    /// Reads that the second cache had all of, and those that it had not.
+    pub second_hits: u64,
+    pub second_hit_bytes: u64,
+    pub second_misses: u64,
+    pub second_kept_bytes: u64,
+    /// Pieces of records that it gave wrong.
+    pub second_wrong: u64,
     pub open_segments: u64,
     /// Room for data in them; it counts as free.
     pub open_room_bytes: u64,

@@ -23,6 +23,7 @@ mod judge;
 pub mod model;
 pub mod pool;
 mod quotas;
+mod read_cache;
 pub mod run;
 pub mod scenario;
 mod serving;

@@ -90,6 +90,9 @@ pub struct Shape {
     /// The volume is encrypted.
     #[serde(default)]
     pub is_encrypted: bool,
+    /// Records are looked for in a read cache, which is not to be trusted.
+    #[serde(default)]
+    pub has_read_cache: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -320,6 +323,7 @@ impl Scenario {
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
+        shape.has_read_cache = Rng::new(seed ^ 0x6361_6368).below(3) == 0;
         Self { seed, shape, lives }
     }
 
@@ -397,6 +401,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         sets_quotas: false,
         compares: false,
         is_encrypted: false,
+        has_read_cache: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

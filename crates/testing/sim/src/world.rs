@@ -29,6 +29,7 @@ use cairn_testkit::MemDisk;
 
 use crate::check;
 use crate::pool::{Disks, PoolFile};
+use crate::read_cache::FlakyCache;
 use crate::scenario::{Protection, Shape};
 use crate::snapshots::{Read, read_all};
 use crate::tree::{Found, FoundKind, FoundNode};
@@ -264,7 +265,11 @@ impl World {
             rebuild_bytes_per_second: 0,
             scrub_bytes_per_second: 0,
         };
+        let cache_seed = shape.has_read_cache.then(|| env.entropy.u64());
         let pool = Pool::new(env, settings, host, Arc::new(PoolFiles), opened);
+        if let Some(seed) = cache_seed {
+            pool.store.use_read_cache(Arc::new(FlakyCache::new(seed)));
+        }
         if is_new {
             let name = "main".parse().map_err(|_| "a name that is none")?;
             let settings = volume_settings(&shape);

@@ -5,6 +5,7 @@
 
 mod fetch;
 mod redundancy;
+mod second;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use cairn_base::VolumeId;
 use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 
 pub(crate) use self::redundancy::decode;
+pub(crate) use self::second::Second;
+pub use self::second::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
 
 use self::fetch::{Check, Reader, damaged, join};
 use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
@@ -144,7 +147,7 @@ impl SegmentStore {
             Err(miss) => miss,
         };
         let stored = self
-            .fetch(segment, pointer, checks(pointer), reader)
+            .fetch_through(segment, pointer, checks(pointer), reader)
             .await?;
         let stored = plain(volume, segment, pointer, 0, stored)?;
         let parts: Parts = if pointer.codec == Codec::Raw {
@@ -193,7 +196,7 @@ impl SegmentStore {
                 .take(misses.len())
                 .map(|(check, _)| check)
                 .collect();
-            let stored = self.fetch(segment, pointer, checks, reader).await?;
+            let stored = self.fetch_through(segment, pointer, checks, reader).await?;
             let stored = plain(volume, segment, pointer, run.start, stored)?;
             let run_len = misses.len();
             for (index, miss) in (0..).zip(misses) {

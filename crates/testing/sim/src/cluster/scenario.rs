@@ -352,6 +352,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         sets_quotas: false,
         compares: false,
         is_encrypted: false,
+        has_read_cache: false,
         space: Space {
             shard_kib: one_of(rng, &[256, 1024]),
             recycled_files_max: one_of(rng, &[0, 4]),

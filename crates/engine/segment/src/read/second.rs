@@ -1,0 +1,218 @@
+//! A second cache, behind the one in memory: on a disk that is faster than those of the pool.
+//!
+//! Owns: what is looked for there, what is kept, that nothing leaves it without its checksum. Must not know: how it keeps
+//! bytes ([`ReadCache`]).
+//!
+//! It has records as they are stored (compressed, encrypted), in the pieces that have checksums. A place is written once and
+//! ids of segments are never used again, so nothing in it is ever stale, also after a restart. What it loses, lacks or
+//! damages is read from the pool's disks: the pool does not depend on it.
+//!
+//! What is read once may never be read again: a piece is kept when it is wanted from the pool's disks for the second time.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use cairn_base::env::BoxFuture;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{SegmentId, VolumeId};
+use cairn_formats::pointer::RecordPointer;
+use futures_util::future::join_all;
+use rustc_hash::FxHasher;
+
+use super::fetch::{Check, Reader};
+use crate::error::Result;
+use crate::life::Segment;
+use crate::record::checksum_of;
+use crate::store::{SegmentStore, count};
+
+/// The length of [`CachePlace::encode`].
+pub const CACHE_PLACE_LEN_BYTES: usize = 20;
+/// Places that are remembered for each that the cache has room for.
+const ASKED_PER_PLACE: u64 = 4;
+const ASKED_COUNT_MIN: u64 = 1 << 12;
+const ASKED_COUNT_MAX: u64 = 1 << 24;
+/// A piece, most often.
+const PIECE_BYTES_GUESS: u64 = 64 << 10;
+
+/// Where a piece of a record begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CachePlace {
+    pub volume: VolumeId,
+    pub segment: SegmentId,
+    pub stripe_block: u32,
+    /// In the stripe.
+    pub offset_bytes: u32,
+}
+
+impl CachePlace {
+    /// The same for ever: a cache outlives its process.
+    pub fn encode(&self) -> [u8; CACHE_PLACE_LEN_BYTES] {
+        let mut bytes = [0; CACHE_PLACE_LEN_BYTES];
+        let (volume, rest) = bytes.split_at_mut(4);
+        let (segment, rest) = rest.split_at_mut(8);
+        let (block, offset) = rest.split_at_mut(4);
+        volume.copy_from_slice(&self.volume.0.to_le_bytes());
+        segment.copy_from_slice(&self.segment.0.to_le_bytes());
+        block.copy_from_slice(&self.stripe_block.to_le_bytes());
+        offset.copy_from_slice(&self.offset_bytes.to_le_bytes());
+        bytes
+    }
+}
+
+/// Keeps bytes, or not; it may lose them at any time.
+pub trait ReadCache: Send + Sync + 'static {
+    fn get(&self, place: CachePlace) -> BoxFuture<Option<Bytes>>;
+    /// Does not wait: what it cannot take now is not kept.
+    fn put(&self, place: CachePlace, stored: Bytes);
+    /// What it gave for this place was wrong.
+    fn forget(&self, place: CachePlace);
+    fn capacity_bytes(&self) -> u64;
+}
+
+pub(crate) struct Second {
+    cache: Arc<dyn ReadCache>,
+    asked: Asked,
+}
+
+impl Second {
+    pub fn new(cache: Arc<dyn ReadCache>) -> Self {
+        let places = cache.capacity_bytes() / PIECE_BYTES_GUESS;
+        Self {
+            cache,
+            asked: Asked::new(places.saturating_mul(ASKED_PER_PLACE)),
+        }
+    }
+}
+
+/// Places that were asked for lately, as far as there is room to remember them: each takes the room of others that have
+/// the same hash.
+struct Asked(Vec<AtomicU32>);
+
+impl Asked {
+    fn new(count: u64) -> Self {
+        let count = count.clamp(ASKED_COUNT_MIN, ASKED_COUNT_MAX);
+        let slots = (0..count.next_power_of_two()).map(|_| AtomicU32::new(0));
+        Self(slots.collect())
+    }
+
+    /// Whether this is not the first time.
+    fn again(&self, place: &CachePlace) -> bool {
+        let mut hasher = FxHasher::default();
+        place.hash(&mut hasher);
+        let hash = hasher.finish();
+        let at = (hash >> 32) as usize & (self.0.len() - 1);
+        // 0 is nothing.
+        let tag = (hash as u32).max(1);
+        self.0
+            .get(at)
+            .is_some_and(|slot| slot.swap(tag, Ordering::Relaxed) == tag)
+    }
+}
+
+impl SegmentStore {
+    /// Looks for records in this cache before they are read from the pool's disks, from now on.
+    pub fn use_read_cache(&self, cache: Arc<dyn ReadCache>) {
+        let second = Arc::new(Second::new(cache));
+        self.second.store(Some(second));
+    }
+
+    /// The stored bytes that adjacent `checks` cover, every one of them verified; from the second cache if that has all.
+    pub(super) async fn fetch_through(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        pointer: &RecordPointer,
+        checks: Vec<Check>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
+        let Some(second) = self.second.load_full() else {
+            return self.fetch(segment, pointer, checks, reader).await;
+        };
+        let location = &pointer.location;
+        let place = |check: &Check| CachePlace {
+            volume: segment.volume,
+            segment: segment.id,
+            stripe_block: location.stripe_block,
+            offset_bytes: location.offset_bytes + check.stored.start,
+        };
+        let places: Vec<CachePlace> = checks.iter().map(place).collect();
+        let found = join_all(places.iter().map(|place| second.cache.get(*place))).await;
+        let mut good = Vec::with_capacity(found.len());
+        for ((check, place), found) in checks.iter().zip(&places).zip(found) {
+            let Some(bytes) = found else { continue };
+            let is_right = bytes.len() == check.stored.len()
+                && checksum_of(std::slice::from_ref(&bytes)) == check.checksum;
+            if is_right || planted::is(Bug::ReadCacheChecksumIgnored) {
+                good.push(bytes);
+            } else {
+                count(&self.counters.second_wrong, 1);
+                tracing::warn!(volume = %segment.volume, segment = %segment.id, "wrong bytes in the read cache; they are read from the pool's disks");
+                second.cache.forget(*place);
+            }
+        }
+        if good.len() == checks.len() {
+            let bytes: usize = good.iter().map(Bytes::len).sum();
+            count(&self.counters.second_hits, 1);
+            count(&self.counters.second_hit_bytes, bytes as u64);
+            return Ok(good);
+        }
+        count(&self.counters.second_misses, 1);
+        let ranges: Vec<_> = checks.iter().map(|check| check.stored.clone()).collect();
+        let stored = self.fetch(segment, pointer, checks, reader).await?;
+        let start = ranges.first().map_or(0, |range| range.start);
+        for (place, range) in places.into_iter().zip(ranges) {
+            if second.asked.again(&place) {
+                let parts = slice_of(&stored, (range.start - start) as usize, range.len());
+                count(&self.counters.second_kept_bytes, range.len() as u64);
+                second.cache.put(place, parts.concat().into());
+            }
+        }
+        Ok(stored)
+    }
+}
+
+/// `len` bytes from `start` on of parts that follow one another.
+fn slice_of(parts: &[Bytes], start: usize, len: usize) -> Vec<Bytes> {
+    let (mut at, end) = (0, start + len);
+    let mut found = Vec::new();
+    for part in parts {
+        let (from, to) = (start.max(at), end.min(at + part.len()));
+        if from < to {
+            found.push(part.slice(from - at..to - at));
+        }
+        at += part.len();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_remembered_until_others_take_its_room() {
+        let asked = Asked::new(0);
+        let place = |number: u32| CachePlace {
+            volume: VolumeId(1),
+            segment: SegmentId(u64::from(number) * 77),
+            stripe_block: number,
+            offset_bytes: 64,
+        };
+        assert!(!asked.again(&place(1)));
+        assert!(asked.again(&place(1)));
+        for number in 2..100_000 {
+            asked.again(&place(number));
+        }
+        assert!(!asked.again(&place(1)));
+    }
+
+    #[test]
+    fn parts_are_cut_where_pieces_begin() {
+        let parts = [&b"abc"[..], b"", b"defg", b"h"].map(Bytes::from_static);
+        for (start, len) in [(0, 8), (0, 3), (2, 3), (3, 4), (7, 1), (4, 0)] {
+            let cut = slice_of(&parts, start, len).concat();
+            assert_eq!(cut, b"abcdefgh"[start..start + len]);
+        }
+    }
+}
