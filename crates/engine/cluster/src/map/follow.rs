@@ -29,7 +29,7 @@ pub struct MapView {
     pub nodes: BTreeMap<NodeId, Versioned<NodeRecord>>,
     pub alive: BTreeMap<NodeId, Versioned<AliveRecord>>,
     pub disks: BTreeMap<DiskId, Versioned<DiskRecord>>,
-    pub volumes: BTreeMap<VolumeId, VolumeState>,
+    pub volumes: BTreeMap<VolumeId, Arc<VolumeState>>,
     pub volume_next: Option<VolumeId>,
     pub classes: Option<Versioned<ClassesRecord>>,
     /// Keys that could not be read.
@@ -45,6 +45,32 @@ pub struct Follower {
     revision: Revision,
     watcher: Box<dyn Watcher>,
     told: BTreeSet<(Key, Revision)>,
+    known: Known,
+}
+
+/// Values as they were decoded. There is a view for each change, and a large map has many values.
+#[derive(Default)]
+struct Known {
+    nodes: BTreeMap<Key, Versioned<NodeRecord>>,
+    alive: BTreeMap<Key, Versioned<AliveRecord>>,
+    disks: BTreeMap<Key, Versioned<DiskRecord>>,
+    /// Each with how many keys it had, and the last change of one: any change of a volume changes one of these.
+    volumes: BTreeMap<VolumeId, ((usize, Revision), Arc<VolumeState>)>,
+}
+
+/// The value of an entry, decoded once.
+fn known_as<T: Value + Clone>(
+    known: &mut BTreeMap<Key, Versioned<T>>,
+    entry: &Entry,
+) -> Result<Versioned<T>, MapError> {
+    match known.get(&entry.key) {
+        Some(value) if value.revision == entry.modified => Ok(value.clone()),
+        _ => {
+            let value: Versioned<T> = decode(entry)?;
+            known.insert(entry.key.clone(), value.clone());
+            Ok(value)
+        }
+    }
 }
 
 impl ClusterMap {
@@ -59,6 +85,7 @@ impl ClusterMap {
             revision: reply.revision,
             watcher: self.watch(self.keys().all(), from),
             told: BTreeSet::new(),
+            known: Known::default(),
         })
     }
 }
@@ -94,6 +121,9 @@ impl Follower {
                         }
                         Change::Deleted { key, .. } => {
                             self.entries.remove(&key);
+                            self.known.nodes.remove(&key);
+                            self.known.alive.remove(&key);
+                            self.known.disks.remove(&key);
                         }
                     }
                 }
@@ -101,6 +131,7 @@ impl Follower {
             WatchEvent::Reset(reply) => {
                 // One that went back is seen by the cluster's record, or by the first change that is made.
                 self.revision = reply.revision;
+                self.known = Known::default();
                 let keyed = |entry: Entry| (entry.key.clone(), entry);
                 self.entries = reply.entries.into_iter().map(keyed).collect();
             }
@@ -121,40 +152,64 @@ impl Follower {
             ..MapView::default()
         };
         let keys = self.map.keys().clone();
-        let mut volumes: BTreeMap<VolumeId, Vec<Entry>> = BTreeMap::new();
+        let (nodes, all_alive, disks) = (keys.nodes(), keys.all_alive(), keys.disks());
+        let (classes, next_volume) = (keys.classes(), keys.next_volume());
+        let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
+        let known = &mut self.known;
         for (key, entry) in &self.entries {
+            let bad = |error: MapError| (key.clone(), entry.modified, error);
             if let Some((volume, _)) = keys.parse_volume(key) {
-                volumes.entry(volume).or_default().push(entry.clone());
-            } else if keys.nodes().contains(key) {
-                keep(entry, &mut damaged, |node: Versioned<NodeRecord>| {
-                    view.nodes.insert(node.value.id, node);
-                });
-            } else if keys.all_alive().contains(key) {
-                keep(entry, &mut damaged, |alive: Versioned<AliveRecord>| {
-                    view.alive.insert(alive.value.node, alive);
-                });
-            } else if keys.disks().contains(key) {
-                keep(entry, &mut damaged, |disk: Versioned<DiskRecord>| {
-                    view.disks.insert(disk.value.id, disk);
-                });
-            } else if *key == keys.classes() {
-                keep(entry, &mut damaged, |classes: Versioned<ClassesRecord>| {
-                    view.classes = Some(classes);
-                });
-            } else if *key == keys.next_volume() {
-                keep(entry, &mut damaged, |next: Versioned<NextVolume>| {
-                    view.volume_next = Some(next.value.next);
-                });
+                volumes.entry(volume).or_default().push(entry);
+            } else if nodes.contains(key) {
+                match known_as::<NodeRecord>(&mut known.nodes, entry) {
+                    Ok(node) => drop(view.nodes.insert(node.value.id, node)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if all_alive.contains(key) {
+                match known_as::<AliveRecord>(&mut known.alive, entry) {
+                    Ok(alive) => drop(view.alive.insert(alive.value.node, alive)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if disks.contains(key) {
+                match known_as::<DiskRecord>(&mut known.disks, entry) {
+                    Ok(disk) => drop(view.disks.insert(disk.value.id, disk)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == classes {
+                match decode::<ClassesRecord>(entry) {
+                    Ok(classes) => view.classes = Some(classes),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == next_volume {
+                match decode::<NextVolume>(entry) {
+                    Ok(next) => view.volume_next = Some(next.value.next),
+                    Err(error) => damaged.push(bad(error)),
+                }
             }
         }
+        known
+            .volumes
+            .retain(|volume, _| volumes.contains_key(volume));
         for (volume, entries) in volumes {
+            let last = entries.iter().map(|entry| entry.modified).max();
+            let state = (entries.len(), last.unwrap_or_default());
+            if let Some((known, volume_state)) = known.volumes.get(&volume)
+                && *known == state
+            {
+                view.volumes.insert(volume, Arc::clone(volume_state));
+                continue;
+            }
+            let entries: Vec<Entry> = entries.into_iter().cloned().collect();
             match self.map.state_of(&entries) {
-                Ok(state) => {
-                    view.volumes.insert(volume, state);
+                Ok(found) => {
+                    let found = Arc::new(found);
+                    known.volumes.insert(volume, (state, Arc::clone(&found)));
+                    view.volumes.insert(volume, found);
                 }
                 // Its keys come and go in one transaction, so that this one is damaged, too.
                 Err(error) => {
+                    known.volumes.remove(&volume);
                     view.unreadable.insert(volume);
                     damaged.push((entries[0].key.clone(), entries[0].modified, error));
                 }
@@ -167,16 +222,5 @@ impl Follower {
             view.damaged.push(key);
         }
         view
-    }
-}
-
-fn keep<T: Value>(
-    entry: &Entry,
-    damaged: &mut Vec<(Key, Revision, MapError)>,
-    keep: impl FnOnce(Versioned<T>),
-) {
-    match decode(entry) {
-        Ok(value) => keep(value),
-        Err(error) => damaged.push((entry.key.clone(), entry.modified, error)),
     }
 }
