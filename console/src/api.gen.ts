@@ -11,7 +11,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All buckets of the volumes that this node has. */
+        /** All buckets of all volumes. */
         get: operations["bucket_list"];
         put?: never;
         /** Makes a bucket of a directory, which may be there. */
@@ -411,7 +411,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All LUNs of the volumes that this node has. */
+        /** All LUNs of all volumes. */
         get: operations["lun_list"];
         put?: never;
         /** Makes a LUN. Nobody sees it until it is mapped. */
@@ -586,7 +586,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All access keys of the volumes that this node has, without their secrets. */
+        /** All access keys of all volumes, without their secrets. */
         get: operations["key_list"];
         put?: never;
         /** Makes an access key. Its secret is in this answer, and in no other. */

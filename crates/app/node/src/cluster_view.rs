@@ -114,7 +114,7 @@ fn on_node(
 ) -> impl Iterator<Item = (&VolumeState, OnNodeRecord)> + '_ {
     view.volumes.values().filter_map(move |state| {
         let usage = &state.usage.as_ref()?.value;
-        Some((state, *usage.nodes.get(&node)?))
+        Some((&**state, *usage.nodes.get(&node)?))
     })
 }
 
@@ -124,7 +124,7 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
         return None;
     }
     let name = |state: &VolumeState| state.record.value.name.clone();
-    let volumes = || view.volumes.values();
+    let volumes = || view.volumes.values().map(|state| &**state);
     let owned = volumes().filter(|state| {
         let owner = state.owner.as_ref();
         owner.is_some_and(|owner| owner.value.node == node.id)
