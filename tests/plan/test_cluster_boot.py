@@ -93,7 +93,7 @@ class ClusterBoot(Booting):
         }
         links = {f"nvme-Amazon_Elastic_Block_Store_vol{number}a{disk}": self.disk(f"node{number}disk{disk}")
                  for disk in range(DISKS)}
-        environment = {**self.aws.environment, "CAIRN_WAIT_SECONDS_MAX": str(BOOT_SECONDS_MAX), "CAIRN_RETRY_SECONDS": "1",
+        environment = {**self.aws.environment, "CAIRN_WAIT_SECONDS_MAX": str(BOOT_SECONDS_MAX // 3), "CAIRN_RETRY_SECONDS": "1",
                        "CAIRN_METADATA": f"http://{OUTSIDE}:{self.metadata.server_port}"}
         machine = Machine(self.folder / name, files, environment, links, within)
         self.addCleanup(machine.end)

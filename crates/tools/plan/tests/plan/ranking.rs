@@ -74,10 +74,8 @@ fn planned_designs_come_after_those_that_work_unless_asked_for() {
     goal.survive = 1;
     goal.protocols = vec![Protocol::Smb];
     let today = ranked(&goal);
-    let (works, planned): (Vec<_>, Vec<_>) = today
-        .fits
-        .iter()
-        .partition(|fit| fit.evaluation.available);
+    let (works, planned): (Vec<_>, Vec<_>) =
+        today.fits.iter().partition(|fit| fit.evaluation.available);
     assert!(today.fits[0].evaluation.available && !planned.is_empty());
     assert!(works.iter().all(|fit| fit.evaluation.needs.is_empty()));
     for fit in planned {
