@@ -165,7 +165,8 @@ class CairnCluster:
     def start(self):
         self.cluster.start()
         self.cluster.await_etcd()
-        self.cluster.cairn("node1", "volume", "create", CLUSTER_VOLUME, "--protection", f"{DISKS - REDUNDANCY}+{REDUNDANCY}")
+        self.cluster.cairn("node1", "volume", "create", CLUSTER_VOLUME, "--protection", f"+{REDUNDANCY}n")
+        self.cluster.cairn("node1", "export", "set", CLUSTER_VOLUME, "--client", "0.0.0.0/0", "--rw", "--squash", "none")
         self.await_serving()
         return self
 
