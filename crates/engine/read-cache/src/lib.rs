@@ -24,6 +24,7 @@ use foyer::{
     HybridCachePolicy, RecoverMode,
 };
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 /// The smallest cache that is of use.
 pub const SIZE_BYTES_MIN: u64 = 256 << 20;
@@ -37,6 +38,9 @@ const BUFFER_BYTES: usize = 32 << 20;
 const ERRORS_MAX: u64 = 16;
 /// for so long.
 const LET_ALONE: Duration = Duration::from_secs(60);
+/// A disk that answers nothing for so long is let alone at once: a read must not wait for it.
+const GET_MAX: Duration = Duration::from_millis(500);
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Left free on its file system.
 const SPARE_BYTES: u64 = 64 << 20;
 
@@ -131,9 +135,18 @@ impl Health {
             tracing::debug!(folder = %folder.display(), %error, "the read cache");
             return;
         }
+        self.let_alone(folder, error);
+    }
+
+    fn silent(&self, folder: &Path) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.let_alone(folder, &"it does not answer");
+    }
+
+    fn let_alone(&self, folder: &Path, why: &dyn std::fmt::Display) {
         self.in_a_row.store(0, Ordering::Relaxed);
         *self.alone_until.lock() = Some(Instant::now() + LET_ALONE);
-        tracing::warn!(folder = %folder.display(), %error, "the read cache fails; reads go to the pool's disks, and it is tried again in a minute");
+        tracing::warn!(folder = %folder.display(), %why, "the read cache fails; reads go to the pool's disks, and it is tried again in a minute");
     }
 }
 
@@ -229,8 +242,14 @@ impl DiskCache {
 
     /// Writes what is on its way, so that the next process finds it.
     pub async fn close(&self) {
-        if let Err(error) = self.cache.close().await {
-            tracing::warn!(folder = %self.folder.display(), %error, "closing the read cache");
+        match timeout(CLOSE_MAX, self.cache.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(folder = %self.folder.display(), %error, "closing the read cache");
+            }
+            Err(_) => {
+                tracing::warn!(folder = %self.folder.display(), "the read cache does not answer; it keeps what it had written");
+            }
         }
     }
 
@@ -266,13 +285,17 @@ impl ReadCache for DiskCache {
         let getting = self.cache.get(&Key(place.encode()));
         let (health, folder) = (Arc::clone(&self.health), self.folder.clone());
         Box::pin(async move {
-            match getting.await {
-                Ok(found) => {
+            match timeout(GET_MAX, getting).await {
+                Ok(Ok(found)) => {
                     health.good();
                     found.map(|entry| entry.value().clone())
                 }
-                Err(error) => {
+                Ok(Err(error)) => {
                     health.bad(&folder, &error);
+                    None
+                }
+                Err(_) => {
+                    health.silent(&folder);
                     None
                 }
             }
