@@ -95,8 +95,8 @@ pub struct Inner {
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
-    /// Empty without one, and where it could not be opened.
-    pub read_cache: OnceLock<Arc<cairn_read_cache::DiskCache>>,
+    /// Empty without one, and while it is opened; `None` where it could not be.
+    pub read_cache: OnceLock<Option<Arc<cairn_read_cache::DiskCache>>>,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
     pub mounts: OnceLock<Mounts>,

@@ -62,6 +62,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 pub trait Nodes: Send + Sync + 'static {
     /// Other nodes that own volumes, as far as this one knows.
     fn owners(&self) -> Vec<NodeId>;
+    /// The names of volumes that no node owns now, as far as this one knows.
+    fn without_owner(&self) -> Vec<String>;
     /// What users call a node.
     fn name(&self, node: NodeId) -> String;
     /// A stream to what [`Passed::serve`] serves on another node.
@@ -146,14 +148,34 @@ impl Asked {
     }
 }
 
-fn silent(nodes: &Arc<dyn Nodes>, node: NodeId, error: &io::Error) -> Response {
+fn silent(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId, error: &io::Error) -> Response {
     let name = nodes.name(node);
+    // A change may have been made, with its answer lost.
+    let hint = match asked.method.is_safe() {
+        true => "try again: its volumes go to other nodes when it is lost",
+        false => "look whether the change was made, then try again: its volumes go to other nodes when it is lost",
+    };
     ControlError::new(
         ErrorKind::Unavailable,
         format!("node {name}, which has what this is about, does not answer: {error}"),
     )
-    .hint("try again: its volumes go to other nodes when it is lost")
+    .hint(hint)
     .into_response()
+}
+
+/// What to say while some volumes have no owner: nobody knows what they have.
+fn homeless(nodes: &Arc<dyn Nodes>) -> Option<Response> {
+    let volumes = nodes.without_owner();
+    if volumes.is_empty() {
+        return None;
+    }
+    let volumes = volumes.join(", ");
+    let error = ControlError::new(
+        ErrorKind::Unavailable,
+        format!("no node has volume {volumes} at the moment"),
+    );
+    let hint = "try again: another node takes over what a lost one had";
+    Some(error.hint(hint).into_response())
 }
 
 /// Answers a request here, or has the node answer that has what it is about.
@@ -178,7 +200,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if let Some(Elsewhere(node)) = response.extensions().get() {
         let answer = asked.of(nodes, *node, ANSWER_MAX).await;
-        return answer.unwrap_or_else(|error| silent(nodes, *node, &error));
+        return answer.unwrap_or_else(|error| silent(nodes, &asked, *node, &error));
     }
     let path = asked.uri.path();
     if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
@@ -193,15 +215,16 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
 
 /// The answer of the node that has what is named; `absent` if none has.
 async fn found(nodes: &Arc<dyn Nodes>, asked: &Asked, absent: Response) -> Response {
+    let mut unsure = None;
     for node in nodes.owners() {
         match asked.of(nodes, node, ANSWER_MAX).await {
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {}
             Ok(answer) => return answer,
-            // It may be the one.
-            Err(error) => return silent(nodes, node, &error),
+            // It may be the one, if no other is.
+            Err(error) => unsure = Some(silent(nodes, asked, node, &error)),
         }
     }
-    absent
+    unsure.or_else(|| homeless(nodes)).unwrap_or(absent)
 }
 
 /// A list with what all nodes have. Without one of them it would look as if that had nothing.
@@ -228,8 +251,11 @@ async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Respons
     for (node, list) in answers {
         match list {
             Ok(list) => join(&mut all, list),
-            Err(error) => return silent(nodes, node, &error),
+            Err(error) => return silent(nodes, asked, node, &error),
         }
+    }
+    if let Some(unsure) = homeless(nodes) {
+        return unsure;
     }
     head.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(head, Body::from(all.to_string()))

@@ -166,8 +166,10 @@ impl Shared {
     fn valid_until(&self) -> Option<Duration> {
         let now = self.env.clock.boottime();
         let mut valid_until = self.valid_until.lock();
-        if valid_until.is_some_and(|until| now >= until) && !planted::is(Bug::OwnerGoesOnAfterLease)
-        {
+        if valid_until.is_some_and(|until| now >= until) {
+            if planted::is(Bug::OwnerGoesOnAfterLease) {
+                return Some(now + RETRY_WAIT);
+            }
             // Somebody is told that it is over: no reply that comes later may bring it back.
             *valid_until = None;
             self.state.send_replace(LeaseState::Over);

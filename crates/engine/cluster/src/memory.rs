@@ -29,6 +29,8 @@ use store::{Seen, Store};
 /// How long a client waits for a reply, as [`crate::Etcd`] does.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+const TRANSACTION: &str = "a transaction";
+
 /// What happens to the next request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -76,6 +78,7 @@ struct ClientState {
     holds: bool,
     unreachable: bool,
     faults: VecDeque<Fault>,
+    faults_of_transactions: VecDeque<Fault>,
 }
 
 struct Held {
@@ -126,6 +129,13 @@ impl MemoryCoordinator {
         let mut state = self.shared.state.lock();
         let client = state.clients.entry(client.to_owned()).or_default();
         client.faults.push_back(fault);
+    }
+
+    /// Plants a fault for the next transaction of a client; its other requests do not use it up.
+    pub fn plant_for_transaction(&self, client: &str, fault: Fault) {
+        let mut state = self.shared.state.lock();
+        let client = state.clients.entry(client.to_owned()).or_default();
+        client.faults_of_transactions.push_back(fault);
     }
 
     /// From now on the requests of a client stay where they are until [`Self::step`] moves them, or pass again.
@@ -259,7 +269,7 @@ impl MemoryClient {
             let result = work(store, store_clock.monotonic());
             Box::new(move || drop(sender.send(result))) as Reply
         });
-        if !self.send(work) {
+        if !self.send(what, work) {
             return Box::pin(async { Err(Lost::Refused) });
         }
         // The time counts from the sending, whenever somebody begins to wait.
@@ -279,13 +289,16 @@ impl MemoryClient {
     }
 
     /// Puts a request on its way, unless it is refused.
-    fn send(&self, work: Box<dyn FnOnce(&mut Store) -> Reply + Send>) -> bool {
+    fn send(&self, what: &str, work: Box<dyn FnOnce(&mut Store) -> Reply + Send>) -> bool {
         let mut state = self.shared.state.lock();
         let client = state.clients.entry(self.name.clone()).or_default();
         if client.unreachable {
             return false;
         }
-        let fault = client.faults.pop_front();
+        let fault = match client.faults.pop_front() {
+            None if what == TRANSACTION => client.faults_of_transactions.pop_front(),
+            fault => fault,
+        };
         let holds = client.holds;
         match fault {
             Some(Fault::Refuse) => return false,
@@ -334,7 +347,7 @@ impl Coordinator for MemoryClient {
         if let Err(error) = txn.check() {
             return Box::pin(async { Outcome::Failed(error) });
         }
-        let call = self.call("a transaction", move |store, _| store.transact(txn));
+        let call = self.call(TRANSACTION, move |store, _| store.transact(txn));
         Box::pin(async move {
             match call.await {
                 Ok(outcome) => outcome,

@@ -38,8 +38,10 @@ const BUFFER_BYTES: usize = 32 << 20;
 const ERRORS_MAX: u64 = 16;
 /// for so long.
 const LET_ALONE: Duration = Duration::from_secs(60);
-/// A disk that answers nothing for so long is let alone at once: a read must not wait for it.
+/// A read waits for so long, then it goes to the pool's disks.
 const GET_MAX: Duration = Duration::from_millis(500);
+/// A disk that has answered nothing for so long, though it was asked, is let alone, too.
+const SILENT_MAX: Duration = Duration::from_secs(5);
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Left free on its file system.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -110,6 +112,8 @@ struct Health {
     errors: AtomicU64,
     in_a_row: AtomicU64,
     alone_until: Mutex<Option<Instant>>,
+    /// The first read since the last answer was given up then.
+    silent_since: Mutex<Option<Instant>>,
 }
 
 impl Health {
@@ -127,10 +131,12 @@ impl Health {
 
     fn good(&self) {
         self.in_a_row.store(0, Ordering::Relaxed);
+        *self.silent_since.lock() = None;
     }
 
     fn bad(&self, folder: &Path, error: &foyer::Error) {
         self.errors.fetch_add(1, Ordering::Relaxed);
+        *self.silent_since.lock() = None;
         if self.in_a_row.fetch_add(1, Ordering::Relaxed) + 1 < ERRORS_MAX {
             tracing::debug!(folder = %folder.display(), %error, "the read cache");
             return;
@@ -138,13 +144,19 @@ impl Health {
         self.let_alone(folder, error);
     }
 
-    fn silent(&self, folder: &Path) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        self.let_alone(folder, &"it does not answer");
+    /// A read was given up. A busy disk is late now and then; one that hangs is late each time.
+    fn late(&self, folder: &Path) {
+        let now = Instant::now();
+        let since = *self.silent_since.lock().get_or_insert(now);
+        if now.duration_since(since) >= SILENT_MAX {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+            self.let_alone(folder, &"it does not answer");
+        }
     }
 
     fn let_alone(&self, folder: &Path, why: &dyn std::fmt::Display) {
         self.in_a_row.store(0, Ordering::Relaxed);
+        *self.silent_since.lock() = None;
         *self.alone_until.lock() = Some(Instant::now() + LET_ALONE);
         tracing::warn!(folder = %folder.display(), %why, "the read cache fails; reads go to the pool's disks, and it is tried again in a minute");
     }
@@ -295,7 +307,7 @@ impl ReadCache for DiskCache {
                     None
                 }
                 Err(_) => {
-                    health.silent(&folder);
+                    health.late(&folder);
                     None
                 }
             }
@@ -316,5 +328,29 @@ impl ReadCache for DiskCache {
 
     fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_let_alone_when_it_answers_nothing_and_not_when_it_is_late() {
+        let (health, folder) = (Health::default(), Path::new("/fast"));
+        let long_ago = Instant::now().checked_sub(SILENT_MAX);
+        for answers in [true, false] {
+            health.late(folder);
+            *health.silent_since.lock() = long_ago;
+            if answers {
+                health.good();
+            }
+            health.late(folder);
+            assert_eq!(health.is_let_alone(), !answers);
+        }
+        *health.alone_until.lock() = Some(Instant::now());
+        assert!(!health.is_let_alone(), "it is tried again");
+        health.late(folder);
+        assert!(!health.is_let_alone());
     }
 }

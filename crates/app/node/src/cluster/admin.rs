@@ -31,6 +31,16 @@ impl Nodes for AdminNodes {
         others
     }
 
+    fn without_owner(&self) -> Vec<String> {
+        let view = self.member.view();
+        let homeless = reach::owners(&self.member).into_iter();
+        let homeless = homeless.filter(|(_, owner)| owner.is_none());
+        let named = homeless.filter_map(|(volume, _)| view.volumes.get(&volume));
+        named
+            .map(|volume| volume.record.value.name.to_string())
+            .collect()
+    }
+
     fn name(&self, node: NodeId) -> String {
         let view = self.member.view();
         let record = view.nodes.get(&node);

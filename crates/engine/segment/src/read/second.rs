@@ -22,6 +22,7 @@ use futures_util::future::join_all;
 use rustc_hash::FxHasher;
 
 use super::fetch::{Check, Reader};
+use crate::cache::slice;
 use crate::error::Result;
 use crate::life::Segment;
 use crate::record::checksum_of;
@@ -33,8 +34,8 @@ pub const CACHE_PLACE_LEN_BYTES: usize = 20;
 const ASKED_PER_PLACE: u64 = 4;
 const ASKED_COUNT_MIN: u64 = 1 << 12;
 const ASKED_COUNT_MAX: u64 = 1 << 24;
-/// A piece, most often.
-const PIECE_BYTES_GUESS: u64 = 64 << 10;
+/// A piece, most often: what a record has a checksum for.
+const PIECE_BYTES_GUESS: u64 = 32 << 10;
 
 /// Where a piece of a record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +139,11 @@ impl SegmentStore {
         };
         let places: Vec<CachePlace> = checks.iter().map(place).collect();
         let found = join_all(places.iter().map(|place| second.cache.get(*place))).await;
+        // Where one is missing all are read from the pool's disks.
+        let found = match found.iter().all(Option::is_some) {
+            true => found,
+            false => Vec::new(),
+        };
         let mut good = Vec::with_capacity(found.len());
         for ((check, place), found) in checks.iter().zip(&places).zip(found) {
             let Some(bytes) = found else { continue };
@@ -163,27 +169,14 @@ impl SegmentStore {
         let start = ranges.first().map_or(0, |range| range.start);
         for (place, range) in places.into_iter().zip(ranges) {
             if second.asked.again(&place) {
-                let parts = slice_of(&stored, (range.start - start) as usize, range.len());
+                let kept_range = range.start - start..range.end - start;
+                let parts = slice(&stored, kept_range);
                 count(&self.counters.second_kept_bytes, range.len() as u64);
                 second.cache.put(place, parts.concat().into());
             }
         }
         Ok(stored)
     }
-}
-
-/// `len` bytes from `start` on of parts that follow one another.
-fn slice_of(parts: &[Bytes], start: usize, len: usize) -> Vec<Bytes> {
-    let (mut at, end) = (0, start + len);
-    let mut found = Vec::new();
-    for part in parts {
-        let (from, to) = (start.max(at), end.min(at + part.len()));
-        if from < to {
-            found.push(part.slice(from - at..to - at));
-        }
-        at += part.len();
-    }
-    found
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::terms::Load;
 use crate::scenario::Keep;
 
 /// How often each kind of aim is drawn.
-const AIMS: [fn(&mut Aim); 9] = [
+const AIMS: [fn(&mut Aim); 17] = [
     Aim::lease_lost,
     Aim::lease_lost,
     Aim::owner_paused,
@@ -25,6 +25,14 @@ const AIMS: [fn(&mut Aim); 9] = [
     Aim::etcd_is_late,
     Aim::promise_and_power,
     Aim::wrong_reads,
+    Aim::alone,
+    Aim::alone,
+    Aim::etcd_forgets,
+    Aim::etcd_forgets,
+    Aim::group_lost_on_its_way,
+    Aim::paused_in_sweep,
+    Aim::promise_forgotten,
+    Aim::away_for_long,
 ];
 
 /// Events as they are drawn.
@@ -49,6 +57,10 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
     shape.space.gc_interval_ms = one_of(&mut rng, &[100, 500]);
     shape.cache_kib = one_of(&mut rng, &[0, 0, 1024]);
     shape.space.gc_seal_idle_ms = 500;
+    if rng.below(3) == 0 {
+        scenario.disks_per_node = 2;
+        shape.disk_count = scenario.node_count * 2;
+    }
     let mut aim = Aim {
         rng,
         node_count: scenario.node_count,
@@ -231,6 +243,172 @@ impl Aim {
         self.wait(6000, 4000);
     }
 
+    /// The owner hears of nobody for longer than its lease, and perhaps late of the last time that it was renewed.
+    fn alone(&mut self) {
+        self.wait(200, 2500);
+        let ms = self.ms(6000, 4000);
+        let away = What::EtcdAway {
+            who: Who::Owner,
+            ms,
+        };
+        let cut = What::CutOff {
+            who: Who::Owner,
+            hears: false,
+            is_heard: false,
+            ms,
+        };
+        let mut steps = vec![(0, away)];
+        if self.rng.below(4) != 0 {
+            steps.push((self.rng.below(500), cut));
+        }
+        if self.rng.coin() {
+            // What was late comes at the end of this, and nothing after it.
+            let late_ms = self.ms(1500, 1500);
+            let late = What::EtcdLate {
+                who: Who::Owner,
+                by_ms: 3000,
+                ms: late_ms,
+            };
+            steps[0].0 = late_ms + 1;
+            steps.insert(0, (0, late));
+        }
+        self.push(What::Row { steps });
+        self.wait(9000, 4000);
+    }
+
+    /// Something that makes the owner change the list of the log's parts.
+    fn new_part(&mut self) -> What {
+        let nth = self.rng.below(2) as usize;
+        match self.rng.below(4) {
+            0 => What::CutMember { nth, ms: 3000 },
+            1 => What::SlowMembers {
+                by_ms: 2500,
+                times: 1 + self.rng.below(3),
+            },
+            _ => What::BreakMember { nth },
+        }
+    }
+
+    /// A change of the list of the log's parts is lost on its way to etcd or back, or is late, and soon somebody else has
+    /// to go by what etcd has.
+    fn etcd_forgets(&mut self) {
+        self.wait(200, 1500);
+        let trouble = match self.rng.below(3) {
+            0 => What::EtcdLate {
+                who: Who::Owner,
+                by_ms: one_of(&mut self.rng, &[500, 1500, 3000]),
+                ms: 6000,
+            },
+            _ => What::EtcdForgets {
+                who: Who::Owner,
+                done: self.rng.coin(),
+                count: 1 + self.rng.below(2) as u32,
+            },
+        };
+        self.push(trouble);
+        let cause = self.new_part();
+        let skip = self.rng.below(10);
+        self.push_when(Verb::AppendLog, skip, cause);
+        self.wait(100, 2500);
+        let last = match self.rng.below(4) {
+            0 => What::LoseLease { who: Who::Owner },
+            _ => What::Crash {
+                who: Who::Owner,
+                keep: Keep::Nothing,
+                with_power: true,
+                down_ms: self.ms(3000, 6000),
+            },
+        };
+        self.push(last);
+        self.wait(5000, 3000);
+    }
+
+    /// The connection to one member of the log breaks while a group is on its way there; soon that is the only one left.
+    fn group_lost_on_its_way(&mut self) {
+        self.wait(200, 1500);
+        let nth = self.rng.below(2) as usize;
+        let crash = What::CrashMembers {
+            but: Some(nth),
+            keep: Keep::Nothing,
+            with_power: true,
+            down_ms: self.ms(6000, 4000),
+        };
+        let soon_ms = one_of(&mut self.rng, &[1, 3, 8, 20]);
+        let steps = vec![(0, What::BreakMember { nth }), (soon_ms, crash)];
+        let skip = self.rng.below(40);
+        self.push_when(Verb::AppendLog, skip, What::Row { steps });
+        self.wait(8000, 4000);
+    }
+
+    /// A new owner stands still while it looks for what nobody needs.
+    fn paused_in_sweep(&mut self) {
+        self.wait(300, 1500);
+        let pause = What::Pause {
+            who: Who::Owner,
+            machine: false,
+            ms: self.ms(3200, 2000),
+        };
+        let skip = self.rng.below(8);
+        self.push_when(Verb::Sweep, skip, pause);
+        let begin = match self.rng.coin() {
+            true => What::Give,
+            false => What::Crash {
+                who: Who::Owner,
+                keep: Keep::Random,
+                with_power: true,
+                down_ms: self.ms(500, 1500),
+            },
+        };
+        self.push(begin);
+        self.wait(7000, 4000);
+    }
+
+    /// The one disk that an owner still reaches promises it to another, and loses its power at once. The owner has not
+    /// heard that it is none any more, and the other one asks for no more promises.
+    fn promise_forgotten(&mut self) {
+        self.wait(300, 1500);
+        let but = 1 + self.rng.below(self.node_count as u64 - 1) as usize;
+        let ms = 7000;
+        let owner = Who::Owner;
+        self.push(What::EtcdAway { who: owner, ms });
+        self.push(What::CutFromAllBut {
+            who: owner,
+            but,
+            ms,
+        });
+        let crash = What::Crash {
+            who: Who::Behind(but),
+            keep: Keep::Nothing,
+            with_power: true,
+            down_ms: self.ms(30, 200),
+        };
+        let pause = What::Pause {
+            who: Who::Holder,
+            machine: false,
+            ms: 6000,
+        };
+        let after_ms = one_of(&mut self.rng, &[1, 3, 10]);
+        let steps = vec![(after_ms, pause), (0, crash)];
+        let skip = self.rng.below(2);
+        self.push_when(Verb::Fence, skip, What::Row { steps });
+        self.push(What::LoseLease { who: owner });
+        self.wait(9000, 4000);
+    }
+
+    /// A node is away for so long that the others make anew what it had, and comes back.
+    fn away_for_long(&mut self) {
+        self.wait(500, 3000);
+        let who = self.behind();
+        let down_ms = self.ms(15_000, 30_000);
+        self.push(What::Crash {
+            who,
+            keep: Keep::Everything,
+            with_power: true,
+            down_ms,
+        });
+        self.wait(20_000, 30_000);
+    }
+
     /// Between what a node asks of etcd, and what it hears, much happens.
     fn etcd_is_late(&mut self) {
         self.wait(100, 500);
@@ -248,6 +426,10 @@ impl Aim {
                     ms: 6000,
                 });
             }
+        }
+        if self.rng.coin() {
+            let cause = self.new_part();
+            self.push(cause);
         }
         if self.rng.coin() {
             let done = self.rng.coin();

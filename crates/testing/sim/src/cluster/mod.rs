@@ -5,6 +5,7 @@
 
 mod aimed;
 mod clock;
+mod map_rules;
 mod net;
 mod node;
 mod promises;

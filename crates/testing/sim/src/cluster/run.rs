@@ -20,6 +20,7 @@ use cairn_testkit::{
 use parking_lot::Mutex;
 
 use super::clock::NodeClock;
+use super::map_rules::MapRules;
 use super::net::Net;
 use super::node::{NAME, Process, Remembered, Start, node_id};
 use super::promises::Promises;
@@ -130,6 +131,7 @@ struct Cluster {
     store: MemoryCoordinator,
     terms: Arc<Terms>,
     promises: Arc<Promises>,
+    rules: Arc<MapRules>,
     trace: Trace,
     machines: Mutex<Vec<Machine>>,
     rng: Mutex<Rng>,
@@ -213,6 +215,7 @@ impl Cluster {
             net,
             store: MemoryCoordinator::new(env.clone()),
             promises: Promises::new(terms.clone()),
+            rules: MapRules::new(terms.clone()),
             terms,
             groups: exec.groups(),
             env,
@@ -258,6 +261,8 @@ impl Cluster {
         self.env
             .spawner
             .spawn("etcd", Box::pin(Arc::clone(self).answer_late()));
+        let rules = self.rules.clone().watch(self.store.clone());
+        self.env.spawner.spawn("rules", Box::pin(rules));
         for index in 0..self.scenario.node_count {
             self.start(index);
             self.started(index).await;
@@ -403,6 +408,12 @@ impl Cluster {
         match who {
             Who::Owner => owner,
             Who::Behind(by) => (owner + by) % self.scenario.node_count,
+            Who::Holder => {
+                let holder = self.rules.holder();
+                let index = (0..self.scenario.node_count)
+                    .find(|index| Some(node_id(*index)) == holder);
+                index.unwrap_or(owner)
+            }
         }
     }
 
@@ -496,13 +507,36 @@ impl Cluster {
             }
             What::EtcdUnknown { who, done, count } => {
                 let client = client_name(self.index_of(who));
-                let fault = match done {
-                    true => StoreFault::LoseReply,
-                    false => StoreFault::LoseRequest,
-                };
                 for _ in 0..count {
-                    self.store.plant(&client, fault);
+                    self.store.plant(&client, lost(done));
                 }
+            }
+            What::EtcdForgets { who, done, count } => {
+                let client = client_name(self.index_of(who));
+                for _ in 0..count {
+                    self.store.plant_for_transaction(&client, lost(done));
+                }
+            }
+            What::CutFromAllBut { who, but, ms } => {
+                let one = self.index_of(who);
+                let spared = (one + but) % self.scenario.node_count;
+                let others = (0..self.scenario.node_count)
+                    .filter(|other| *other != one && *other != spared);
+                let ways = others.flat_map(|other| [(one, other), (other, one)]);
+                self.cut(ways.collect(), ms);
+            }
+            What::Row { steps } => {
+                let cluster = Arc::clone(self);
+                self.under_way.fetch_add(1, Ordering::Relaxed);
+                let task = async move {
+                    for (wait_ms, what) in steps {
+                        let wait = Duration::from_millis(wait_ms);
+                        cluster.env.clock.sleep(wait).await;
+                        cluster.happen(&what);
+                    }
+                    cluster.under_way.fetch_sub(1, Ordering::Relaxed);
+                };
+                world_spawn(&self.env, task);
             }
             What::LoseLease { who } => self.lose_lease(self.index_of(who)),
             What::ClockJump { who, seconds } => {
@@ -1018,6 +1052,13 @@ fn lack(process: &Process, term: &OneTerm, count: usize) -> Option<String> {
 
 fn world_spawn(env: &Env, task: impl Future<Output = ()> + Send + 'static) {
     env.spawner.spawn("world", Box::pin(task));
+}
+
+fn lost(done: bool) -> StoreFault {
+    match done {
+        true => StoreFault::LoseReply,
+        false => StoreFault::LoseRequest,
+    }
 }
 
 fn label(index: usize, nth: usize) -> String {

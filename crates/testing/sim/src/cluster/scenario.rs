@@ -43,6 +43,8 @@ pub enum Who {
     Owner,
     /// So many nodes behind the owner, which goes round.
     Behind(usize),
+    /// Whoever has the volume as etcd says: in a takeover not yet the owner.
+    Holder,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,6 +176,22 @@ pub enum What {
         after_ms: u64,
         down_ms: u64,
     },
+    /// Of the next transactions of a node etcd does all, or none, and nobody tells.
+    EtcdForgets {
+        who: Who,
+        done: bool,
+        count: u32,
+    },
+    /// A node and all others but one do not hear of one another.
+    CutFromAllBut {
+        who: Who,
+        but: usize,
+        ms: u64,
+    },
+    /// One after the other, with so many milliseconds before each.
+    Row {
+        steps: Vec<(u64, What)>,
+    },
     /// Something happens in the moment when a disk begins to do something for another node, after so many times.
     When {
         verb: Verb,
@@ -219,11 +237,14 @@ impl What {
             What::BreakMember { .. } => "break_member",
             What::SlowMembers { .. } => "slow_members",
             What::CrashNext { .. } => "crash_next",
+            What::EtcdForgets { .. } => "etcd_forgets",
+            What::CutFromAllBut { .. } => "cut_from_all_but",
+            What::Row { .. } => "row",
             What::When { .. } => "when",
         }
     }
 
-    pub const NAMES: [&str; 29] = [
+    pub const NAMES: [&str; 32] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -252,6 +273,9 @@ impl What {
         "break_member",
         "slow_members",
         "crash_next",
+        "etcd_forgets",
+        "cut_from_all_but",
+        "row",
         "when",
     ];
 }

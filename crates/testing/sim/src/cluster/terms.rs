@@ -29,6 +29,8 @@ use crate::world::{ROOT_INO, read_everything};
 
 /// What cannot be read yet, for too many nodes are away, is read again after so long.
 const READ_PAUSE: Duration = Duration::from_millis(700);
+/// Somebody looks at the root that often, at most.
+const GLANCE_PAUSE_MS_MAX: u64 = 60;
 
 /// How busy clients are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -225,6 +227,8 @@ impl Terms {
         state.terms.push(term.clone());
         let seed = state.rng.u64();
         drop(state);
+        let glances = Arc::clone(self).glance(term.clone(), env.clone(), seed ^ 0x61a2_ce00);
+        env.spawner.spawn("glances", Box::pin(glances));
         let work = Arc::clone(self).run(term, env.clone(), seed);
         env.spawner.spawn("term", Box::pin(work));
     }
@@ -249,6 +253,19 @@ impl Terms {
             };
             let work = client.run(self.load.op_count, self.load.pause_ms_max);
             env.spawner.spawn("client", Box::pin(work));
+        }
+    }
+
+    /// A client that changes nothing: nothing but the lease tells an owner that has gone on without the others that what
+    /// it answers is old.
+    async fn glance(self: Arc<Self>, term: Arc<OneTerm>, env: Env, seed: u64) {
+        let mut rng = Rng::new(seed);
+        while !term.has_stopped() && !self.is_over.load(Ordering::Relaxed) {
+            let pause = 1 + rng.below(GLANCE_PAUSE_MS_MAX);
+            env.clock.sleep(Duration::from_millis(pause)).await;
+            if term.fs.attr(ROOT_INO).await.is_ok() {
+                term.may_tell();
+            }
         }
     }
 
