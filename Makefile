@@ -149,6 +149,10 @@ bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/result
 bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Ganesha and GlusterFS 4+2, into docs/results/performance.md
 	scripts/bench-peers $(BENCH_FLAGS)
 
+.PHONY: bench-degraded
+bench-degraded: setup-bench setup-cluster build ## Reads of a cluster of six nodes without two of them, into docs/results/performance.md
+	scripts/bench-degraded --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

@@ -153,7 +153,9 @@ fn silent(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId, error: &io::Error
     // A change may have been made, with its answer lost.
     let hint = match asked.method.is_safe() {
         true => "try again: its volumes go to other nodes when it is lost",
-        false => "look whether the change was made, then try again: its volumes go to other nodes when it is lost",
+        false => {
+            "look whether the change was made, then try again: its volumes go to other nodes when it is lost"
+        }
     };
     ControlError::new(
         ErrorKind::Unavailable,

@@ -40,6 +40,8 @@ pub enum Fault {
     LoseRequest,
     /// It is refused before anything is done, and the client knows.
     Refuse,
+    /// None, for this time.
+    Spare,
 }
 
 /// A request that a test holds.
@@ -308,7 +310,7 @@ impl MemoryClient {
                 drop(self.shared.with_store(work));
                 return true;
             }
-            None => {}
+            Some(Fault::Spare) | None => {}
         }
         let id = state.next_request;
         state.next_request += 1;

@@ -318,6 +318,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    #[test]
+    fn parts_are_cut_where_pieces_begin() {
+        let parts = [&b"abc"[..], b"", b"defg", b"h"].map(Bytes::from_static);
+        for range in [0..8, 0..3, 2..5, 3..7, 7..8, 4..4] {
+            let want = &b"abcdefgh"[range.start as usize..range.end as usize];
+            assert_eq!(slice(&parts, range).concat(), want);
+        }
+    }
+
     fn key(stripe_block: u32) -> Key {
         Key {
             volume: VolumeId(1),

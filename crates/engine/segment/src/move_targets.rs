@@ -4,11 +4,13 @@
 //! Must not know: how disks are asked, why shards move.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, NodeId};
 use cairn_erasure::Code;
 use cairn_shard::file_len_bytes;
+use rustc_hash::FxHasher;
 
 use crate::placement::{self, NodeRoom, Topology};
 
@@ -27,6 +29,16 @@ impl DiskRoom {
     fn beside_reserve_bytes(&self) -> u64 {
         self.free_bytes.saturating_sub(self.reserve_bytes)
     }
+}
+
+/// Disks with so much less room than another one, as a part of that, count as equal to it.
+const ALIKE_DIVISOR: u64 = 8;
+
+/// A number for a shard and a disk that says nothing else: the lowest one is whose turn it is.
+fn turn_of(shard: MovingShard<'_>, disk: DiskId) -> u64 {
+    let mut hasher = FxHasher::default();
+    (shard.held, shard.index, disk).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A shard that is to get to another disk.
@@ -131,7 +143,7 @@ impl MoveRoom {
     }
 
     /// The disk for a shard: of those that hold none of its segment and are on the nodes with the fewest of its shards,
-    /// the one with most room. No other choice survives the loss of more nodes. None if no disk has room, or if the
+    /// one of those with most room. No other choice survives the loss of more nodes. None if no disk has room, or if the
     /// segment would survive fewer nodes than where the shard is now.
     pub fn target(&self, shard: MovingShard<'_>) -> Option<DiskId> {
         let index = self.target_index(shard)?;
@@ -157,27 +169,36 @@ impl MoveRoom {
         Some(index)
     }
 
-    /// The first of the disks on the nodes that have the fewest shards of the segment, if it may go there.
+    /// Of the disks on the nodes that have the fewest shards of the segment one of those with most room, if the shard may
+    /// go there. Which one depends on the segment: all owners choose at the same time from the same numbers, and the one
+    /// disk with most room would get all that they move.
     fn best<'a>(
         &self,
         shard: MovingShard<'_>,
-        mut disks: impl Iterator<Item = (usize, &'a DiskRoom)>,
+        disks: impl Iterator<Item = (usize, &'a DiskRoom)> + Clone,
     ) -> Option<(usize, &'a DiskRoom)> {
         if self.places.is_empty() {
-            return disks.next();
+            return disks.clone().next();
         }
         let others = (0..).zip(shard.held);
-        let others: Vec<Place> = others
+        let others = others
             .filter(|(index, _)| *index != shard.index)
-            .filter_map(|(_, disk)| self.places.get(disk).copied())
-            .collect();
+            .filter_map(|(_, disk)| self.places.get(disk));
         // What can be read counts first: it is what the segment survives now. What is away may be back.
-        let count_on = |node: NodeId| {
-            let of_node = others.iter().filter(|place| place.node == node);
-            let all = of_node.clone().count();
-            (of_node.filter(|place| place.is_there).count(), all)
-        };
-        let best = disks.min_by_key(|(_, disk)| count_on(disk.node))?;
+        let mut counts: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
+        for place in others {
+            let (there, all) = counts.entry(place.node).or_default();
+            *there += usize::from(place.is_there);
+            *all += 1;
+        }
+        let count_on = |disk: &DiskRoom| counts.get(&disk.node).copied().unwrap_or_default();
+        // Most room comes first.
+        let (_, roomiest) = disks.clone().min_by_key(|(_, disk)| count_on(disk))?;
+        let alike_bytes = roomiest.free_bytes - roomiest.free_bytes / ALIKE_DIVISOR;
+        let alike = disks
+            .take_while(|(_, disk)| disk.free_bytes >= alike_bytes)
+            .filter(|(_, disk)| count_on(disk) == count_on(roomiest));
+        let best = alike.min_by_key(|(_, disk)| turn_of(shard, disk.disk))?;
         self.is_no_worse(shard, best.1).then_some(best)
     }
 
@@ -381,6 +402,36 @@ mod tests {
             (DiskId(id), place)
         });
         MoveRoom::new(room).among(places)
+    }
+
+    /// What all owners choose from the same numbers at the same time.
+    #[test]
+    fn shards_of_many_segments_go_to_all_disks_with_much_room() {
+        let mut disks: Vec<(u128, u64, bool)> = (1..=12).map(|node| (node, 0, true)).collect();
+        disks.extend((20..60).map(|node| (node, 95 + node as u64 % 5, true)));
+        // One with much less, and one of a node that has a shard already.
+        disks.extend([(60, 50, true), (1, 100, true)]);
+        let room = on_nodes(&disks);
+        let mut taken: BTreeMap<DiskId, u32> = BTreeMap::new();
+        for segment in 0..1000_u128 {
+            // Three disks of the first twelve.
+            let held = [segment % 12, (segment + 1) % 12, (segment / 12 + 2) % 12];
+            let held = held.map(|disk| DiskId(disk + 1));
+            let shard = MovingShard {
+                held: &held,
+                code: Code::new(1, 2).unwrap(),
+                index: (segment % 3) as u8,
+                len_bytes: SHARD,
+            };
+            *taken.entry(room.target(shard).unwrap()).or_default() += 1;
+        }
+        assert_eq!(taken.len(), 40, "{taken:?}");
+        assert!(
+            taken.keys().all(|disk| (13..53).contains(&disk.0)),
+            "{taken:?}"
+        );
+        let most = taken.values().max().unwrap();
+        assert!(*most < 100, "{taken:?}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum ClusterWhat {
     Run(ClusterRun),
     /// Print the scenario of a seed, as `--scenario` takes it.
     Show { seed: u64 },
+    /// How long a takeover takes after the loss of the owner, in simulated time, by the number of nodes.
+    Takeover(Takeover),
     /// Show that bugs that are planted in what clusters need are found, and after how many seeds.
     Bite(crate::Bite),
 }
@@ -57,6 +59,16 @@ pub struct ClusterRun {
     log: bool,
 }
 
+#[derive(Args)]
+pub struct Takeover {
+    /// Clusters of so many nodes, with one disk each.
+    #[arg(long, value_delimiter = ',', default_value = "3,6,12")]
+    nodes: Vec<usize>,
+    /// Runs of each.
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+}
+
 pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
     match what {
         ClusterWhat::Run(args) => run_seeds(args),
@@ -65,6 +77,7 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
             println!("{}", serde_json::to_string_pretty(&scenario)?);
             Ok(())
         }
+        ClusterWhat::Takeover(args) => takeover(args),
         ClusterWhat::Bite(args) => {
             use cairn_base::planted::Bug;
             let mut bugs = Bug::CLUSTER.to_vec();
@@ -76,6 +89,30 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
             })
         }
     }
+}
+
+fn takeover(args: &Takeover) -> anyhow::Result<()> {
+    crate::log_or_be_quiet(false);
+    println!("nodes  takeover_ms (least to most)  steps");
+    for node_count in &args.nodes {
+        let mut all_ms = Vec::new();
+        let mut steps = 0;
+        for seed in 1..=args.seeds {
+            let report = run(&ClusterScenario::of_takeover(seed, *node_count));
+            if let Verdict::Failed(text) = report.verdict {
+                bail!("a cluster of {node_count} nodes, seed {seed}: {text}");
+            }
+            all_ms.push(report.counts.takeover_ms);
+            steps += report.counts.steps;
+        }
+        all_ms.sort_unstable();
+        let (Some(least), Some(most)) = (all_ms.first(), all_ms.last()) else {
+            bail!("there are no seeds");
+        };
+        let middle = all_ms[all_ms.len() / 2];
+        println!("{node_count:>5}  {middle} ({least} to {most})  {steps}");
+    }
+    Ok(())
 }
 
 fn run_seeds(args: &ClusterRun) -> anyhow::Result<()> {

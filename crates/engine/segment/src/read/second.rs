@@ -199,13 +199,4 @@ mod tests {
         }
         assert!(!asked.again(&place(1)));
     }
-
-    #[test]
-    fn parts_are_cut_where_pieces_begin() {
-        let parts = [&b"abc"[..], b"", b"defg", b"h"].map(Bytes::from_static);
-        for (start, len) in [(0, 8), (0, 3), (2, 3), (3, 4), (7, 1), (4, 0)] {
-            let cut = slice_of(&parts, start, len).concat();
-            assert_eq!(cut, b"abcdefgh"[start..start + len]);
-        }
-    }
 }

@@ -15,7 +15,7 @@ use super::terms::Load;
 use crate::scenario::Keep;
 
 /// How often each kind of aim is drawn.
-const AIMS: [fn(&mut Aim); 17] = [
+const AIMS: [fn(&mut Aim); 20] = [
     Aim::lease_lost,
     Aim::lease_lost,
     Aim::owner_paused,
@@ -33,6 +33,9 @@ const AIMS: [fn(&mut Aim); 17] = [
     Aim::paused_in_sweep,
     Aim::promise_forgotten,
     Aim::away_for_long,
+    Aim::away_for_long,
+    Aim::new_log_is_lost,
+    Aim::new_log_is_lost,
 ];
 
 /// Events as they are drawn.
@@ -41,6 +44,8 @@ struct Aim {
     node_count: usize,
     at_ms: u64,
     events: Vec<Event>,
+    /// Nodes have two disks, what is lost is made anew at once, and in the end nodes are lost.
+    has_two_disks: bool,
 }
 
 /// Makes an aimed run of a scenario.
@@ -50,6 +55,11 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
         op_count: 250,
         pause_ms_max: one_of(&mut rng, &[0, 2, 6]),
     };
+    if rng.below(6) == 0 {
+        // Hardly anybody changes anything: an owner learns nothing from its disks.
+        scenario.load.client_count = 1;
+        scenario.load.pause_ms_max = 4000;
+    }
     let shape = &mut scenario.shape;
     shape.log_file_kib = one_of(&mut rng, &[384, 512]);
     shape.log_kib_max = shape.log_file_kib * one_of(&mut rng, &[2, 2, 4]);
@@ -66,6 +76,7 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
         node_count: scenario.node_count,
         at_ms: 0,
         events: Vec::new(),
+        has_two_disks: false,
     };
     for _ in 0..1 + aim.rng.below(2) {
         let next = one_of(&mut aim.rng, &AIMS);
@@ -73,6 +84,15 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
         aim.wait(1000, 6000);
     }
     scenario.events = std::mem::take(&mut aim.events);
+    if aim.has_two_disks {
+        scenario.disks_per_node = 2;
+        scenario.shape.disk_count = scenario.node_count * 2;
+        scenario.shape.rebuild_delay_ms = 500;
+        scenario.end = Ending::Lose {
+            count: if scenario.node_count == 3 { 1 } else { 2 },
+            owner: aim.rng.coin(),
+        };
+    }
     if let Ending::Lose { count, .. } = scenario.end
         && aim.rng.coin()
     {
@@ -258,19 +278,18 @@ impl Aim {
             ms,
         };
         let mut steps = vec![(0, away)];
-        if self.rng.below(4) != 0 {
+        if self.rng.coin() {
             steps.push((self.rng.below(500), cut));
         }
         if self.rng.coin() {
-            // What was late comes at the end of this, and nothing after it.
-            let late_ms = self.ms(1500, 1500);
-            let late = What::EtcdLate {
+            // The last answer comes as late as it can.
+            let mute_ms = self.ms(1000, 1500);
+            let mute = What::EtcdMute {
                 who: Who::Owner,
-                by_ms: 3000,
-                ms: late_ms,
+                ms: mute_ms,
             };
-            steps[0].0 = late_ms + 1;
-            steps.insert(0, (0, late));
+            steps[0].0 = mute_ms + 1;
+            steps.insert(0, (0, mute));
         }
         self.push(What::Row { steps });
         self.wait(9000, 4000);
@@ -302,6 +321,7 @@ impl Aim {
             _ => What::EtcdForgets {
                 who: Who::Owner,
                 done: self.rng.coin(),
+                skip: 0,
                 count: 1 + self.rng.below(2) as u32,
             },
         };
@@ -323,6 +343,33 @@ impl Aim {
         self.wait(5000, 3000);
     }
 
+    /// The list of the log's parts that a new owner wrote is lost on its way to etcd, and soon the new owner is.
+    fn new_log_is_lost(&mut self) {
+        self.wait(200, 1500);
+        for by in 1..self.node_count {
+            self.push(What::EtcdForgets {
+                who: Who::Behind(by),
+                done: false,
+                skip: 1,
+                count: 1,
+            });
+        }
+        let after_ms = one_of(&mut self.rng, &[50, 200, 600, 1500]);
+        let down_ms = self.ms(6000, 3000);
+        self.push(What::CrashNext { after_ms, down_ms });
+        let begin = match self.rng.coin() {
+            true => What::Give,
+            false => What::Crash {
+                who: Who::Owner,
+                keep: Keep::Random,
+                with_power: true,
+                down_ms: self.ms(1000, 3000),
+            },
+        };
+        self.push(begin);
+        self.wait(12_000, 4000);
+    }
+
     /// The connection to one member of the log breaks while a group is on its way there; soon that is the only one left.
     fn group_lost_on_its_way(&mut self) {
         self.wait(200, 1500);
@@ -333,8 +380,9 @@ impl Aim {
             with_power: true,
             down_ms: self.ms(6000, 4000),
         };
+        let break_ms = one_of(&mut self.rng, &[0, 1, 2, 4]);
         let soon_ms = one_of(&mut self.rng, &[1, 3, 8, 20]);
-        let steps = vec![(0, What::BreakMember { nth }), (soon_ms, crash)];
+        let steps = vec![(break_ms, What::BreakMember { nth }), (soon_ms, crash)];
         let skip = self.rng.below(40);
         self.push_when(Verb::AppendLog, skip, What::Row { steps });
         self.wait(8000, 4000);
@@ -348,7 +396,10 @@ impl Aim {
             machine: false,
             ms: self.ms(3200, 2000),
         };
-        let skip = self.rng.below(8);
+        // What the nodes that are away have then is for nobody.
+        self.trouble();
+        self.wait(1000, 2000);
+        let skip = self.rng.below(3);
         self.push_when(Verb::Sweep, skip, pause);
         let begin = match self.rng.coin() {
             true => What::Give,
@@ -397,6 +448,7 @@ impl Aim {
 
     /// A node is away for so long that the others make anew what it had, and comes back.
     fn away_for_long(&mut self) {
+        self.has_two_disks = true;
         self.wait(500, 3000);
         let who = self.behind();
         let down_ms = self.ms(15_000, 30_000);

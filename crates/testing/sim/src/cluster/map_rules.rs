@@ -130,8 +130,7 @@ impl Seen {
         // Copies of what is written now: two on one node are lost together.
         let open = log.open().map_or(&[][..], |open| &open.disks);
         let nodes: BTreeSet<&NodeId> = open.iter().filter_map(|id| self.nodes.get(id)).collect();
-        Ok((nodes.len() < open.len()).then(|| {
-            format!("the open part of the log has two of its disks {open:?} on one node")
-        }))
+        Ok((nodes.len() < open.len())
+            .then(|| format!("the open part of the log has two of its disks {open:?} on one node")))
     }
 }

@@ -77,6 +77,8 @@ pub struct Counts {
     pub late_answers: u64,
     /// Nodes that were lost for good.
     pub nodes_lost: u64,
+    /// From the loss of the owner in the end until the next one serves; 0 if that was not how it ended.
+    pub takeover_ms: u64,
     /// How often what happened.
     pub events: BTreeMap<&'static str, u64>,
 }
@@ -96,6 +98,7 @@ impl Counts {
         self.ops_refused += other.ops_refused;
         self.late_answers += other.late_answers;
         self.nodes_lost += other.nodes_lost;
+        self.takeover_ms = self.takeover_ms.max(other.takeover_ms);
         for (name, count) in &other.events {
             *self.events.entry(name).or_default() += count;
         }
@@ -138,10 +141,22 @@ struct Cluster {
     /// What happens and has not ended.
     under_way: AtomicUsize,
     nodes_lost: AtomicU64,
+    takeover_ms: AtomicU64,
     events: Mutex<BTreeMap<&'static str, u64>>,
     is_done: AtomicBool,
-    /// Clients of etcd whose requests are late, by how much.
-    late: Mutex<BTreeMap<String, u64>>,
+    /// Clients of etcd whose requests are late.
+    late: Mutex<BTreeMap<String, Late>>,
+}
+
+/// How late etcd is.
+#[derive(Clone, Copy)]
+enum Late {
+    /// Requests, and then their answers, each by so many milliseconds at most.
+    By(u64),
+    /// Answers do not come.
+    Mute,
+    /// Nothing is done.
+    Silent,
 }
 
 /// Runs a scenario to its end or to the first failure.
@@ -225,6 +240,7 @@ impl Cluster {
             rng: Mutex::new(rng),
             under_way: AtomicUsize::new(0),
             nodes_lost: AtomicU64::new(0),
+            takeover_ms: AtomicU64::new(0),
             events: Mutex::default(),
             is_done: AtomicBool::new(false),
             late: Mutex::default(),
@@ -253,6 +269,7 @@ impl Cluster {
             ops_refused: get(&of.ops_refused),
             late_answers: get(&of.late_answers),
             nodes_lost: get(&self.nodes_lost),
+            takeover_ms: get(&self.takeover_ms),
             events: self.events.lock().clone(),
         }
     }
@@ -410,8 +427,8 @@ impl Cluster {
             Who::Behind(by) => (owner + by) % self.scenario.node_count,
             Who::Holder => {
                 let holder = self.rules.holder();
-                let index = (0..self.scenario.node_count)
-                    .find(|index| Some(node_id(*index)) == holder);
+                let index =
+                    (0..self.scenario.node_count).find(|index| Some(node_id(*index)) == holder);
                 index.unwrap_or(owner)
             }
         }
@@ -499,11 +516,15 @@ impl Cluster {
                 });
             }
             What::EtcdLate { who, by_ms, ms } => {
-                self.delay_etcd(vec![client_name(self.index_of(who))], by_ms, ms);
+                let late = Late::By(by_ms);
+                self.delay_etcd(vec![client_name(self.index_of(who))], late, ms);
+            }
+            What::EtcdMute { who, ms } => {
+                self.delay_etcd(vec![client_name(self.index_of(who))], Late::Mute, ms);
             }
             What::EtcdStops { ms } => {
                 let all = (0..self.scenario.node_count).map(client_name);
-                self.delay_etcd(all.collect(), u64::MAX, ms);
+                self.delay_etcd(all.collect(), Late::Silent, ms);
             }
             What::EtcdUnknown { who, done, count } => {
                 let client = client_name(self.index_of(who));
@@ -511,8 +532,16 @@ impl Cluster {
                     self.store.plant(&client, lost(done));
                 }
             }
-            What::EtcdForgets { who, done, count } => {
+            What::EtcdForgets {
+                who,
+                done,
+                skip,
+                count,
+            } => {
                 let client = client_name(self.index_of(who));
+                for _ in 0..skip {
+                    self.store.plant_for_transaction(&client, StoreFault::Spare);
+                }
                 for _ in 0..count {
                     self.store.plant_for_transaction(&client, lost(done));
                 }
@@ -520,8 +549,8 @@ impl Cluster {
             What::CutFromAllBut { who, but, ms } => {
                 let one = self.index_of(who);
                 let spared = (one + but) % self.scenario.node_count;
-                let others = (0..self.scenario.node_count)
-                    .filter(|other| *other != one && *other != spared);
+                let others =
+                    (0..self.scenario.node_count).filter(|other| *other != one && *other != spared);
                 let ways = others.flat_map(|other| [(one, other), (other, one)]);
                 self.cut(ways.collect(), ms);
             }
@@ -742,10 +771,10 @@ impl Cluster {
         });
     }
 
-    fn delay_etcd(self: &Arc<Self>, clients: Vec<String>, by_ms: u64, ms: u64) {
+    fn delay_etcd(self: &Arc<Self>, clients: Vec<String>, late: Late, ms: u64) {
         for client in &clients {
             self.store.hold(client, true);
-            self.late.lock().insert(client.clone(), by_ms);
+            self.late.lock().insert(client.clone(), late);
         }
         self.later(ms, move |cluster| {
             for client in &clients {
@@ -776,9 +805,14 @@ impl Cluster {
                 held.iter().map(|held| (held.id, held.done)).collect();
             due.retain(|key, _| there.contains(key));
             for held in held {
-                let by_ms = self.late.lock().get(&held.client).copied();
-                let Some(by_ms) = by_ms.filter(|by_ms| *by_ms < u64::MAX) else {
-                    continue;
+                let late = self.late.lock().get(&held.client).copied();
+                let by_ms = match late {
+                    Some(Late::By(by_ms)) => by_ms,
+                    Some(Late::Mute) if !held.done => {
+                        self.store.step(held.id);
+                        continue;
+                    }
+                    _ => continue,
                 };
                 let mut rng = self.rng.lock();
                 let at = *due
@@ -890,6 +924,12 @@ impl Cluster {
                 self.crash(index, Crash::LoseUnsynced, true, None);
                 // What was written while too few disks worked may be on this node alone.
                 self.later(8000, move |cluster| cluster.start(index));
+                let since = self.clock.monotonic();
+                if self.next_serves(0).await {
+                    let took = self.clock.monotonic().saturating_sub(since);
+                    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+                    self.takeover_ms.store(took_ms, Ordering::Relaxed);
+                }
             }
             Ending::CrashAll => {
                 for index in &all {

@@ -104,6 +104,11 @@ pub enum What {
         by_ms: u64,
         ms: u64,
     },
+    /// What a node asks of etcd is done at once, and the answers come all together when this ends.
+    EtcdMute {
+        who: Who,
+        ms: u64,
+    },
     /// Nobody gets an answer from etcd.
     EtcdStops {
         ms: u64,
@@ -176,10 +181,11 @@ pub enum What {
         after_ms: u64,
         down_ms: u64,
     },
-    /// Of the next transactions of a node etcd does all, or none, and nobody tells.
+    /// Of the transactions of a node that follow the next `skip` ones etcd does all, or none, and nobody tells.
     EtcdForgets {
         who: Who,
         done: bool,
+        skip: u32,
         count: u32,
     },
     /// A node and all others but one do not hear of one another.
@@ -222,6 +228,7 @@ impl What {
             What::Slow { .. } => "slow",
             What::EtcdAway { .. } => "etcd_away",
             What::EtcdLate { .. } => "etcd_late",
+            What::EtcdMute { .. } => "etcd_mute",
             What::EtcdStops { .. } => "etcd_stops",
             What::EtcdUnknown { .. } => "etcd_unknown",
             What::LoseLease { .. } => "lose_lease",
@@ -244,7 +251,7 @@ impl What {
         }
     }
 
-    pub const NAMES: [&str; 32] = [
+    pub const NAMES: [&str; 33] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -258,6 +265,7 @@ impl What {
         "slow",
         "etcd_away",
         "etcd_late",
+        "etcd_mute",
         "etcd_stops",
         "etcd_unknown",
         "lose_lease",
@@ -345,6 +353,26 @@ impl ClusterScenario {
         if rng.coin() {
             aimed::aim(&mut scenario, rng);
         }
+        scenario
+    }
+}
+
+impl ClusterScenario {
+    /// A quiet cluster of so many nodes, with one disk each, whose owner loses its power in the end.
+    pub fn of_takeover(seed: u64, node_count: usize) -> Self {
+        let mut scenario = Self::from_seed(seed);
+        scenario.node_count = node_count;
+        scenario.disks_per_node = 1;
+        scenario.shape.disk_count = node_count;
+        scenario.shape.rebuild_delay_ms = 600_000;
+        scenario.load = Load {
+            client_count: 2,
+            op_count: 200,
+            pause_ms_max: 20,
+        };
+        scenario.rates = vec![1_000_000; node_count];
+        scenario.events = Vec::new();
+        scenario.end = Ending::CrashOwner;
         scenario
     }
 }
