@@ -129,15 +129,14 @@ class Client(threading.Thread):
 
     @staticmethod
     def code(error):
-        return getattr(error, "response", {}).get("Error", {}).get("Code")
+        return (getattr(error, "response", None) or {}).get("Error", {}).get("Code")
 
     def require_unknown(self, error, key):
         """The outcome is unknown, and not something that no client should see."""
         self.unknown_count += 1
-        names = s3.errors()
-        status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
-        lost = (names.HTTPClientError, names.ConnectionError, names.EndpointConnectionError)
-        if not isinstance(error, lost) and not (status and status >= UNKNOWN_FROM_STATUS):
+        answer = getattr(error, "response", None) or {}
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if not isinstance(error, s3.connection_errors()) and not (status and status >= UNKNOWN_FROM_STATUS):
             raise AssertionError(f"{self.name}: {key} was answered {error!r}")
         # The server is gone: not as fast as one can.
         time.sleep(WAIT_SECONDS)
