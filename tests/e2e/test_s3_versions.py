@@ -303,7 +303,7 @@ class S3Versions(WorldTest):
         self.versioning("Enabled")
         self.nfs_versions("on", "--nfs-versions-seconds", 1)
         self.put("a", b"0" * 8)
-        written = []
+        written: list[bytes] = []
         with libnfs.Mount(self.world.libnfs_url()) as mount:
             mount.chmod(f"/{BUCKET}/a", 0o666)
             with mount.open(f"/{BUCKET}/a", os.O_RDWR) as handle:
