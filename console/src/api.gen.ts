@@ -36,7 +36,8 @@ export interface paths {
         delete: operations["bucket_delete"];
         options?: never;
         head?: never;
-        patch?: never;
+        /** Changes a bucket. What S3 clients set is theirs. */
+        patch: operations["bucket_set"];
         trace?: never;
     };
     "/api/v1/classes": {
@@ -1108,12 +1109,30 @@ export interface components {
         BucketList: {
             buckets: components["schemas"]["BucketView"][];
         };
+        /** @description What to change of a bucket. */
+        BucketSet: {
+            /** @description Whether versions are kept of what changes over NFS. Versioning must be enabled for that. */
+            nfs_versions: boolean;
+            /**
+             * Format: int32
+             * @description Changes of a file within so many seconds are one; 1 to 86400 [default: as it is, or 60].
+             */
+            nfs_versions_seconds?: number | null;
+        };
         BucketView: {
             /** Format: int64 */
             created_seconds: number;
             name: string;
+            /**
+             * Format: int32
+             * @description Versions are kept of what changes over NFS, too, while versioning is enabled: of each file one in so many seconds at most
+             *     while it is changed again and again. Absent: none.
+             */
+            nfs_versions_seconds?: number | null;
             /** @description The directory below the volume's root when the bucket was made. */
             path: string;
+            /** @description `enabled` or `suspended`; absent: no versions were ever kept. */
+            versioning?: string | null;
             /** @example main */
             volume: string;
         };
@@ -2612,6 +2631,104 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    bucket_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                bucket: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BucketSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BucketView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -3,7 +3,8 @@
     scripts/test-cluster-faults [--minutes N] [--seed N] [--nodes N] [--vm]
 
 Up to two nodes at a time are killed, stopped, paused, cut off or slowed down, and one member of etcd is killed. Then all is
-healed, the load has to go on, and now and then everything that it was told is compared, through each node. The seed
+healed, the load has to go on, and now and then everything that it was told is compared, through each node; in the end also what
+S3 clients were told, as objects, as versions and as files. The seed
 decides what happens; the same seed does the same again, though not at the same moments. The log of all steps is
 target/cluster-faults/nemesis.log, beside the logs of the nodes; results are in results.json.
 --vm: in addition the Linux kernel's NFS client in a VM, with fsx, tar, git and SQLite on a mount of the floating address.
@@ -17,8 +18,9 @@ import shutil
 import statistics
 import time
 
-from lib import harness
+from lib import harness, libnfs, s3
 from lib.cluster import Cluster, Loads, can_have_namespaces
+from lib.s3load import S3Load
 
 NODES_COUNT, CLIENTS_COUNT = 6, 3
 FAULT_SECONDS_MIN, FAULT_SECONDS_MAX = 2, 25
@@ -27,6 +29,11 @@ RESUME_SECONDS_MAX = 90
 VERIFY_EVERY_ROUNDS = 4
 NODES_MAX = 2
 VM_SECONDS_SPARE = 1200
+BUCKET = "photos"
+# Requests of each S3 client after all is healed; one that got no answer was of a node that is gone.
+S3_STEPS_COUNT = 5
+S3_READ_SECONDS_MAX = 30
+S3_END_SECONDS_MAX = 120
 KINDS = ("kill", "stop", "pause", "partition", "slow")
 
 
@@ -119,6 +126,34 @@ class Log:
             file.write(line + "\n")
 
 
+def objects(cluster, seed):
+    """S3 clients, each of another node, of a bucket that keeps versions."""
+    run = lambda *words: cluster.cairn(cluster.owner(), *words)
+    run("bucket", "create", BUCKET, "--uid", "1000", "--gid", "100")
+    made = json.loads(run("s3", "key", "create", "--uid", "1000", "--gid", "100", "--json").stdout)
+
+    class Made:
+        id, secret = made["id"], made["secret"]
+
+    client = lambda node: s3.client(cluster.s3_port(node), Made, read_timeout=S3_READ_SECONDS_MAX)
+    client(cluster.owner()).put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    return S3Load([client(node) for node in cluster.names[:CLIENTS_COUNT]], BUCKET, seed), client
+
+
+def verify_objects(cluster, s3_load, client, log):
+    s3_load.end(S3_END_SECONDS_MAX)
+    count = 0
+    for node in cluster.names:
+        cluster.await_serving(node)
+        with libnfs.Mount(cluster.url(node)) as mount:
+            count = s3_load.verify(client(node), mount)
+    log(
+        f"  {count} objects and versions compared through each node; {s3_load.acknowledged_count()} requests acknowledged, "
+        f"{s3_load.unknown_count()} of unknown outcome"
+    )
+    return count
+
+
 def run(cluster, options, log, guest_check=lambda: None):
     """Faults until the time is over; returns the results."""
     with_network = can_have_namespaces()
@@ -128,7 +163,8 @@ def run(cluster, options, log, guest_check=lambda: None):
     rounds: list[dict] = []
     verified_bytes = 0
     deadline = time.monotonic() + options.minutes * 60
-    with Loads([cluster.url()] * CLIENTS_COUNT) as load:
+    s3_load, s3_client = objects(cluster, options.seed)
+    with Loads([cluster.url()] * CLIENTS_COUNT) as load, s3_load:
         while time.monotonic() < deadline:
             log(f"round {len(rounds) + 1}, the owner is {cluster.owner()}")
             load.forget_pauses()
@@ -138,12 +174,14 @@ def run(cluster, options, log, guest_check=lambda: None):
             seconds = nemesis.hold_seconds()
             while time.monotonic() < struck + seconds:
                 load.check()
+                s3_load.check()
                 guest_check()
                 time.sleep(harness.POLL_SECONDS)
             during_pause = load.pause_seconds()
             cluster.heal()
             log("  healed")
             resumed = load.await_progress(seconds=RESUME_SECONDS_MAX)
+            s3_load.await_progress(S3_STEPS_COUNT, RESUME_SECONDS_MAX)
             guest_check()
             rounds.append({
                 "what": what, "seconds": round(seconds, 1), "pause_seconds": round(load.pause_seconds(), 1),
@@ -155,9 +193,11 @@ def run(cluster, options, log, guest_check=lambda: None):
                 verified_bytes += load.before_bytes
         load.end()
         verified_bytes += verify(cluster, load, log)
+        verified_objects = verify_objects(cluster, s3_load, s3_client, log)
     pauses = [done["pause_seconds"] for done in rounds]
     return {
         "seed": options.seed, "nodes": cluster.nodes, "rounds": rounds, "verified_bytes": verified_bytes,
+        "verified_objects": verified_objects,
         "pause_seconds_median": statistics.median(pauses) if pauses else None,
         "pause_seconds_max": max(pauses, default=None),
     }

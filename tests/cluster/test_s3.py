@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import random
 import threading
 import time
 
 from cluster.world import ClusterTest
-from lib import harness, s3
+from lib import harness, libnfs, s3
+from lib.s3load import S3Load
 from lib.worlds import content
 
 BUCKET = "photos"
@@ -21,6 +23,9 @@ OBJECTS_COUNT = 30
 ATTEMPTS_COUNT = 5
 # The lease is over, another node takes over, and what was refused is tried again.
 PAUSE_SECONDS_MAX = 20
+LOSSES_COUNT = 4
+LOSS_STEPS_COUNT = 20
+SEED = 20261128
 
 
 class Clients(threading.Thread):
@@ -210,6 +215,30 @@ class S3(ClusterTest):
         harness.wait_until(lambda: cluster.owner() == to, LOAD_SECONDS_MAX, "that the other node owns the volume")
         self.moved(loads, max(load.count for load in loads) + OBJECTS_COUNT)
         self.end(cluster, loads, cluster.names)
+
+    def test_random_losses_of_nodes_leave_what_was_acknowledged(self):
+        cluster = self.s3_cluster()
+        rng = random.Random(SEED)
+        versioned = {"Bucket": BUCKET, "VersioningConfiguration": {"Status": "Enabled"}}
+        self.client(cluster, self.owner).put_bucket_versioning(**versioned)
+        clients = [self.client(cluster, node) for node in cluster.names]
+        with S3Load(clients, BUCKET, SEED) as load:
+            for number in range(LOSSES_COUNT):
+                load.await_progress(LOSS_STEPS_COUNT, LOAD_SECONDS_MAX)
+                # The owner every second time, so that the volume moves.
+                struck = cluster.owner() if number % 2 == 0 else rng.choice(cluster.names)
+                kind = rng.choice(("kill", "stop", "pause"))
+                print(f"\n{kind} {struck}", flush=True)
+                getattr(cluster, kind)(struck)
+                load.await_progress(LOSS_STEPS_COUNT, LOAD_SECONDS_MAX, without=[cluster.names.index(struck)])
+                cluster.heal()
+            load.await_progress(LOSS_STEPS_COUNT, LOAD_SECONDS_MAX)
+            load.end(LOAD_SECONDS_MAX)
+        print(f"{load.acknowledged_count()} requests acknowledged, {load.unknown_count()} of unknown outcome", flush=True)
+        self.assertGreater(load.unknown_count(), 0)
+        for node in cluster.names:
+            with libnfs.Mount(cluster.url(node)) as mount:
+                load.verify(self.client(cluster, node, attempts=ATTEMPTS_COUNT), mount)
 
     def test_without_an_owner_requests_wait_and_are_refused_in_time(self):
         cluster = self.s3_cluster()

@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime
+import json
+import os
 import random
 import time
 import urllib.error
@@ -215,6 +217,110 @@ class S3Versions(WorldTest):
             # Removed over NFS, without a marker.
             mount.unlink(f"/{BUCKET}/dir/a")
         self.assertEqual([entry[1:] for entry in self.listed()], [(changed, False, False)])
+
+    def nfs_versions(self, *words):
+        self.world.cairn("bucket", "set", BUCKET, "--nfs-versions", *words)
+
+    def test_what_is_changed_over_nfs_is_kept_if_the_bucket_asks_for_it(self):
+        self.s3_server()
+        refused = self.world.cairn("bucket", "set", BUCKET, "--nfs-versions", "on", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("keeps no versions", refused.stderr)
+        self.assertIn("put-bucket-versioning", refused.stderr)
+        self.versioning("Enabled")
+        for wrong in ("0", "86401"):
+            refused = self.world.cairn("bucket", "set", BUCKET, "--nfs-versions", "on", "--nfs-versions-seconds", wrong, check=False)
+            self.assertIn("1 to 86400 seconds", refused.stderr)
+        self.nfs_versions("on", "--nfs-versions-seconds", 3600)
+        shown = json.loads(self.world.cairn("bucket", "show", BUCKET, "--json").stdout)
+        self.assertEqual((shown["versioning"], shown["nfs_versions_seconds"]), ("enabled", 3600))
+        bodies = {"small": b"over S3", "dir/large": bytes(range(256)) * 20_000}
+        first = {key: self.put(key, body, Metadata={"by": "s3"}, ContentType="text/x") for key, body in bodies.items()}
+        etags = {key: self.client.head_object(Bucket=BUCKET, Key=key)["ETag"] for key in bodies}
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.chmod(f"/{BUCKET}", 0o777)
+            for key, body in bodies.items():
+                with mount.open(f"/{BUCKET}/{key}", os.O_RDWR) as handle:
+                    for index in range(5):
+                        handle.write(3 * index, b"NFS")
+                        handle.sync()
+                # One version of all these writes, with all that was put with it.
+                self.assertEqual(len([entry for entry in self.listed() if entry[0] == key]), 2)
+                old = self.client.get_object(Bucket=BUCKET, Key=key, VersionId=first[key])
+                self.assertTrue(old["Body"].read() == body, key)
+                told = (old["ETag"], old["Metadata"], old["ContentType"])
+                self.assertEqual(told, (etags[key], {"by": "s3"}, "text/x"))
+                self.assertTrue(self.get(key) == b"NFS" * 5 + body[15:], key)
+            self.world.kill()
+            self.world.start()
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertTrue(self.get("dir/large", first["dir/large"]) == bodies["dir/large"])
+            # Who cuts a file that was put just now begins a change.
+            second = self.put("small", b"again over S3")
+            mount.truncate(f"/{BUCKET}/small", 5)
+            self.assertEqual((self.get("small", second), self.get("small")), (b"again over S3", b"again"))
+            # A removal has a marker, and can be taken back.
+            mount.unlink(f"/{BUCKET}/small")
+            self.assertNotIn("small", mount.names(f"/{BUCKET}"))
+            with self.fails("NoSuchKey", 404):
+                self.get("small")
+            of_small = [entry for entry in self.listed() if entry[0] == "small"]
+            self.assertEqual(len(of_small), 5)
+            ((_, marker, is_latest, _),) = [entry for entry in of_small if entry[3]]
+            self.assertTrue(is_latest)
+            self.delete("small", marker)
+            self.assertEqual(mount.read_file(f"/{BUCKET}/small"), b"again")
+            # A rename over an object keeps that.
+            third = self.put("small", b"third")
+            mount.write_file(f"/{BUCKET}/.temporary", b"renamed")
+            mount.rename(f"/{BUCKET}/.temporary", f"/{BUCKET}/small")
+            self.assertEqual((self.get("small"), self.get("small", third)), (b"renamed", b"third"))
+            self.assertNotIn(".temporary", [entry[0] for entry in self.listed()])
+            # And one away keeps nothing: it is the same file elsewhere.
+            mount.rename(f"/{BUCKET}/small", f"/{BUCKET}/other")
+            self.assertEqual(self.get("other"), b"renamed")
+            # Beside the bucket nothing is kept.
+            mount.write_file("/beside", b"1")
+            mount.unlink("/beside")
+            self.assertNotIn("beside", [entry[0] for entry in self.listed()])
+            # What S3 does is as before.
+            fourth = self.put("other", b"over S3")
+            self.delete("other")
+            self.assertEqual(self.get("other", fourth), b"over S3")
+            count = len(self.listed())
+            self.nfs_versions("off")
+            fifth = self.put("other", b"lost")
+            mount.write_file(f"/{BUCKET}/other", b"gone")
+            with self.fails("NoSuchVersion", 404):
+                self.get("other", fifth)
+            self.assertEqual(len(self.listed()), count + 1)
+        for key, version, _, _ in self.listed():
+            self.delete(key, version)
+        self.client.delete_bucket(Bucket=BUCKET)
+
+    def test_a_file_that_is_written_on_and_on_has_a_version_now_and_then(self):
+        self.s3_server()
+        self.versioning("Enabled")
+        self.nfs_versions("on", "--nfs-versions-seconds", 1)
+        self.put("a", b"0" * 8)
+        written: list[bytes] = []
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.chmod(f"/{BUCKET}/a", 0o666)
+            with mount.open(f"/{BUCKET}/a", os.O_RDWR) as handle:
+
+                def writes():
+                    written.append(f"{len(written) + 1:08}".encode())
+                    handle.write(0, written[-1])
+                    return len(self.listed()) >= 4
+
+                harness.wait_until(writes, EXPIRY_SECONDS_MAX, "three versions of a file that is written on and on")
+        kept = [self.get(key, version) for key, version, is_latest, _ in self.listed() if not is_latest]
+        self.assertIn(b"0" * 8, kept)
+        # Each is what was there at some time, and there are fewer than writes.
+        self.assertTrue(set(kept) <= {b"0" * 8, *written})
+        self.assertEqual(len(set(kept)), len(kept))
+        self.assertLess(len(kept), len(written))
+        self.assertEqual(self.get("a"), written[-1])
 
     def test_old_versions_go_by_themselves(self):
         self.s3_server()

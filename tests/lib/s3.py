@@ -39,6 +39,12 @@ def errors() -> Any:
     return importlib.import_module("botocore.exceptions")
 
 
+def connection_errors():
+    """What a client raises that lost its server."""
+    names = errors()
+    return names.HTTPClientError, names.ConnectionError, names.EndpointConnectionError
+
+
 class Keys:
     """An access key of the volume `main`."""
 

@@ -117,6 +117,9 @@ pub enum Bug {
     CutNotGivenBack,
     RenameNotCharged,
     CountingMissesCreates,
+    // contents that are kept before changes; found by the tests of `crates/services/fs`
+    KeptWithoutItsBytes,
+    KeptWithoutBeginning,
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,

@@ -1,6 +1,8 @@
 //! `cairn bucket`, `cairn s3`.
 
-use cairn_admin::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketView, PermissionView};
+use cairn_admin::s3::{
+    AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, PermissionView,
+};
 
 use crate::access;
 use crate::exit::Failure;
@@ -59,6 +61,17 @@ pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
                 bucket.name, bucket.volume, bucket.path, bucket.volume, bucket.name
             ))
         }
+        BucketCommand::Set(args) => {
+            let set = BucketSet {
+                nfs_versions: args.nfs_versions == Switch::On,
+                nfs_versions_seconds: args.nfs_versions_seconds,
+            };
+            let bucket = access::client(&args.view.server)?.bucket_set(&args.bucket, &set)?;
+            if args.view.json {
+                return print::json(&bucket);
+            }
+            print::text(&bucket_table(&[bucket]))
+        }
         BucketCommand::Delete(args) => {
             access::client(&args.server)?.bucket_delete(&args.bucket, args.keep)?;
             print::text(&format!("bucket {} is deleted", args.bucket))
@@ -67,11 +80,21 @@ pub fn bucket(command: &BucketCommand) -> Result<(), Failure> {
 }
 
 fn bucket_table(buckets: &[BucketView]) -> String {
-    const COLUMNS: &[Column] = &[("BUCKET", Align::Left), ("DIRECTORY", Align::Left)];
+    const COLUMNS: &[Column] = &[
+        ("BUCKET", Align::Left),
+        ("DIRECTORY", Align::Left),
+        ("VERSIONS", Align::Left),
+        ("OF CHANGES OVER NFS", Align::Left),
+    ];
     let rows = buckets.iter().map(|bucket| {
         vec![
             bucket.name.clone(),
             format!("{}{}", bucket.volume, bucket.path),
+            bucket.versioning.clone().unwrap_or_else(|| "-".to_owned()),
+            match bucket.nfs_versions_seconds {
+                Some(seconds) => format!("one in {seconds} s at most"),
+                None => "-".to_owned(),
+            },
         ]
     });
     print::table(COLUMNS, rows.collect())

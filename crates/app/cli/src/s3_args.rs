@@ -15,6 +15,8 @@ pub enum BucketCommand {
     Show(BucketShowArgs),
     /// Make a bucket of a directory, which may be there already: nothing is copied
     Create(BucketCreateArgs),
+    /// Change what is kept of a bucket's files
+    Set(BucketSetArgs),
     /// Delete an empty bucket and its directory
     Delete(BucketDeleteArgs),
 }
@@ -42,6 +44,29 @@ pub struct BucketCreateArgs {
     pub gid: u32,
     #[command(flatten)]
     pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: an overwritten or removed file is there as a version; of a file that is written on and on, one each 5 \
+                  minutes:\n  cairn bucket set photos --nfs-versions on --nfs-versions-seconds 300"
+)]
+pub struct BucketSetArgs {
+    pub bucket: String,
+    /// Whether files that are changed or removed over NFS are kept as previous versions; the bucket must have versioning enabled
+    #[arg(long, value_name = "on|off")]
+    pub nfs_versions: Switch,
+    /// Changes of a file within so many seconds are one, of which one version is kept; 1 to 86400 [default: as it is, or 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub nfs_versions_seconds: Option<u32>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Args)]

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::s3::{
-    AccessKeyCreate, AccessKeyView, BucketCreate, BucketView, PermissionView, S3Control,
+    AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, PermissionView, S3Control,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
 use cairn_fs::{Credentials, FsError};
-use cairn_objects::{AccessKey, BucketRecord, KeySpec, ObjectError, Objects, Permission};
+use cairn_objects::{
+    AccessKey, BucketRecord, KeySpec, NFS_VERSIONS_SECONDS_DEFAULT, ObjectError, Objects,
+    Permission, Versioning,
+};
 use cairn_pool::ChangeFailure;
 use cairn_s3::{Certificate, Passed, Running, Shared};
 use parking_lot::Mutex;
@@ -213,6 +216,10 @@ fn refused(error: ObjectError) -> ControlError {
             ErrorKind::NotFound,
             "`cairn s3 key list` shows all access keys",
         ),
+        ObjectError::NoVersioning(_) => (
+            ErrorKind::Conflict,
+            "enable versioning first: aws s3api put-bucket-versioning --bucket BUCKET --versioning-configuration Status=Enabled",
+        ),
         ObjectError::BucketExists(_) => (ErrorKind::Conflict, "choose another name"),
         ObjectError::BucketNotEmpty(_) => (
             ErrorKind::Conflict,
@@ -251,6 +258,14 @@ fn bucket_view(
         volume: volume_of(objects)?,
         path: record.path,
         created_seconds: record.created_seconds,
+        versioning: record.settings.versioning.map(|versioning| {
+            match versioning {
+                Versioning::Enabled => "enabled",
+                Versioning::Suspended => "suspended",
+            }
+            .to_owned()
+        }),
+        nfs_versions_seconds: record.settings.nfs_versions_seconds,
     })
 }
 
@@ -325,6 +340,21 @@ impl S3Control for Controller {
             let made = made.await.map_err(refused)?;
             self.inner.stores.is_used.send_replace(true);
             bucket_view(&objects, made.name, made.record)
+        })
+    }
+
+    fn bucket_set(&self, name: String, set: BucketSet) -> Answer<'_, BucketView> {
+        Box::pin(async move {
+            let objects = self.with_bucket(&name)?;
+            let now = objects.bucket(&name).map_err(refused)?;
+            let now = now.record.settings.nfs_versions_seconds;
+            let seconds = set.nfs_versions.then(|| {
+                let given = set.nfs_versions_seconds.or(now);
+                given.unwrap_or(NFS_VERSIONS_SECONDS_DEFAULT)
+            });
+            let set = objects.set_nfs_versions(&name, seconds).await;
+            let bucket = set.map_err(refused)?;
+            bucket_view(&objects, bucket.name, bucket.record)
         })
     }
 

@@ -17,7 +17,7 @@ use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
 use crate::s3::{
-    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
+    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketSet, BucketView,
 };
 use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunClone,
@@ -413,6 +413,11 @@ impl Client {
 
     pub fn bucket_create(&self, create: &BucketCreate) -> Result<BucketView, ClientError> {
         self.call(self.agent.post(self.at("/api/v1/buckets")), create)
+    }
+
+    pub fn bucket_set(&self, name: &str, set: &BucketSet) -> Result<BucketView, ClientError> {
+        let path = format!("/api/v1/buckets/{name}");
+        self.call(self.agent.patch(self.at(&path)), set)
     }
 
     pub fn bucket_delete(&self, name: &str, keep: bool) -> Result<(), ClientError> {

@@ -84,6 +84,10 @@ async fn what_another_node_has_is_answered_there() {
         ("POST", "/api/v1/buckets", yes, r#"{"name":"here","volume":"main"}"#, 409, "here is taken"),
         ("POST", "/api/v1/buckets", yes, r#"{"name":1}"#, 400, "does not fit"),
         // By whoever has it.
+        ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs_versions":true}"#, 200, r#""nfs_versions_seconds":60"#),
+        ("PATCH", "/api/v1/buckets/two", yes, r#"{"nfs_versions":false}"#, 200, r#""name":"two""#),
+        ("PATCH", "/api/v1/buckets/one", yes, r#"{"nfs":true}"#, 400, "does not fit"),
+        ("PATCH", "/api/v1/buckets/four", yes, r#"{"nfs_versions":true}"#, 404, "no such bucket"),
         ("DELETE", "/api/v1/buckets/one", yes, "", 204, ""),
         ("DELETE", "/api/v1/buckets/two", yes, "", 204, ""),
         ("DELETE", "/api/v1/buckets/four", yes, "", 404, "no such bucket"),

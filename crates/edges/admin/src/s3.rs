@@ -14,6 +14,13 @@ pub struct BucketView {
     /// The directory below the volume's root when the bucket was made.
     pub path: String,
     pub created_seconds: i64,
+    /// `enabled` or `suspended`; absent: no versions were ever kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versioning: Option<String>,
+    /// Versions are kept of what changes over NFS, too, while versioning is enabled: of each file one in so many seconds at most
+    /// while it is changed again and again. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nfs_versions_seconds: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -36,6 +43,17 @@ pub struct BucketCreate {
     pub uid: u32,
     #[serde(default)]
     pub gid: u32,
+}
+
+/// What to change of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BucketSet {
+    /// Whether versions are kept of what changes over NFS. Versioning must be enabled for that.
+    pub nfs_versions: bool,
+    /// Changes of a file within so many seconds are one; 1 to 86400 [default: as it is, or 60].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nfs_versions_seconds: Option<u32>,
 }
 
 /// What an access key may use.
@@ -93,6 +111,7 @@ pub struct AccessKeyCreate {
 pub trait S3Control: Send + Sync {
     fn buckets(&self) -> Answer<'_, Vec<BucketView>>;
     fn bucket_create(&self, create: BucketCreate) -> Answer<'_, BucketView>;
+    fn bucket_set(&self, name: String, set: BucketSet) -> Answer<'_, BucketView>;
     /// With `keep` the directory stays as it is.
     fn bucket_delete(&self, name: String, keep: bool) -> Answer<'_, ()>;
     fn access_keys(&self) -> Answer<'_, Vec<AccessKeyView>>;

@@ -8,7 +8,8 @@ use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::s3::{
-    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView, S3Control,
+    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketSet, BucketView,
+    S3Control,
 };
 
 fn s3(shared: &Shared) -> Result<&dyn S3Control, ControlError> {
@@ -32,6 +33,19 @@ pub(super) async fn bucket_create(
 ) -> Result<(StatusCode, Json<BucketView>), ControlError> {
     let made = to_the_end(async move { s3(&shared)?.bucket_create(create).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Changes a bucket. What S3 clients set is theirs.
+#[utoipa::path(patch, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path)), request_body = BucketSet,
+    responses((status = 200, body = BucketView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
+pub(super) async fn bucket_set(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Given(set): Given<BucketSet>,
+) -> Result<Json<BucketView>, ControlError> {
+    let bucket = to_the_end(async move { s3(&shared)?.bucket_set(name, set).await }).await?;
+    Ok(Json(bucket))
 }
 
 /// Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory.

@@ -262,7 +262,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         ))
         .routes(routes!(san_routes::session_list))
         .routes(routes!(s3_routes::bucket_list, s3_routes::bucket_create))
-        .routes(routes!(s3_routes::bucket_delete))
+        .routes(routes!(s3_routes::bucket_set, s3_routes::bucket_delete))
         .routes(routes!(s3_routes::key_list, s3_routes::key_create))
         .routes(routes!(s3_routes::key_revoke))
         .routes(routes!(snapshot_routes::snapshot_create_group))

@@ -11,7 +11,7 @@ use crate::api::{
 };
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
-use crate::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketView, S3Control};
+use crate::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, S3Control};
 use cairn_base::NodeId;
 
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -99,6 +99,8 @@ impl S3Control for Pretend {
             volume: "main".parse().unwrap(),
             path: String::new(),
             created_seconds: 0,
+            versioning: None,
+            nfs_versions_seconds: None,
         };
         answer(Ok(self.buckets.iter().map(view).collect()))
     }
@@ -109,6 +111,23 @@ impl S3Control for Pretend {
             None => ControlError::new(ErrorKind::Conflict, format!("{} is taken", create.name)),
         };
         answer(Err(error))
+    }
+
+    fn bucket_set(&self, name: String, set: BucketSet) -> Answer<'_, BucketView> {
+        if !self.buckets.contains(&&*name) {
+            return answer(Err(ControlError::new(
+                ErrorKind::NotFound,
+                "no such bucket",
+            )));
+        }
+        answer(Ok(BucketView {
+            name,
+            volume: "main".parse().unwrap(),
+            path: String::new(),
+            created_seconds: 0,
+            versioning: Some("enabled".to_owned()),
+            nfs_versions_seconds: set.nfs_versions.then_some(60),
+        }))
     }
 
     fn bucket_delete(&self, name: String, _keep: bool) -> Answer<'_, ()> {

@@ -12,6 +12,7 @@ pub fn told(error: ObjectError) -> S3Error {
         ObjectError::NoVersion => (S3ErrorCode::NoSuchVersion, None),
         ObjectError::Marker => (S3ErrorCode::MethodNotAllowed, None),
         ObjectError::Locked(_) => (S3ErrorCode::AccessDenied, None),
+        ObjectError::NoVersioning(_) => (S3ErrorCode::InvalidBucketState, None),
         ObjectError::NoLock => (S3ErrorCode::InvalidRequest, None),
         ObjectError::NoUpload => (S3ErrorCode::NoSuchUpload, None),
         ObjectError::NoAccessKey(_) => (S3ErrorCode::InvalidAccessKeyId, None),

@@ -72,6 +72,22 @@ impl Fs {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut guard_ctime = guard_ctime;
+        if let Some(size_bytes) = set.size_bytes
+            && self.is_keeping()
+        {
+            let (is_other, ctime) = {
+                let state = inode.lock();
+                (state.record.size_bytes != size_bytes, state.record.ctime)
+            };
+            // Who checks the time does not mean the beginning of the change itself.
+            if is_other && guard_ctime.is_none_or(|guard| guard == ctime) {
+                if let Some(began) = self.keep_before_change(who, ino).await?
+                    && guard_ctime == Some(began.before)
+                {
+                    guard_ctime = Some(began.after);
+                }
+            }
+        }
         let mut done = Err(FsError::TryLater);
         for _ in 0..CUT_ATTEMPTS_MAX {
             let changed = || shared.set_attr_of(who, &inode, set, guard_ctime);

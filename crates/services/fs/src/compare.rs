@@ -42,6 +42,7 @@ impl Fs {
         if expected.len() != data.len() || !is_one_step {
             return Err(FsError::Invalid);
         }
+        self.keep_before_change(who, ino).await?;
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         for _ in 0..ATTEMPTS_MAX {

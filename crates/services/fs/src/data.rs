@@ -155,6 +155,9 @@ impl Fs {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written, FsError> {
+        if !data.is_empty() {
+            self.keep_before_change(who, ino).await?;
+        }
         let written = self.write_unless_changed(who, ino, offset, data, stability, None);
         // Without a condition there is always an answer.
         written.await?.ok_or(FsError::TryLater)

@@ -106,6 +106,8 @@ pub(crate) struct State {
     pub write_end: u64,
     /// Bytes written in sequence up to `write_end`.
     pub write_run_bytes: u64,
+    /// Changes up to then, on the monotonic clock, go on from one whose former content was kept, or that made the file.
+    pub change_until: Duration,
 }
 
 /// How one flush of this inode ended.
@@ -182,6 +184,7 @@ impl State {
             read_ahead_end: 0,
             write_end: 0,
             write_run_bytes: 0,
+            change_until: Duration::ZERO,
         }
     }
 
@@ -509,7 +512,7 @@ impl InodeTable {
     }
 }
 
-/// The locks of up to four inodes, taken in the order of their numbers.
+/// The locks of a few inodes, taken in the order of their numbers.
 pub(crate) struct Locked<'a> {
     guards: Vec<(Ino, Guard<'a>)>,
 }

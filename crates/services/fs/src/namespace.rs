@@ -15,6 +15,7 @@ use cairn_meta::{
 
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
+use crate::keep::{Changed, Keep, Wanted, is_silly};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::quota::{owner_of, usage_of};
 use crate::room::METADATA_BYTES;
@@ -187,7 +188,10 @@ impl Fs {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let create = || shared.create_new(who, &parent, name, mode);
             let done = match shared.reading(create).await {
-                Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
+                Ok(Found::Made(made, ticket)) => {
+                    self.note_made(dir, made.attr.ino)?;
+                    Ok((made, ticket))
+                }
                 Ok(Found::Existing(ino)) => {
                     match self.open_existing(who, &parent, ino, mode).await {
                         // Removed meanwhile, so there is room for a new one.
@@ -359,8 +363,8 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Invalid);
         }
-        let remove = || self.shared.remove_name(who, dir, name, false);
-        let done = self.shared.reading(remove).await;
+        let remove = |keep: Keep<'_>| self.shared.remove_name(who, dir, name, false, keep);
+        let done = self.shared.change_keeping(self.is_keeping(), remove).await;
         self.shared.settle(done).await
     }
 
@@ -377,8 +381,8 @@ impl Fs {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        let remove = || self.shared.remove_name(who, dir, name, true);
-        let done = self.shared.reading(remove).await;
+        let remove = |keep: Keep<'_>| self.shared.remove_name(who, dir, name, true, keep);
+        let done = self.shared.change_keeping(false, remove).await;
         self.shared.settle(done).await
     }
 
@@ -682,8 +686,14 @@ impl Shared {
         dir: Ino,
         name: &[u8],
         directory: bool,
-    ) -> Result<(Wcc, Ticket), FsError> {
+        keep: Keep<'_>,
+    ) -> Result<Changed<(Wcc, Ticket)>, FsError> {
         let parent = self.inode(dir)?;
+        let is_wanted = match keep {
+            Keep::No => false,
+            Keep::Ask | Keep::There(_) => !is_silly(name) && self.kept_directory(dir)?.is_some(),
+        };
+        let folder = self.folder_of(keep)?;
         for _ in 0..NAME_ATTEMPTS_MAX {
             {
                 let state = parent.lock();
@@ -694,7 +704,9 @@ impl Shared {
             let Some(child) = self.named(&entry)? else {
                 continue;
             };
-            let mut locked = Locked::all(&[&parent, &child]);
+            let mut inodes = vec![&parent, &child];
+            inodes.extend(folder.as_ref());
+            let mut locked = Locked::all(&inodes);
             locked.of(dir).require_dir()?;
             if self.dirent(dir, name)? != Some(entry) {
                 continue;
@@ -715,11 +727,35 @@ impl Shared {
             }
 
             self.require_serving()?;
+            let ask = || {
+                Ok(Changed::Keep(Wanted {
+                    inode: child.clone(),
+                    dir,
+                    name: name.to_vec(),
+                    removes: true,
+                    stays: false,
+                }))
+            };
+            let kept = match self.place_of(keep, is_wanted, child.ino, locked.of(child.ino)) {
+                None => return ask(),
+                Some(None) => None,
+                Some(Some(prepared)) => {
+                    match self.ready(prepared, &child, folder.as_ref(), &mut locked)? {
+                        None => return ask(),
+                        Some(ready) => Some((prepared, ready)),
+                    }
+                }
+            };
             let now = self.now();
             let mut batch = Batch::new();
             let before = locked.of(dir).pre_attr();
-            // It may fail, so it comes before anything has changed.
-            self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
+            if !kept.as_ref().is_some_and(|(_, ready)| ready.moves()) {
+                // It may fail, so it comes before anything has changed.
+                self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
+            }
+            let kept = kept.map(|(prepared, ready)| {
+                self.keep_prepared(prepared, ready, child.ino, &mut locked, &mut batch)
+            });
             let state = locked.of(dir);
             DirChange {
                 dir,
@@ -734,9 +770,10 @@ impl Shared {
             self.requests.note(&mut batch, who, child.ino);
             let ticket = self.meta.submit(batch);
             locked.of(child.ino).note_change(ticket);
+            self.note_kept(kept.unwrap_or_default(), ticket, &mut locked);
             let state = locked.of(dir);
             state.note_change(ticket);
-            return Ok((state.wcc(dir, before), ticket));
+            return Ok(Changed::Done((state.wcc(dir, before), ticket)));
         }
         Err(FsError::TryLater)
     }

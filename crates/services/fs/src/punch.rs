@@ -50,6 +50,7 @@ impl Fs {
         ino: Ino,
         range: Range<u64>,
     ) -> Result<(), FsError> {
+        self.keep_before_change(who, ino).await?;
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut at = range.start;

@@ -10,6 +10,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::inode::{Inode, Locked};
+use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
@@ -38,8 +39,8 @@ impl Fs {
         check_name(from.1)?;
         check_name(to.1)?;
         let mover = Mover::Versions { is_frozen };
-        let rename = || self.shared.rename(who, mover, from, to);
-        let done = self.shared.reading(rename).await;
+        let rename = |keep: Keep<'_>| self.shared.rename(who, mover, from, to, keep);
+        let done = self.shared.change_keeping(false, rename).await;
         self.shared.settle(done).await.map(|_| ())
     }
 
@@ -58,8 +59,8 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let (from, to) = ((from_dir, from_name), (to_dir, to_name));
-        let rename = || self.shared.rename(who, Mover::Client, from, to);
-        let done = self.shared.reading(rename).await;
+        let rename = |keep: Keep<'_>| self.shared.rename(who, Mover::Client, from, to, keep);
+        let done = self.shared.change_keeping(self.is_keeping(), rename).await;
         self.shared.settle(done).await
     }
 }
@@ -71,9 +72,17 @@ impl Shared {
         mover: Mover,
         (from_dir, from_name): (Ino, &[u8]),
         (to_dir, to_name): (Ino, &[u8]),
-    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+        keep: Keep<'_>,
+    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
         let from_parent = self.inode(from_dir)?;
         let to_parent = self.inode(to_dir)?;
+        let is_removed = is_silly(to_name);
+        let is_wanted = match (keep, is_removed) {
+            (Keep::No, _) => false,
+            (_, true) => !is_silly(from_name) && self.kept_directory(from_dir)?.is_some(),
+            (_, false) => self.kept_directory(to_dir)?.is_some(),
+        };
+        let folder = self.folder_of(keep)?;
         for _ in 0..NAME_ATTEMPTS_MAX {
             for parent in [&from_parent, &to_parent] {
                 let state = parent.lock();
@@ -103,6 +112,7 @@ impl Shared {
             let is_other_tree = !moves_dir && self.is_other_tree(from_dir, to_dir)?;
             let mut inodes = vec![&from_parent, &to_parent, &moved];
             inodes.extend(replaced.as_ref());
+            inodes.extend(folder.as_ref());
             let mut locked = Locked::all(&inodes);
             if self.dirent(from_dir, from_name)?.as_ref() != Some(&source)
                 || self.dirent(to_dir, to_name)? != target
@@ -120,6 +130,10 @@ impl Shared {
                 moved: &moved,
                 replaced: replaced.as_ref(),
                 is_other_tree,
+                keep,
+                is_wanted,
+                is_removed,
+                folder: folder.as_ref(),
             };
             return self.rename_locked(who, &move_, &mut locked);
         }
@@ -131,7 +145,7 @@ impl Shared {
         who: &Credentials,
         m: &Move<'_>,
         locked: &mut Locked<'_>,
-    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
         locked.of(m.from_dir).require_dir()?;
         locked.of(m.to_dir).require_dir()?;
         for dir in [m.from_dir, m.to_dir] {
@@ -157,7 +171,8 @@ impl Shared {
                     let state = locked.of(dir);
                     state.wcc(dir, state.pre_attr())
                 };
-                return Ok(((wcc(locked, m.from_dir), wcc(locked, m.to_dir)), ticket));
+                let both = (wcc(locked, m.from_dir), wcc(locked, m.to_dir));
+                return Ok(Changed::Done((both, ticket)));
             }
             let guard = locked.of(replaced.ino).guarded();
             require_unsticky(who, locked.of(m.to_dir).guarded(), guard)?;
@@ -183,14 +198,24 @@ impl Shared {
 
         let tree = self.tree_of_moved(m, locked, is_dir)?;
         self.require_serving()?;
+        let kept = match self.kept_by_move(m, locked)? {
+            Ok(kept) => kept,
+            Err(wanted) => return Ok(Changed::Keep(wanted)),
+        };
         let now = self.now();
         let mut batch = Batch::new();
         let before_from = locked.of(m.from_dir).pre_attr();
         let before_to = locked.of(m.to_dir).pre_attr();
-        if let Some(replaced) = m.replaced {
+        let moves = kept.as_ref().is_some_and(|(_, ready, _)| ready.moves());
+        if let Some(replaced) = m.replaced
+            && !moves
+        {
             // It may fail, so it comes before anything has changed.
             self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
         }
+        let kept = kept.map(|(prepared, ready, ino)| {
+            self.keep_prepared(prepared, ready, ino, locked, &mut batch)
+        });
         let state = locked.of(m.from_dir);
         DirChange {
             dir: m.from_dir,
@@ -266,9 +291,44 @@ impl Shared {
         if let Some(replaced) = m.replaced {
             locked.of(replaced.ino).note_change(ticket);
         }
+        self.note_kept(kept.unwrap_or_default(), ticket, locked);
         let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
         let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);
-        Ok(((from, to), ticket))
+        Ok(Changed::Done(((from, to), ticket)))
+    }
+
+    /// What is kept of a move: the file that it replaces; or the one that moves, if its client removes it so. `Err`: where it goes
+    /// has to be found out first.
+    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
+    fn kept_by_move<'a>(
+        &self,
+        m: &Move<'a>,
+        locked: &mut Locked<'_>,
+    ) -> Result<Result<Option<(&'a Prepared, Ready, Ino)>, Wanted>, FsError> {
+        let of = match m.is_removed {
+            true => Some((m.moved, m.from_dir, m.from_name)),
+            false => m.replaced.map(|replaced| (replaced, m.to_dir, m.to_name)),
+        };
+        let Some((inode, dir, name)) = of.filter(|_| m.is_wanted) else {
+            return Ok(Ok(None));
+        };
+        let ask = || {
+            Ok(Err(Wanted {
+                inode: inode.clone(),
+                dir,
+                name: name.to_vec(),
+                removes: m.is_removed,
+                stays: m.is_removed,
+            }))
+        };
+        match self.place_of(m.keep, true, inode.ino, locked.of(inode.ino)) {
+            None => ask(),
+            Some(None) => Ok(Ok(None)),
+            Some(Some(prepared)) => match self.ready(prepared, inode, m.folder, locked)? {
+                None => ask(),
+                Some(ready) => Ok(Ok(Some((prepared, ready, inode.ino)))),
+            },
+        }
     }
 
     /// The tree that what moves comes to, if that is another one. A directory stays in its tree.
@@ -330,4 +390,11 @@ struct Move<'a> {
     replaced: Option<&'a Arc<Inode>>,
     /// Between directories of two trees.
     is_other_tree: bool,
+    keep: Keep<'a>,
+    /// What is replaced or removed may have to be kept.
+    is_wanted: bool,
+    /// Its client removes what moves.
+    is_removed: bool,
+    /// Where it is kept.
+    folder: Option<&'a Arc<Inode>>,
 }

@@ -126,6 +126,7 @@ impl Fs {
         if from == into && range.start < end && at < range.end {
             return Err(FsError::Invalid);
         }
+        self.keep_before_change(who, into).await?;
         let shared = &self.shared;
         let source = Source {
             view: View::Live,

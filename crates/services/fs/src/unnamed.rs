@@ -21,6 +21,7 @@ use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
 use crate::dirty::Run;
 use crate::extents::ExtentMap;
 use crate::inode::{Inode, Locked, State};
+use crate::keep::{Beginning, Replaced};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
 use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
@@ -70,6 +71,8 @@ pub struct Unnamed {
     shared: Arc<Shared>,
     inode: Arc<Inode>,
     who: Credentials,
+    /// What it replaces is kept if somebody wants that.
+    keeps: bool,
     len_bytes: u64,
     /// All its bytes, as long as they are few: they come with its name.
     small: Option<Bytes>,
@@ -110,6 +113,7 @@ impl Fs {
             shared: shared.clone(),
             inode,
             who: who.clone(),
+            keeps: self.keeps(),
             len_bytes: 0,
             small: Some(Bytes::new()),
             is_noted: false,
@@ -208,7 +212,56 @@ impl Unnamed {
         who: &Credentials,
         placing: &Placing<'_>,
     ) -> Result<Attr, FsError> {
-        self.place_keeping(who, placing, &Keeping::default()).await
+        if !self.keeps || !self.shared.keeping.is_active() {
+            return self.place_keeping(who, placing, &Keeping::default()).await;
+        }
+        let shared = self.shared.clone();
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            let replaced = shared.prepare_replaced(placing.dir, placing.name).await?;
+            let found = match &replaced {
+                Replaced::Anything => placing.expected,
+                Replaced::Nothing => Expected::Nothing,
+                Replaced::Kept(prepared) => prepared.expected(),
+            };
+            let is_any = placing.expected == Expected::Anything;
+            let expected = match is_any {
+                true => found,
+                false => placing.expected,
+            };
+            let keeping = match &replaced {
+                Replaced::Kept(prepared) if expected == found => prepared.keeping(),
+                _ => Keeping::default(),
+            };
+            let placing = Placing {
+                expected,
+                ..placing.clone()
+            };
+            let placed = self.place_keeping(who, &placing, &keeping).await;
+            match (placed, replaced) {
+                // Somebody changed what is there.
+                (Err(FsError::Exists | FsError::NotSync), _) if is_any => {}
+                (Err(error), Replaced::Kept(prepared)) => {
+                    shared.give_up(Some(*prepared)).await;
+                    return Err(error);
+                }
+                (placed, _) => return placed,
+            }
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Gives it a name as a copy of what another file has now, which nobody can change; a change of the other file begins with it.
+    /// [`FsError::NotSync`] if somebody changed it meanwhile. The other's change time.
+    pub(crate) async fn place_beginning(
+        &mut self,
+        who: &Credentials,
+        placing: &Placing<'_>,
+        beginning: &Beginning<'_>,
+    ) -> Result<Timestamp, FsError> {
+        self.place_in(who, placing, &Keeping::default(), Some(beginning))
+            .await?;
+        let began = beginning.inode.lock().record.ctime;
+        Ok(began)
     }
 
     /// The same, and what it replaces is kept, or the file itself retained, with the same batch.
@@ -217,6 +270,16 @@ impl Unnamed {
         who: &Credentials,
         placing: &Placing<'_>,
         keeping: &Keeping<'_>,
+    ) -> Result<Attr, FsError> {
+        self.place_in(who, placing, keeping, None).await
+    }
+
+    async fn place_in(
+        &mut self,
+        who: &Credentials,
+        placing: &Placing<'_>,
+        keeping: &Keeping<'_>,
+        beginning: Option<&Beginning<'_>>,
     ) -> Result<Attr, FsError> {
         check_name(placing.name)?;
         if let Some((_, name)) = keeping.replaced {
@@ -249,7 +312,7 @@ impl Unnamed {
             self.shared.meta.admit().await;
             let place = || {
                 let shared = &self.shared;
-                shared.place(who, self, placing, keeping, names_len_bytes)
+                shared.place(who, self, placing, keeping, beginning, names_len_bytes)
             };
             let placed = self.shared.reading(place).await;
             drop(room);
@@ -289,6 +352,7 @@ impl Shared {
         file: &Unnamed,
         placing: &Placing<'_>,
         keeping: &Keeping<'_>,
+        beginning: Option<&Beginning<'_>>,
         names_len_bytes: u32,
     ) -> Result<Option<(Attr, Ticket)>, FsError> {
         let parent = self.inode(placing.dir)?;
@@ -313,6 +377,7 @@ impl Shared {
             let mut inodes = vec![&parent, &file.inode];
             inodes.extend(replaced.as_ref());
             inodes.extend(kept_in.as_ref());
+            inodes.extend(beginning.map(|beginning| beginning.inode));
             let mut locked = Locked::all(&inodes);
             locked.of(placing.dir).require_dir()?;
             if self.dirent(placing.dir, placing.name)? != target {
@@ -321,6 +386,7 @@ impl Shared {
             let place = Place {
                 placing,
                 keeping,
+                beginning,
                 names_len_bytes,
                 target: target.as_ref(),
                 replaced: replaced.as_ref(),
@@ -367,6 +433,15 @@ impl Shared {
             }
             None => self.require_pool_space(METADATA_BYTES)?,
         }
+        if let Some(beginning) = place.beginning {
+            let state = locked.of(beginning.inode.ino);
+            state.require_live()?;
+            let is_same =
+                state.sequence == beginning.sequence && state.record.ctime == beginning.ctime;
+            if !is_same {
+                return Err(FsError::NotSync);
+            }
+        }
         locked.of(ino).require_live()?;
         let mut new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
         new.tree = self.quotas.inherited(&locked.of(dir).record);
@@ -394,23 +469,7 @@ impl Shared {
         let mut batch = Batch::new();
         match (place.replaced, kept) {
             (Some(there), Some((_, to))) => {
-                let state = locked.of(to.0);
-                let mut change = DirChange {
-                    dir: to.0,
-                    batch: &mut batch,
-                };
-                let cookie = change.add(state, to.1, there.ino, InodeKind::Regular);
-                state.touch_mtime(now);
-                batch.put(Key::inode(to.0), state.stored_record().encode());
-                let state = locked.of(there.ino);
-                if let Some(tree) = kept_tree {
-                    self.move_to_tree(state, tree, &mut batch);
-                    self.sync_pending(state);
-                }
-                state.record.is_frozen = true;
-                (state.record.parent, state.record.cookie) = (to.0, cookie);
-                state.touch_ctime(now);
-                batch.put(Key::inode(there.ino), state.stored_record().encode());
+                self.move_to_kept(there.ino, to, kept_tree, locked, &mut batch);
             }
             // It may fail, so it comes before anything has changed.
             (Some(there), None) => {
@@ -451,6 +510,7 @@ impl Shared {
         (record.atime, record.mtime) = (time(set.atime), time(set.mtime));
         record.xattr_names_len_bytes = place.names_len_bytes;
         record.retained_until_seconds = place.keeping.retained_until_seconds;
+        record.is_frozen = place.beginning.is_some();
         state.touch_ctime(now);
         for (name, value) in xattrs {
             batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
@@ -473,7 +533,21 @@ impl Shared {
                 });
             }
         }
+        if let Some(beginning) = place.beginning
+            && !planted::is(Bug::KeptWithoutBeginning)
+        {
+            let state = locked.of(beginning.inode.ino);
+            state.touch_mtime(now);
+            let record = state.stored_record().encode();
+            batch.put(Key::inode(beginning.inode.ino), record);
+        }
         let ticket = self.meta.submit(batch);
+        if let Some(beginning) = place.beginning {
+            let state = locked.of(beginning.inode.ino);
+            state.change_until = beginning.until;
+            state.note_change(ticket);
+        }
+        let state = locked.of(ino);
         state.note_change(ticket);
         if let Some(data) = data {
             self.note_journal(1);
@@ -503,7 +577,7 @@ impl Shared {
     }
 
     /// Whether a file that is replaced can be kept under another name; the tree that it comes to, if that is another one.
-    fn require_keeping(
+    pub(crate) fn require_keeping(
         &self,
         who: &Credentials,
         there: &Arc<Inode>,
@@ -566,6 +640,7 @@ impl Shared {
 struct Place<'a> {
     placing: &'a Placing<'a>,
     keeping: &'a Keeping<'a>,
+    beginning: Option<&'a Beginning<'a>>,
     names_len_bytes: u32,
     target: Option<&'a DirentRecord>,
     replaced: Option<&'a Arc<Inode>>,

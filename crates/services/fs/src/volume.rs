@@ -24,6 +24,7 @@ use crate::flight::FLIGHTS_MAX;
 use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
+use crate::keep::Keeping;
 use crate::orphans::Orphans;
 use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
@@ -195,13 +196,17 @@ impl FsView {
 /// The file system of one volume: its live view, and what there is in no other: changes, and the volume's own affairs.
 /// Clones are the same volume.
 #[derive(Clone)]
-pub struct Fs(FsView);
+pub struct Fs {
+    live: FsView,
+    /// Whether its changes have the content kept that they take away, where somebody wants that.
+    keeps: bool,
+}
 
 impl Deref for Fs {
     type Target = FsView;
 
     fn deref(&self) -> &FsView {
-        &self.0
+        &self.live
     }
 }
 
@@ -236,6 +241,7 @@ pub(crate) struct Shared {
     pub gc_wake: Notify,
     pub collector: Collector,
     pub requests: Requests,
+    pub keeping: Keeping,
     pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
@@ -314,6 +320,7 @@ impl Fs {
         );
         opened.await.map_err(segment_error)?;
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
+        let keeping = Keeping::open(&meta)?;
         let mut verifier = [0; 8];
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
@@ -349,16 +356,20 @@ impl Fs {
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
             requests,
+            keeping,
             orphans: Mutex::new(Orphans::default()),
             orphan_wake: Notify::new(),
             counters: Counters::default(),
             space: Mutex::default(),
         });
         shared.snapshots.note_change(shared.now());
-        let fs = Self(FsView {
-            shared,
-            view: View::Live,
-        });
+        let fs = Self {
+            live: FsView {
+                shared,
+                view: View::Live,
+            },
+            keeps: true,
+        };
         let read = fs.shared.inode(ROOT).map(drop);
         if let Err(error) = read.and_then(|()| fs.shared.replay(journal)) {
             // It holds the metadata open, which could not be opened again then.
@@ -393,11 +404,29 @@ impl Fs {
         self.shared.requests.made_before(&self.shared.env, request)
     }
 
+    /// What it changes keeps nothing: it is the volume's own doing.
     pub(crate) fn of(shared: &Arc<Shared>) -> Self {
-        Self(FsView {
-            shared: shared.clone(),
-            view: View::Live,
-        })
+        Self {
+            live: FsView {
+                shared: shared.clone(),
+                view: View::Live,
+            },
+            keeps: false,
+        }
+    }
+
+    /// The same volume for whoever keeps previous contents itself: what is changed by it has none kept.
+    pub fn without_keeping(&self) -> Self {
+        Self::of(&self.shared)
+    }
+
+    /// Whether somebody may want the content of files that this changes.
+    pub(crate) fn is_keeping(&self) -> bool {
+        self.keeps && self.shared.keeping.is_active()
+    }
+
+    pub(crate) fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never

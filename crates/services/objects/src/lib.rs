@@ -12,6 +12,7 @@
 mod bucket;
 mod checksums;
 mod copy;
+mod keeper;
 mod lifecycle;
 mod listing;
 mod locks;
@@ -27,6 +28,7 @@ mod volume;
 
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
+pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};
 pub use listing::{Listed, ListedObject, Listing};
 pub use locks::{LockMode, Retention};
 pub use path::{KeyPath, PathError};

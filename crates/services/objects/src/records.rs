@@ -33,6 +33,8 @@ pub enum ObjectError {
         "the bucket has no object lock; it is set when a bucket is made, or on one that keeps versions"
     )]
     NoLock,
+    #[error("bucket {0} keeps no versions, so it cannot keep those of changes over NFS")]
+    NoVersioning(String),
     #[error("there is no upload of that number")]
     NoUpload,
     #[error("there is no access key {0}")]

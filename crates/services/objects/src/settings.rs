@@ -41,6 +41,10 @@ pub struct BucketSettings {
     /// Since when versions were kept at first, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versioned_since_seconds: Option<i64>,
+    /// Versions are kept of what others than S3 change or remove, too, while they are of what S3 does; changes of a file within
+    /// so many seconds are one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nfs_versions_seconds: Option<u32>,
     /// Versions can be locked; so they are kept, always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<ObjectLock>,
@@ -214,6 +218,11 @@ impl BucketSettings {
     pub fn keep_versions(&mut self, versioning: Versioning, now_seconds: i64) {
         self.versioning = Some(versioning);
         self.versioned_since_seconds.get_or_insert(now_seconds);
+    }
+
+    /// Whether versions are kept of what others than S3 change.
+    pub fn keeps_changes(&self) -> bool {
+        self.versioning == Some(Versioning::Enabled) && self.nfs_versions_seconds.is_some()
     }
 
     /// The policy, which could be read when it was put.

@@ -48,7 +48,7 @@ pub(crate) struct VersionName {
 }
 
 impl VersionName {
-    fn new(number: String, is_null: bool) -> Self {
+    pub(crate) fn new(number: String, is_null: bool) -> Self {
         Self { number, is_null }
     }
 
@@ -61,7 +61,7 @@ impl VersionName {
             .then(|| Self::new(number.to_owned(), is_null))
     }
 
-    fn file_name(&self) -> Vec<u8> {
+    pub(crate) fn file_name(&self) -> Vec<u8> {
         let mut name = vec![MARK];
         name.extend_from_slice(self.number.as_bytes());
         name.extend(self.is_null.then_some(NO_VERSION_END));
@@ -158,7 +158,7 @@ impl Bucket {
         Ok(Some(dir))
     }
 
-    async fn make_kept_folder(&self, path: &KeyPath) -> Result<Ino, ObjectError> {
+    pub(crate) async fn make_kept_folder(&self, path: &KeyPath) -> Result<Ino, ObjectError> {
         let mut attempts = 0;
         'again: loop {
             let root = self.objects.kept_of(self.record.directory, true).await?;
@@ -243,7 +243,7 @@ impl Bucket {
     }
 
     /// A number that comes before those of all that is there.
-    async fn next_number(
+    pub(crate) async fn next_number(
         &self,
         there: Option<&ObjectInfo>,
         folder: Option<Ino>,
@@ -276,7 +276,7 @@ impl Bucket {
     }
 
     /// The same, so that nothing that is kept has the name: a file that came while no versions were kept may be the second.
-    async fn free_name_of(
+    pub(crate) async fn free_name_of(
         &self,
         there: &ObjectInfo,
         folder: Ino,
@@ -286,6 +286,12 @@ impl Bucket {
         };
         if name.is_null && self.kept_version(folder, NO_VERSION).await?.is_some() {
             name.is_null = false;
+        }
+        // A snapshot's file that was brought back is the same version twice.
+        let fs = self.objects.fs();
+        while fs.child(&WHO, folder, &name.file_name()).await?.is_some() {
+            let first = first_of(&name.number).unwrap_or_default();
+            name.number = number(first, self.objects.env.entropy.u64());
         }
         Ok(Some(name))
     }
@@ -429,13 +435,7 @@ impl Bucket {
     }
 
     async fn place_marker(&self, folder: Ino, name: &VersionName) -> Result<Ino, ObjectError> {
-        let now = self.objects.env.clock.now();
-        let record = ObjectRecord {
-            is_marker: true,
-            version: VERSION,
-            ..ObjectRecord::default()
-        };
-        let record = record.of_file(0, now);
+        let (now, record) = self.marker_record()?;
         let name = name.file_name();
         // Who deletes to get below a quota must be able to.
         let mut file = self.objects.fs().make_unnamed_near(&WHO, folder).await?;
@@ -447,9 +447,21 @@ impl Bucket {
                 mtime: SetTime::To(now),
                 ..SetAttr::default()
             },
-            xattrs: &[(OF_OBJECT, Bytes::from(encode(&record)?))],
+            xattrs: &[(OF_OBJECT, record)],
         };
         Ok(file.place(&WHO, &placing).await?.ino)
+    }
+
+    /// What a marker has beside its bytes, of which there are none, and its time.
+    pub(crate) fn marker_record(&self) -> Result<(Timestamp, Bytes), ObjectError> {
+        let now = self.objects.env.clock.now();
+        let record = ObjectRecord {
+            is_marker: true,
+            version: VERSION,
+            ..ObjectRecord::default()
+        };
+        let record = record.of_file(0, now);
+        Ok((now, Bytes::from(encode(&record)?)))
     }
 
     /// Takes the latest object from its place: to the versions, under a name, or for good.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_fs::{Credentials, FileKind, Fs, FsError, ROOT, SetAttr, XattrMode};
+use cairn_fs::{Credentials, FileKind, Fs, FsError, Keeper, ROOT, SetAttr, XattrMode};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::bucket::Bucket;
+use crate::keeper::BucketKeeper;
 use crate::path::KeyPath;
 use crate::records::{
     AccessKey, BucketRecord, ObjectError, Permission, VERSION, check_bucket_name, decode, encode,
@@ -70,25 +71,27 @@ pub struct Objects {
     /// Held by who changes buckets or keys.
     turn: tokio::sync::Mutex<()>,
     /// Held alone by who looks at an object and changes it then, together by all others that change one.
-    turns: Vec<tokio::sync::RwLock<()>>,
+    turns: Vec<Arc<tokio::sync::RwLock<()>>>,
     hash: std::hash::RandomState,
     /// Told when a bucket is set to something else.
     pub(crate) changed: watch::Sender<()>,
+    /// Asked for the places of what others change.
+    keeper: OnceLock<Arc<BucketKeeper>>,
 }
 
 impl Objects {
     /// Reads what the volume keeps.
     pub async fn open(fs: Fs, env: Env) -> Result<Arc<Self>, ObjectError> {
         let objects = Self {
-            fs,
+            // What S3 replaces or deletes is kept here.
+            fs: fs.without_keeping(),
             env,
             state: RwLock::default(),
             turn: tokio::sync::Mutex::default(),
-            turns: (0..TURNS_COUNT)
-                .map(|_| tokio::sync::RwLock::default())
-                .collect(),
+            turns: (0..TURNS_COUNT).map(|_| Arc::default()).collect(),
             hash: std::hash::RandomState::new(),
             changed: watch::Sender::new(()),
+            keeper: OnceLock::new(),
         };
         let mut state = State::default();
         if let Some(hidden) = objects.fs.hidden_folder().await?
@@ -101,6 +104,13 @@ impl Objects {
         }
         *objects.state.write() = state;
         let objects = Arc::new(objects);
+        objects.follow_keeping().await?;
+        let keeper = objects
+            .keeper
+            .get_or_init(|| BucketKeeper::new(&objects))
+            .clone();
+        let keeper: Arc<dyn Keeper> = keeper;
+        objects.fs.set_keeper(Arc::downgrade(&keeper));
         objects.tend_lifecycles();
         Ok(objects)
     }
@@ -162,14 +172,28 @@ impl Objects {
 
     /// The turn of an object. `alone`: what is found there must stay so until it is changed.
     pub(crate) async fn turn_of(&self, directory: Ino, key: &str, alone: bool) -> Turn<'_> {
+        let turn = &self.turns[self.turn_index(directory, key)];
+        match alone {
+            true => Turn::Alone(turn.write().await),
+            false => Turn::Together(turn.read().await),
+        }
+    }
+
+    /// The same, alone, for whoever outlives this.
+    pub(crate) async fn owned_turn_of(
+        &self,
+        directory: Ino,
+        key: &str,
+    ) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        let turn = &self.turns[self.turn_index(directory, key)];
+        Arc::clone(turn).write_owned().await
+    }
+
+    fn turn_index(&self, directory: Ino, key: &str) -> usize {
         let mut hasher = self.hash.build_hasher();
         hasher.write_u64(directory.0);
         hasher.write(key.as_bytes());
-        let index = hasher.finish() as usize % TURNS_COUNT;
-        match alone {
-            true => Turn::Alone(self.turns[index].write().await),
-            false => Turn::Together(self.turns[index].read().await),
-        }
+        hasher.finish() as usize % TURNS_COUNT
     }
 
     pub(crate) async fn make_folder(
@@ -244,7 +268,7 @@ impl Objects {
         self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
             .await?;
         self.state.write().buckets.insert(name.to_owned(), record);
-        Ok(())
+        Ok(self.follow_keeping().await?)
     }
 
     async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
@@ -379,6 +403,7 @@ impl Objects {
         }
         self.forget(&format!("{OF_BUCKET}{name}")).await?;
         self.state.write().buckets.remove(name);
+        self.follow_keeping().await?;
         if !keep_directory
             && let Ok(path) = KeyPath::parse(record.path.trim_matches('/').as_bytes())
         {

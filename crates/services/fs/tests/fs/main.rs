@@ -6,6 +6,7 @@ mod diff;
 mod durability;
 mod encrypted;
 mod folders;
+mod keep;
 mod limit;
 mod links;
 mod model;

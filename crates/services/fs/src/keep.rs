@@ -1,0 +1,911 @@
+//! What files were before clients changed or removed them, kept where somebody wants that.
+//!
+//! Owns: below which directories it is wanted, when a change of a file begins, that what it takes away is kept with the change
+//! or before it. Must not know: where it is kept and what it is called there; a [`Keeper`] does (versions of objects are kept so).
+//!
+//! A file that goes moves, in the batch of the change that takes its name. Of a file whose bytes are changed a copy is made that
+//! shares them, and the batch that gives the copy its name is also the beginning of the change: it gives the file another
+//! modification time. So the copy is never the second of the same: after a crash the change has begun, or nothing is kept. Further
+//! changes of the bytes belong to the first for a while, so that it is not kept what was there for a moment between two of them.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::env::BoxFuture;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, Ino, Timestamp};
+use cairn_meta::{
+    Batch, CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore, SpaceDelta,
+    UsageDelta,
+};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use crate::data::JOURNAL_WRITE_BYTES_MAX;
+use crate::extents::ExtentMap;
+use crate::hidden::HIDDEN;
+use crate::inode::{Inode, Locked, State};
+use crate::namespace::{DirChange, check_name};
+use crate::perm::{WRITE, require_data};
+use crate::quota::owner_of;
+use crate::room::METADATA_BYTES;
+use crate::types::*;
+use crate::unnamed::{Expected, Keeping as Kept, Placing};
+use crate::volume::{Fs, ROOT, Shared, meta_error};
+use crate::xattr::check_xattr;
+
+/// Attributes of the hidden folder that say below which directories contents are kept.
+const OF_DIRECTORY: &[u8] = b"user.keeps.";
+/// How long a change waits for the keeper of a volume that was opened just now.
+const KEEPER_WAIT: Duration = Duration::from_secs(10);
+/// Directories above one another that are looked at.
+const DEPTH_MAX: usize = 4096;
+/// How often the content of a file is looked at that others change meanwhile.
+const ATTEMPTS_MAX: usize = 100;
+/// What a client calls a file that it removes while it has it open, until it is closed: this, and a number in hexadecimal.
+const SILLY: &[u8] = b".nfs";
+const SILLY_LEN: usize = 28;
+const WHO: Credentials = Credentials::ROOT;
+
+/// Knows where what is kept goes.
+pub trait Keeper: Send + Sync {
+    /// Where the content of a file goes that has this path below a directory; `None`: it is not kept. `removes`: nothing has the
+    /// name then.
+    fn place(
+        &self,
+        directory: Ino,
+        path: Vec<Arc<[u8]>>,
+        there: Attr,
+        removes: bool,
+    ) -> BoxFuture<Result<Option<KeptPlace>, FsError>>;
+
+    /// It was not needed.
+    fn give_up(&self, directory: Ino, path: Vec<Arc<[u8]>>) -> BoxFuture<()>;
+}
+
+/// Where the content of a file goes.
+pub struct KeptPlace {
+    pub dir: Ino,
+    pub name: Vec<u8>,
+    /// An empty file that comes there, too.
+    pub marker: Option<Marker>,
+    /// Held until the change is made: what the place was chosen by stays so.
+    pub turn: Box<dyn Any + Send + Sync>,
+}
+
+/// A file without bytes.
+pub struct Marker {
+    pub name: Vec<u8>,
+    pub mtime: Timestamp,
+    pub xattrs: Vec<(Vec<u8>, Bytes)>,
+}
+
+/// Below which directories contents are kept, and by whom.
+pub(crate) struct Keeping {
+    is_active: AtomicBool,
+    /// With the time for which changes belong to the first of them.
+    directories: RwLock<BTreeMap<Ino, Duration>>,
+    keeper: Mutex<Option<Weak<dyn Keeper>>>,
+    keeper_came: Notify,
+}
+
+impl Keeping {
+    /// Reads it; whoever changes files before the keeper is there waits for it.
+    pub fn open(meta: &MetaStore) -> Result<Self, FsError> {
+        let mut directories = BTreeMap::new();
+        let mut failed = None;
+        let (from, to) = Key::xattrs(HIDDEN);
+        let visit = |key: &[u8], value: &[u8], _: Generation| {
+            if let Ok(KeyKind::Xattr { name, .. }) = KeyKind::parse(key)
+                && let Some(number) = name.strip_prefix(OF_DIRECTORY)
+            {
+                match parse(number, value) {
+                    Some((dir, during)) => drop(directories.insert(dir, during)),
+                    None => failed = Some(String::from_utf8_lossy(name).into_owned()),
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        let live = meta.live();
+        live.scan_with(&from, &to, visit).map_err(meta_error)?;
+        if let Some(name) = failed {
+            return Err(FsError::Io(format!(
+                "the attribute {name} of the hidden folder was written by a newer version of Cairn, or is damaged"
+            )));
+        }
+        Ok(Self {
+            is_active: AtomicBool::new(!directories.is_empty()),
+            directories: RwLock::new(directories),
+            keeper: Mutex::new(None),
+            keeper_came: Notify::new(),
+        })
+    }
+
+    /// All that a change costs in a volume where nobody wants it.
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+}
+
+/// A directory and its time, as an attribute has them: the value begins with the version of all attributes.
+fn parse(number: &[u8], value: &[u8]) -> Option<(Ino, Duration)> {
+    let number = std::str::from_utf8(number).ok()?;
+    let seconds = std::str::from_utf8(value.get(1..)?).ok()?;
+    let seconds: u32 = seconds.parse().ok()?;
+    let ino = u64::from_str_radix(number, 16).ok()?;
+    Some((Ino(ino), Duration::from_secs(seconds.into())))
+}
+
+fn attribute_of(dir: Ino) -> Vec<u8> {
+    [OF_DIRECTORY, format!("{:016x}", dir.0).as_bytes()].concat()
+}
+
+/// Whether a name is that of a file which its client has removed already.
+pub(crate) fn is_silly(name: &[u8]) -> bool {
+    let number = name.strip_prefix(SILLY);
+    number.is_some_and(|number| name.len() == SILLY_LEN && number.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// What is to become of the file that a change takes a name from.
+#[derive(Clone, Copy)]
+pub(crate) enum Keep<'a> {
+    /// It goes.
+    No,
+    /// Somebody may want it: then nothing is changed, and it is told which file it is.
+    Ask,
+    /// It goes there, if it is still what it was.
+    There(&'a Prepared),
+}
+
+/// A file, and where it goes.
+pub(crate) struct Prepared {
+    ino: Ino,
+    ctime: Timestamp,
+    place: Option<KeptPlace>,
+    /// Its content is kept already: the file has other names, or gets one.
+    is_kept: bool,
+    directory: Ino,
+    path: Vec<Arc<[u8]>>,
+}
+
+/// A file that is to be kept before a change is made.
+pub(crate) struct Wanted {
+    pub inode: Arc<Inode>,
+    pub dir: Ino,
+    pub name: Vec<u8>,
+    /// Nothing has the name then.
+    pub removes: bool,
+    /// It gets another name, and is the same file there.
+    pub stays: bool,
+}
+
+/// A change of names.
+pub(crate) enum Changed<T> {
+    Done(T),
+    /// Not yet.
+    Keep(Wanted),
+}
+
+/// A path below a directory.
+type KeptPath = Option<(Ino, Vec<Arc<[u8]>>)>;
+type Beginnings<'a> = Pin<Box<dyn Future<Output = Result<Option<Began>, FsError>> + Send + 'a>>;
+
+/// The change times of a file before and after the beginning of a change.
+pub(crate) struct Began {
+    pub before: Timestamp,
+    pub after: Timestamp,
+}
+
+/// The change of a file that begins when a copy of its content gets a name.
+pub(crate) struct Beginning<'a> {
+    pub inode: &'a Arc<Inode>,
+    pub ctime: Timestamp,
+    pub sequence: u64,
+    pub until: Duration,
+}
+
+impl Fs {
+    /// Has the content of files below a directory kept before they are changed or removed, or no more. What follows within the
+    /// time belongs to the same change of a file. Durable when answered.
+    pub async fn keep_below(&self, dir: Ino, during: Option<Duration>) -> Result<(), FsError> {
+        let keeping = &self.shared.keeping;
+        if keeping.directories.read().get(&dir).copied() == during {
+            return Ok(());
+        }
+        let hidden = self.make_hidden_folder().await?;
+        let name = attribute_of(dir);
+        match during {
+            Some(during) => {
+                let value = during.as_secs().to_string();
+                self.set_xattr(&WHO, hidden, &name, value.as_bytes(), XattrMode::Any)
+                    .await?;
+            }
+            None => match self.remove_xattr(&WHO, hidden, &name).await {
+                Ok(_) | Err(FsError::NoAttribute) => {}
+                Err(error) => return Err(error),
+            },
+        }
+        let mut directories = keeping.directories.write();
+        match during {
+            Some(during) => directories.insert(dir, during),
+            None => directories.remove(&dir),
+        };
+        let is_active = !directories.is_empty();
+        keeping.is_active.store(is_active, Ordering::Release);
+        Ok(())
+    }
+
+    /// Below which directories contents are kept.
+    pub fn kept_below(&self) -> BTreeMap<Ino, Duration> {
+        self.shared.keeping.directories.read().clone()
+    }
+
+    /// Who knows where what is kept goes, as long as they are there.
+    pub fn set_keeper(&self, keeper: Weak<dyn Keeper>) {
+        let keeping = &self.shared.keeping;
+        *keeping.keeper.lock() = Some(keeper);
+        keeping.keeper_came.notify_waiters();
+    }
+
+    /// Has the content of a file kept that is to be changed, if it is wanted and a change begins. The change times before and after
+    /// the beginning, if there is one.
+    pub(crate) async fn keep_before_change(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+    ) -> Result<Option<Began>, FsError> {
+        match self.is_keeping() {
+            true => self.keep_if_wanted(who, ino).await,
+            false => Ok(None),
+        }
+    }
+
+    /// In a box: what is kept is written by the same way, by which nothing is kept again.
+    fn keep_if_wanted<'a>(&'a self, who: &'a Credentials, ino: Ino) -> Beginnings<'a> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            let inode = shared.reading(|| shared.inode(ino)).await?;
+            {
+                let state = inode.lock();
+                // Whoever may not change it is told so by the change.
+                let may_change = state.require_live().is_ok()
+                    && state.record.kind == InodeKind::Regular
+                    && require_data(who, state.guarded(), WRITE).is_ok()
+                    && state.require_changeable(shared.now()).is_ok();
+                if !may_change || shared.is_in_change(&state) {
+                    return Ok(None);
+                }
+            }
+            let path = shared.reading(|| shared.kept_path_of(&inode)).await?;
+            match path {
+                Some((directory, path)) => {
+                    shared.keep_content(&inode, directory, &path, false).await
+                }
+                None => Ok(None),
+            }
+        })
+    }
+
+    /// A file that was made just now is being changed.
+    pub(crate) fn note_made(&self, dir: Ino, ino: Ino) -> Result<(), FsError> {
+        let shared = &self.shared;
+        if self.is_keeping()
+            && let Some(directory) = shared.kept_directory(dir)?
+        {
+            let inode = shared.inode(ino)?;
+            inode.lock().change_until = shared.change_until(directory);
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn is_in_change(&self, state: &State) -> bool {
+        self.env.clock.monotonic() < state.change_until
+    }
+
+    fn change_until(&self, directory: Ino) -> Duration {
+        let during = self.keeping.directories.read().get(&directory).copied();
+        let now = self.env.clock.monotonic();
+        now.saturating_add(during.unwrap_or_default())
+    }
+
+    /// The directory nearest above which wants contents kept, `dir` with it.
+    pub(crate) fn kept_directory(&self, dir: Ino) -> Result<Option<Ino>, FsError> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == HIDDEN {
+                break;
+            }
+            if self.keeping.directories.read().contains_key(&at) {
+                return Ok(Some(at));
+            }
+            if at == ROOT {
+                break;
+            }
+            at = self.inode(at)?.lock().record.parent;
+        }
+        Ok(None)
+    }
+
+    /// The same, and the path from there.
+    fn kept_path(&self, dir: Ino, name: &[u8]) -> Result<KeptPath, FsError> {
+        let Some(directory) = self.kept_directory(dir)? else {
+            return Ok(None);
+        };
+        let mut path: Vec<Arc<[u8]>> = vec![name.into()];
+        let mut at = dir;
+        while at != directory && path.len() < DEPTH_MAX {
+            let inode = self.inode(at)?;
+            let (parent, cookie) = {
+                let state = inode.lock();
+                (state.record.parent, state.record.cookie)
+            };
+            // Somebody moves directories.
+            let name = self.name_of(parent, at, cookie)?;
+            path.push(name.ok_or(FsError::TryLater)?);
+            at = parent;
+        }
+        path.reverse();
+        Ok(Some((directory, path)))
+    }
+
+    /// The same of a file by the name that it knows of. Its client's own name for what is removed is none.
+    fn kept_path_of(&self, inode: &Inode) -> Result<KeptPath, FsError> {
+        let (parent, cookie) = {
+            let state = inode.lock();
+            (state.record.parent, state.record.cookie)
+        };
+        match self.kept_directory(parent) {
+            // The directory of its first name is gone.
+            Ok(None) | Err(FsError::Stale) => return Ok(None),
+            Ok(Some(_)) => {}
+            Err(error) => return Err(error),
+        }
+        match self.name_of(parent, inode.ino, cookie)? {
+            Some(name) if !is_silly(&name) => self.kept_path(parent, &name),
+            _ => Ok(None),
+        }
+    }
+
+    /// What an inode is called in a directory.
+    fn name_of(&self, dir: Ino, ino: Ino, cookie: u64) -> Result<Option<Arc<[u8]>>, FsError> {
+        let live = self.meta.live();
+        let stored = live.get(&Key::cookie(dir, cookie)).map_err(meta_error)?;
+        let entry = stored.map(|bytes| CookieRecord::decode(&bytes)).transpose();
+        let entry = entry.map_err(|error| meta_error(error.into()))?;
+        if let Some(entry) = entry.filter(|entry| entry.ino == ino) {
+            return Ok(Some(entry.name.as_ref().into()));
+        }
+        // It was made by a version that noted no place, or that name is gone and it has others.
+        let mut found = None;
+        let (from, to) = Key::dirents_after(dir, b"", true);
+        let visit = |key: &[u8], value: &[u8], _: Generation| match (
+            KeyKind::parse(key),
+            DirentRecord::decode(value),
+        ) {
+            (Ok(KeyKind::Dirent { name, .. }), Ok(entry)) if entry.ino == ino => {
+                found = Some(name.into());
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        };
+        live.scan_with(&from, &to, visit).map_err(meta_error)?;
+        Ok(found)
+    }
+
+    /// Who knows where things go; soon after the volume was opened it may not be there yet.
+    async fn keeper(&self) -> Result<Arc<dyn Keeper>, FsError> {
+        for is_last in [false, true] {
+            let came = self.keeping.keeper_came.notified();
+            let keeper = self.keeping.keeper.lock().as_ref().and_then(Weak::upgrade);
+            match keeper {
+                Some(keeper) => return Ok(keeper),
+                None if is_last => break,
+                None => {}
+            }
+            if !self.tasks.pause(KEEPER_WAIT, came).await {
+                return Err(FsError::Fenced);
+            }
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Keeps a copy of a file's content, with which a change of the file begins; nothing if one is going on, unless `always`.
+    async fn keep_content(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        directory: Ino,
+        path: &[Arc<[u8]>],
+        always: bool,
+    ) -> Result<Option<Began>, FsError> {
+        let keeper = self.keeper().await?;
+        for _ in 0..ATTEMPTS_MAX {
+            let (attr, sequence) = {
+                let state = inode.lock();
+                if state.require_live().is_err() || !always && self.is_in_change(&state) {
+                    return Ok(None);
+                }
+                (state.attr(inode.ino), state.sequence)
+            };
+            let placed = keeper.place(directory, path.to_vec(), attr.clone(), false);
+            let copied = match placed.await {
+                Ok(Some(place)) => {
+                    self.keep_copy(inode, directory, &attr, sequence, &place)
+                        .await
+                }
+                Ok(None) => {
+                    inode.lock().change_until = self.change_until(directory);
+                    return Ok(None);
+                }
+                Err(error) => Err(error),
+            };
+            match copied {
+                Ok(after) => {
+                    return Ok(Some(Began {
+                        before: attr.ctime,
+                        after,
+                    }));
+                }
+                // It was changed meanwhile, or somebody removed the empty folder where it was to go.
+                Err(FsError::NotSync | FsError::Exists | FsError::Stale | FsError::NotFound) => {}
+                Err(error) => {
+                    keeper.give_up(directory, path.to_vec()).await;
+                    return Err(error);
+                }
+            }
+        }
+        Err(FsError::TryLater)
+    }
+
+    async fn keep_copy(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        directory: Ino,
+        attr: &Attr,
+        sequence: u64,
+        place: &KeptPlace,
+    ) -> Result<Timestamp, FsError> {
+        let fs = Fs::of(self);
+        let mut file = fs.make_unnamed(&WHO)?;
+        if attr.size_bytes <= JOURNAL_WRITE_BYTES_MAX {
+            let read = fs.read(&WHO, attr.ino, 0, attr.size_bytes as u32).await?;
+            if u64::from(read.count_bytes) != attr.size_bytes {
+                return Err(FsError::NotSync);
+            }
+            file.append(read.parts.concat().into()).await?;
+        } else {
+            match file.share(&fs, attr.ino, 0..attr.size_bytes).await {
+                Err(FsError::Invalid) => return Err(FsError::NotSync),
+                shared => shared?,
+            }
+        }
+        let mut xattrs = Vec::new();
+        for name in fs.xattr_list(&WHO, attr.ino).await? {
+            match fs.xattr(&WHO, attr.ino, &name).await {
+                Ok(value) => xattrs.push((name, value)),
+                Err(FsError::NoAttribute) => return Err(FsError::NotSync),
+                Err(error) => return Err(error),
+            }
+        }
+        let xattrs: Vec<(&[u8], Bytes)> = xattrs
+            .iter()
+            .map(|(name, value)| (&name[..], value.clone()))
+            .collect();
+        let placing = Placing {
+            dir: place.dir,
+            name: &place.name,
+            expected: Expected::Nothing,
+            set: SetAttr {
+                mode: Some(attr.mode),
+                uid: Some(attr.uid),
+                gid: Some(attr.gid),
+                atime: SetTime::To(attr.atime),
+                mtime: SetTime::To(attr.mtime),
+                ..SetAttr::default()
+            },
+            xattrs: &xattrs,
+        };
+        let beginning = Beginning {
+            inode,
+            ctime: attr.ctime,
+            sequence,
+            until: self.change_until(directory),
+        };
+        file.place_beginning(&WHO, &placing, &beginning).await
+    }
+
+    /// Finds out where a file goes, and has all its bytes durable: what is kept must not be less than what was there.
+    pub(crate) async fn prepare(self: &Arc<Self>, wanted: &Wanted) -> Result<Prepared, FsError> {
+        let Wanted { inode, .. } = wanted;
+        let path = self.reading(|| self.kept_path(wanted.dir, &wanted.name));
+        let Some((directory, path)) = path.await? else {
+            // It is not there any more.
+            let state = inode.lock();
+            return Ok(Prepared {
+                ino: inode.ino,
+                ctime: state.record.ctime,
+                place: None,
+                is_kept: true,
+                directory: ROOT,
+                path: Vec::new(),
+            });
+        };
+        let keeper = self.keeper().await?;
+        if !planted::is(Bug::KeptWithoutItsBytes) {
+            self.commit(inode).await?;
+        }
+        let is_kept = wanted.stays || inode.lock().record.nlink > 1;
+        if is_kept {
+            self.keep_content(inode, directory, &path, true).await?;
+        }
+        let attr = {
+            let state = inode.lock();
+            state.attr(inode.ino)
+        };
+        let ctime = attr.ctime;
+        let place = match wanted.removes || !is_kept {
+            true => {
+                keeper
+                    .place(directory, path.clone(), attr, wanted.removes)
+                    .await?
+            }
+            false => None,
+        };
+        Ok(Prepared {
+            ino: inode.ino,
+            ctime,
+            place,
+            is_kept,
+            directory,
+            path,
+        })
+    }
+
+    /// What was prepared is not needed.
+    pub(crate) async fn give_up(&self, prepared: Option<Prepared>) {
+        if let Some(prepared) = prepared.filter(|prepared| prepared.place.is_some())
+            && let Ok(keeper) = self.keeper().await
+        {
+            let Prepared {
+                directory,
+                path,
+                place,
+                ..
+            } = prepared;
+            drop(place);
+            keeper.give_up(directory, path).await;
+        }
+    }
+
+    /// Makes a change of names, and finds out as often as needed where the file goes that it takes away.
+    pub(crate) async fn change_keeping<T>(
+        self: &Arc<Self>,
+        is_keeping: bool,
+        mut change: impl FnMut(Keep<'_>) -> Result<Changed<T>, FsError>,
+    ) -> Result<T, FsError> {
+        let mut prepared: Option<Prepared> = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let keep = match &prepared {
+                Some(prepared) => Keep::There(prepared),
+                None if is_keeping => Keep::Ask,
+                None => Keep::No,
+            };
+            let wanted = match self.reading(|| change(keep)).await {
+                Ok(Changed::Done(done)) => return Ok(done),
+                Ok(Changed::Keep(wanted)) => wanted,
+                Err(error) => {
+                    self.give_up(prepared).await;
+                    return Err(error);
+                }
+            };
+            // It lets go of the turn before it is taken again.
+            drop(prepared.take());
+            prepared = Some(self.prepare(&wanted).await?);
+        }
+        self.give_up(prepared).await;
+        Err(FsError::TryLater)
+    }
+
+    /// Where a locked file goes. `None`: it has to be found out, and nothing may be changed; `Some(None)`: nowhere.
+    pub(crate) fn place_of<'a>(
+        &self,
+        keep: Keep<'a>,
+        is_wanted: bool,
+        ino: Ino,
+        state: &State,
+    ) -> Option<Option<&'a Prepared>> {
+        if !is_wanted || state.record.kind != InodeKind::Regular {
+            return Some(None);
+        }
+        match keep {
+            Keep::No => Some(None),
+            Keep::There(prepared)
+                if prepared.ino == ino
+                    && prepared.ctime == state.record.ctime
+                    && (planted::is(Bug::KeptWithoutItsBytes)
+                        || !state.has_unstable_up_to(u64::MAX)) =>
+            {
+                Some(Some(prepared))
+            }
+            Keep::Ask | Keep::There(_) => None,
+        }
+    }
+
+    /// The folder that a prepared file goes to.
+    pub(crate) fn folder_of(&self, keep: Keep<'_>) -> Result<Option<Arc<Inode>>, FsError> {
+        match keep {
+            Keep::There(Prepared {
+                place: Some(place), ..
+            }) => match self.inode(place.dir) {
+                Ok(inode) => Ok(Some(inode)),
+                // It was empty, and somebody removed it: it is found out again.
+                Err(FsError::Stale) => Ok(None),
+                Err(error) => Err(error),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Moves a locked file to where it is kept from now on, for nobody to change. Its former name is the caller's to take.
+    pub(crate) fn move_to_kept(
+        &self,
+        there: Ino,
+        (dir, name): (Ino, &[u8]),
+        tree: Option<Ino>,
+        locked: &mut Locked<'_>,
+        batch: &mut Batch,
+    ) {
+        let now = self.now();
+        let state = locked.of(dir);
+        let cookie = DirChange { dir, batch }.add(state, name, there, InodeKind::Regular);
+        state.touch_mtime(now);
+        batch.put(Key::inode(dir), state.stored_record().encode());
+        let state = locked.of(there);
+        if let Some(tree) = tree {
+            self.move_to_tree(state, tree, batch);
+            self.sync_pending(state);
+        }
+        state.record.is_frozen = true;
+        (state.record.parent, state.record.cookie) = (dir, cookie);
+        state.touch_ctime(now);
+        batch.put(Key::inode(there), state.stored_record().encode());
+    }
+
+    /// Whether what was prepared can be done as it is; `None`: it has to be found out again.
+    pub(crate) fn ready(
+        &self,
+        prepared: &Prepared,
+        there: &Arc<Inode>,
+        folder: Option<&Arc<Inode>>,
+        locked: &mut Locked<'_>,
+    ) -> Result<Option<Ready>, FsError> {
+        let Some(place) = &prepared.place else {
+            return Ok(Some(Ready::default()));
+        };
+        let Some(folder) = folder else {
+            return Ok(None);
+        };
+        if locked.of(folder.ino).require_dir().is_err() {
+            return Ok(None);
+        }
+        let mut ready = Ready {
+            moves: !prepared.is_kept,
+            ..Ready::default()
+        };
+        if ready.moves {
+            let name = (place.dir, place.name.as_slice());
+            match self.require_keeping(&WHO, there, name.0, name.1, locked) {
+                Ok(tree) => ready.tree = tree,
+                Err(FsError::Exists | FsError::Stale | FsError::NotDirectory) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(marker) = &place.marker {
+            if self.dirent(place.dir, &marker.name)?.is_some() {
+                return Ok(None);
+            }
+            self.require_pool_space(METADATA_BYTES)?;
+            ready.marker = Some(self.marker_record(place.dir, marker, locked)?);
+        }
+        Ok(Some(ready))
+    }
+
+    fn marker_record(
+        &self,
+        dir: Ino,
+        marker: &Marker,
+        locked: &mut Locked<'_>,
+    ) -> Result<InodeRecord, FsError> {
+        let mut record = InodeRecord::new(InodeKind::Regular);
+        (record.mode, record.nlink, record.parent) = (0o644, 1, dir);
+        record.tree = self.quotas.inherited(&locked.of(dir).record);
+        self.require_quota(owner_of(&record), None, 1, 0)?;
+        check_name(&marker.name)?;
+        for (name, value) in &marker.xattrs {
+            record.xattr_names_len_bytes += check_xattr(name, value)?;
+        }
+        let now = self.now();
+        (record.atime, record.mtime, record.ctime) = (now, marker.mtime, now);
+        Ok(record)
+    }
+
+    /// Does what was prepared, as a part of the batch of the change. The inodes that it has changed or made are returned.
+    pub(crate) fn keep_prepared(
+        &self,
+        prepared: &Prepared,
+        ready: Ready,
+        there: Ino,
+        locked: &mut Locked<'_>,
+        batch: &mut Batch,
+    ) -> Vec<KeptChange> {
+        let mut changed = Vec::new();
+        let Some(place) = &prepared.place else {
+            return changed;
+        };
+        if ready.moves {
+            let to = (place.dir, place.name.as_slice());
+            self.move_to_kept(there, to, ready.tree, locked, batch);
+            changed.push(KeptChange::Locked(place.dir));
+        }
+        if let (Some(marker), Some(mut record)) = (&place.marker, ready.marker) {
+            let ino = self.meta.allocate_ino();
+            let dir = place.dir;
+            let state = locked.of(dir);
+            record.cookie = DirChange { dir, batch }.add(state, &marker.name, ino, record.kind);
+            state.touch_mtime(self.now());
+            batch.put(Key::inode(dir), state.stored_record().encode());
+            batch.put(Key::inode(ino), record.encode());
+            batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
+            for (name, value) in &marker.xattrs {
+                batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
+            }
+            batch.space(SpaceDelta {
+                inodes: 1,
+                ..SpaceDelta::default()
+            });
+            let empty = ExtentMap::empty(&self.extent_count);
+            let inode = Inode::new(ino, State::new(record, empty));
+            // In the table before anybody can find it.
+            self.inodes.insert(inode.clone());
+            changed.push(KeptChange::Made(inode));
+            changed.push(KeptChange::Locked(dir));
+        }
+        changed
+    }
+
+    /// Notes that what was kept was submitted.
+    pub(crate) fn note_kept(
+        &self,
+        changed: Vec<KeptChange>,
+        ticket: cairn_meta::Ticket,
+        locked: &mut Locked<'_>,
+    ) {
+        for change in changed {
+            match change {
+                KeptChange::Locked(ino) => locked.of(ino).note_change(ticket),
+                KeptChange::Made(inode) => inode.lock().note_change(ticket),
+            }
+        }
+    }
+
+    /// A file whose name is to be taken by one without a name, and how it is kept then.
+    pub(crate) async fn prepare_replaced(
+        self: &Arc<Self>,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Replaced, FsError> {
+        let find = || {
+            let is_wanted = self.kept_directory(dir)?.is_some() && !is_silly(name);
+            match self.dirent(dir, name)? {
+                _ if !is_wanted => Ok(None),
+                Some(entry) => Ok(Some(self.named(&entry)?)),
+                None => Ok(Some(None)),
+            }
+        };
+        let inode = match self.reading(find).await? {
+            None => return Ok(Replaced::Anything),
+            Some(None) => return Ok(Replaced::Nothing),
+            Some(Some(inode)) => inode,
+        };
+        if inode.lock().record.kind != InodeKind::Regular {
+            return Ok(Replaced::Anything);
+        }
+        let wanted = Wanted {
+            inode,
+            dir,
+            name: name.to_vec(),
+            removes: false,
+            stays: false,
+        };
+        Ok(Replaced::Kept(Box::new(self.prepare(&wanted).await?)))
+    }
+}
+
+/// What a file without a name is to find where it comes.
+pub(crate) enum Replaced {
+    /// Nobody wants what is there.
+    Anything,
+    Nothing,
+    Kept(Box<Prepared>),
+}
+
+impl Prepared {
+    pub fn expected(&self) -> Expected {
+        Expected::This {
+            ino: self.ino,
+            ctime: self.ctime,
+        }
+    }
+
+    pub fn keeping(&self) -> Kept<'_> {
+        let place = self.place.as_ref().filter(|_| !self.is_kept);
+        Kept {
+            replaced: place.map(|place| (place.dir, place.name.as_slice())),
+            ..Kept::default()
+        }
+    }
+}
+
+/// What was looked at before anything is changed.
+#[derive(Default)]
+pub(crate) struct Ready {
+    moves: bool,
+    tree: Option<Ino>,
+    marker: Option<InodeRecord>,
+}
+
+impl Ready {
+    /// The file moves, and keeps its bytes.
+    pub fn moves(&self) -> bool {
+        self.moves
+    }
+}
+
+pub(crate) enum KeptChange {
+    Locked(Ino),
+    Made(Arc<Inode>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_read_as_they_were_written() {
+        let name = attribute_of(Ino(0x2a));
+        let number = name.strip_prefix(OF_DIRECTORY).unwrap();
+        let read = Some((Ino(0x2a), Duration::from_secs(60)));
+        assert_eq!(parse(number, b"\x0160"), read);
+        for (number, value) in [
+            (&b"2a"[..], &b""[..]),
+            (b"2a", b"\x01"),
+            (b"2a", b"\x01-1"),
+            (b"2a", b"\x014294967296"),
+            (b"", b"\x011"),
+            (b"\xff", b"\x011"),
+            (b"123456789abcdef01", b"\x011"),
+        ] {
+            assert_eq!(parse(number, value), None, "{number:?} {value:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_removed_files_are_known() {
+        for (name, want) in [
+            (&b".nfs0000000000a1b2c300000001"[..], true),
+            (b".nfs0000000000a1b2c30000001", false),
+            (b".nfs0000000000a1b2c30000000x", false),
+            (b"nfs00000000000a1b2c300000001", false),
+            (b".nfs", false),
+        ] {
+            assert_eq!(is_silly(name), want, "{name:?}");
+        }
+    }
+}
