@@ -120,6 +120,10 @@ pub enum Bug {
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,
+    // deduplication, in fs
+    DedupeTakesDead,
+    DedupeTakesOther,
+    DedupeHashPrefix,
     // moves, rebuilds and scrubs of shards
     MovedShardDeletedEarly,
     MovedShardNotSynced,
@@ -199,6 +203,9 @@ impl Bug {
         Bug::CompareBeginOnly,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
+        Bug::DedupeTakesDead,
+        Bug::DedupeTakesOther,
+        Bug::DedupeHashPrefix,
         Bug::MovedShardDeletedEarly,
         Bug::MovedShardNotSynced,
         Bug::MovedShardWithoutFooter,
