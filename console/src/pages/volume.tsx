@@ -60,7 +60,7 @@ export function VolumePage({ name }: { name: string }) {
             ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
-            ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe],
+            ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
             ["Class", volume.class === "none" ? "none: no limit" : volume.class],
             ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
             ["Made", date(volume.created_seconds)],
@@ -280,7 +280,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   const [protection, setProtection] = useState(volume.protection);
   const [pattern, setPattern] = useState(volume.access_pattern);
   const [compression, setCompression] = useState(volume.compression);
-  const [dedupe, setDedupe] = useState(volume.dedupe);
+  const [dedupe, setDedupe] = useState(volume.dedupe ?? "off");
   const [limit, setLimit] = useState(volume.size_limit);
   const size = limit.replaceAll(" ", "") || "none";
   const isOther = (now: string, before: string) => now !== before;
@@ -289,7 +289,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
     ...(isOther(protection, volume.protection) ? { protection } : {}),
     ...(isOther(pattern, volume.access_pattern) ? { access_pattern: pattern } : {}),
     ...(isOther(compression, volume.compression) ? { compression } : {}),
-    ...(isOther(dedupe, volume.dedupe) ? { dedupe } : {}),
+    ...(isOther(dedupe, volume.dedupe ?? "off") ? { dedupe } : {}),
     ...(sized ? { size_limit: size } : {}),
   };
   const flags = Object.entries(body).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
