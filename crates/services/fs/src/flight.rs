@@ -299,7 +299,9 @@ impl Shared {
         if let Some((index, parts)) = made.get(hash) {
             let is_same = match dedupe {
                 Dedupe::Verify => are_same_bytes(parts, &cut.parts),
-                Dedupe::On | Dedupe::Off => true,
+                Dedupe::On | Dedupe::Off => {
+                    parts.iter().map(Bytes::len).sum::<usize>() as u64 == cut.len_bytes
+                }
             };
             return is_same.then_some(Source::Again(*index));
         }
