@@ -2329,6 +2329,12 @@ export interface components {
              */
             compression?: string | null;
             /**
+             * @description off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
+             *     from then on.
+             * @example on
+             */
+            dedupe?: string | null;
+            /**
              * @description default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
              * @example +2n
              */
@@ -2390,6 +2396,13 @@ export interface components {
             compression: string;
             /** Format: int64 */
             created_seconds: number;
+            /** @example off */
+            dedupe?: string;
+            /**
+             * Format: int64
+             * @description Bytes of files that were in records already and were not written again, since the node that owns it was started.
+             */
+            deduplicated_bytes?: number;
             /** Format: int32 */
             disk_failures_tolerated: number;
             /** @description Whether its bytes are encrypted. */

@@ -8,7 +8,7 @@ import { go, to } from "../router";
 import type { Export, ExportRule, Mount, Schedules, Snapshot, SnapshotList, Status, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
 import { useApi } from "../use";
-import { COMPRESSIONS, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
+import { COMPRESSIONS, DEDUPES, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
 
 type Action =
   | { kind: "edit" | "delete" | "export" | "snapshot" }
@@ -60,6 +60,7 @@ export function VolumePage({ name }: { name: string }) {
             ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
+            ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
             ["Class", volume.class === "none" ? "none: no limit" : volume.class],
             ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
             ["Made", date(volume.created_seconds)],
@@ -279,6 +280,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   const [protection, setProtection] = useState(volume.protection);
   const [pattern, setPattern] = useState(volume.access_pattern);
   const [compression, setCompression] = useState(volume.compression);
+  const [dedupe, setDedupe] = useState(volume.dedupe ?? "off");
   const [limit, setLimit] = useState(volume.size_limit);
   const size = limit.replaceAll(" ", "") || "none";
   const isOther = (now: string, before: string) => now !== before;
@@ -287,6 +289,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
     ...(isOther(protection, volume.protection) ? { protection } : {}),
     ...(isOther(pattern, volume.access_pattern) ? { access_pattern: pattern } : {}),
     ...(isOther(compression, volume.compression) ? { compression } : {}),
+    ...(isOther(dedupe, volume.dedupe ?? "off") ? { dedupe } : {}),
     ...(sized ? { size_limit: size } : {}),
   };
   const flags = Object.entries(body).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
@@ -296,11 +299,12 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   return (
     <ActionForm title={`Change volume ${volume.name}`} submit="Change" done={`Volume ${volume.name} is changed.`} onClose={onClose} onDone={onDone}
       request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body }} command={cairn("volume", "set", volume.name, ...flags)}>
-      <p>Protection and compression are for data that is written from then on.</p>
+      <p>Protection, compression and deduplication are for data that is written from then on.</p>
       <Choice label="Protection" value={protection} onValue={setProtection} choices={also(PROTECTIONS, protection)} />
       <Field label="Size limit" value={limit} onValue={setLimit} hint="none, or a size such as 500GiB." />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={also(PATTERNS, pattern)} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={also(COMPRESSIONS, compression)} />
+      <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
     </ActionForm>
   );
 }

@@ -25,6 +25,11 @@ export const PATTERNS: [string, string][] = [
   ["streaming", "streaming: large files from end to end"],
   ["random", "random: small accesses in large files"],
 ];
+export const DEDUPES: [string, string][] = [
+  ["off", "Off"],
+  ["on", "On: bytes that are there are not written again"],
+  ["verify", "Verify: they are read and compared first"],
+];
 export const COMPRESSIONS: [string, string][] = [
   ["lz4", "lz4: fast"],
   ["zstd", "zstd: smaller"],
@@ -85,6 +90,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
   const [protection, setProtection] = useState("default");
   const [pattern, setPattern] = useState("concurrent");
   const [compression, setCompression] = useState("lz4");
+  const [dedupe, setDedupe] = useState("off");
   const [limit, setLimit] = useState("");
   const size = limit.replaceAll(" ", "");
   // What has its default is left out, as on the command line.
@@ -93,6 +99,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
     ...(protection === "default" ? {} : { protection }),
     ...(pattern === "concurrent" ? {} : { access_pattern: pattern }),
     ...(compression === "lz4" ? {} : { compression }),
+    ...(dedupe === "off" ? {} : { dedupe }),
     ...(size ? { size_limit: size } : {}),
   };
   const request: Call = { method: "POST", path: "/volumes", body };
@@ -101,6 +108,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
     ...flag(protection !== "default", "--protection", protection),
     ...flag(pattern !== "concurrent", "--access-pattern", pattern),
     ...flag(compression !== "lz4", "--compression", compression),
+    ...flag(dedupe !== "off", "--dedupe", dedupe),
     ...flag(size !== "", "--size-limit", size));
   return (
     <ActionForm title="Create a volume" submit="Create" request={request} command={command} done={`Volume ${name} is there. Nobody may mount it yet.`}
@@ -111,6 +119,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
       <Field label="Size limit" value={limit} onValue={setLimit} placeholder="none" hint="Such as 500GiB. Without one it may fill the pool." />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={PATTERNS} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={COMPRESSIONS} />
+      <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
     </ActionForm>
   );
 }

@@ -123,6 +123,10 @@ pub enum Bug {
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,
+    // deduplication, in fs
+    DedupeTakesDead,
+    DedupeTakesOther,
+    DedupeHashPrefix,
     // moves, rebuilds and scrubs of shards
     MovedShardDeletedEarly,
     MovedShardNotSynced,
@@ -202,6 +206,9 @@ impl Bug {
         Bug::CompareBeginOnly,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
+        Bug::DedupeTakesDead,
+        Bug::DedupeTakesOther,
+        Bug::DedupeHashPrefix,
         Bug::MovedShardDeletedEarly,
         Bug::MovedShardNotSynced,
         Bug::MovedShardWithoutFooter,

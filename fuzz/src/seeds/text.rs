@@ -1,7 +1,7 @@
 //! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
 
 use cairn_base::{Generation, Ino, View, VolumeId};
-use cairn_config::{AccessPattern, ClassChoice, Compression, ExportRule, Protection, SizeLimit};
+use cairn_config::{AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit};
 
 use super::{Corpus, write};
 use cairn_admin::api::{
@@ -156,7 +156,7 @@ fn json(corpus: &Corpus) {
     text(
         0,
         "volume-create",
-        r#"{"name":"two","protection":"+3n","size_limit":"1GiB","access_pattern":"random","compression":"zstd:5"}"#,
+        r#"{"name":"two","protection":"+3n","size_limit":"1GiB","access_pattern":"random","compression":"zstd:5","dedupe":"verify"}"#,
     );
     text(0, "volume-change", r#"{"size_limit":"none"}"#);
     text(
@@ -243,6 +243,7 @@ fn volume() -> VolumeView {
         size_limit: SizeLimit::Bytes(1 << 30),
         access_pattern: AccessPattern::Random,
         compression: Compression::Zstd(3),
+        dedupe: Dedupe::Verify,
         created_seconds: -1,
         serving: false,
         owner: None,
@@ -253,6 +254,7 @@ fn volume() -> VolumeView {
         inodes: 1,
         snapshots: 2,
         snapshot_bytes: 3,
+        deduplicated_bytes: 4,
         class: ClassChoice::Class("gold".parse().expect("it is a name")),
         rates: None,
         exported: true,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
-    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Protection, Settings,
-    Size, SizeLimit, Squash, VolumeName,
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Dedupe, Protection,
+    Settings, Size, SizeLimit, Squash, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
@@ -480,6 +480,10 @@ pub struct VolumeFlags {
     /// none, lz4, zstd (level 3) or zstd:1 to zstd:19 [a new volume: lz4]
     #[arg(long)]
     pub compression: Option<Compression>,
+    /// off, on or verify: whether bytes that the volume has already are written again. on trusts a hash of 256 bits, verify
+    /// reads and compares first; for data written from then on: `cairn volume set backups --dedupe on` [a new volume: off]
+    #[arg(long)]
+    pub dedupe: Option<Dedupe>,
     /// none, or a class of service: standard, premium, extreme, another of `cairn class list` [a new volume: none]
     #[arg(long)]
     pub class: Option<ClassChoice>,
@@ -492,6 +496,7 @@ impl VolumeFlags {
             size_limit: self.size_limit,
             access_pattern: self.access_pattern,
             compression: self.compression,
+            dedupe: self.dedupe,
             class: self.class.clone(),
         }
     }
@@ -680,6 +685,9 @@ mod tests {
             ("volume create a/b", false),
             ("volume create", false),
             ("volume set v --size-limit none", true),
+            ("volume set v --dedupe on", true),
+            ("volume create v --dedupe verify", true),
+            ("volume set v --dedupe maybe", false),
             ("volume show v --json", true),
             ("volume delete v --yes --force", true),
             ("export list", true),

@@ -121,6 +121,17 @@ fn encryption(volume: &VolumeView) -> String {
     }
 }
 
+fn deduplication(volume: &VolumeView) -> String {
+    match volume.deduplicated_bytes {
+        0 => volume.dedupe.to_string(),
+        bytes => format!(
+            "{}; {} were there already, since the server was started",
+            volume.dedupe,
+            format_size(bytes)
+        ),
+    }
+}
+
 fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     if json {
         return print::json(volume);
@@ -132,6 +143,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
+        format!("deduplication    {}", deduplication(volume)),
         format!("encryption       {}", encryption(volume)),
         format!("class            {}", volume.class),
         format!(

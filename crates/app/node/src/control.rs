@@ -705,6 +705,7 @@ impl Controller {
             size_limit: volume.settings.size_limit,
             access_pattern: volume.settings.access_pattern,
             compression: volume.settings.compression,
+            dedupe: volume.settings.dedupe,
             class: match &volume.class {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
@@ -720,6 +721,7 @@ impl Controller {
             inodes: 0,
             snapshots: 0,
             snapshot_bytes: 0,
+            deduplicated_bytes: 0,
             exported: !volume.exports.is_empty(),
             encryption: encryption_view(volume, &inner.keys.known()),
         };
@@ -739,6 +741,8 @@ impl Controller {
                 view.inodes = counters.inodes;
                 view.snapshots = fs.snapshot_count();
                 view.snapshot_bytes = counters.history_bytes;
+                let past = inner.pool.past_totals_of(volume.id).deduplicated_bytes;
+                view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
                 if let Ok(space) = fs.space().await {
                     view.total_bytes = space.total_bytes;
                     view.free_bytes = space.free_bytes;
@@ -797,6 +801,9 @@ fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
     }
     if let Some(compression) = change.compression {
         settings.compression = compression;
+    }
+    if let Some(dedupe) = change.dedupe {
+        settings.dedupe = dedupe;
     }
 }
 

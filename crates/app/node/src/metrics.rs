@@ -496,6 +496,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.totals.inodes_evicted),
         ("cairn_volume_written_bytes_total", "Bytes of files that clients wrote", |n| n.totals.written_bytes),
         ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.totals.flushed_bytes),
+        ("cairn_volume_deduplicated_bytes_total", "Bytes of files that were in records already, and not written again", |n| n.totals.deduplicated_bytes),
         ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.totals.flush_errors),
         ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.totals.journaled_writes),
         ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.totals.gc_segments_removed),

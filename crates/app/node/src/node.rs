@@ -17,7 +17,7 @@ use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
-use cairn_fs::{DirtyBudget, FsSettings};
+use cairn_fs::{DedupeIndex, DirtyBudget, FsSettings};
 use cairn_iscsi::Targets;
 use cairn_keys::MasterKeys;
 use cairn_meta::settings::state_files_max;
@@ -120,6 +120,8 @@ struct NodeHost {
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
+    /// Where records are, of all volumes that deduplicate.
+    dedupe: Arc<DedupeIndex>,
     cluster: Option<Arc<ClusterNode>>,
     keys: Arc<KeyHolder>,
     node: OnceLock<Weak<Inner>>,
@@ -164,6 +166,7 @@ impl Host for NodeHost {
         let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
         settings.policy = policy(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
+        settings.dedupe = Arc::clone(&self.dedupe);
         let extent_bytes = match volume.encryption {
             None => EXTENT_BYTES,
             Some(_) => EXTENT_BYTES + TAGS_BYTES,
@@ -338,6 +341,7 @@ impl Inner {
             served: Mutex::default(),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
+            dedupe: DedupeIndex::new(budget.dedupe_bytes),
             cluster: cluster.clone(),
             keys: Arc::clone(&keys),
             node: OnceLock::new(),

@@ -1,7 +1,7 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, ExportRule, Protection, SizeLimit, VolumeName,
+    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit, VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -507,6 +507,9 @@ pub struct VolumeView {
     pub access_pattern: AccessPattern,
     #[schema(value_type = String, example = "lz4")]
     pub compression: Compression,
+    #[schema(value_type = String, example = "off")]
+    #[serde(default)]
+    pub dedupe: Dedupe,
     /// The class of service, or none.
     #[schema(value_type = String, example = "gold")]
     #[serde(default)]
@@ -531,6 +534,9 @@ pub struct VolumeView {
     /// Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
     pub snapshots: u64,
     pub snapshot_bytes: u64,
+    /// Bytes of files that were in records already and were not written again, since the node that owns it was started.
+    #[serde(default)]
+    pub deduplicated_bytes: u64,
     pub exported: bool,
     /// Whether its bytes are encrypted.
     #[serde(default)]
@@ -570,6 +576,11 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "lz4")]
     pub compression: Option<Compression>,
+    /// off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
+    /// from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "on")]
+    pub dedupe: Option<Dedupe>,
     /// none, or the name of a class of service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "gold")]

@@ -44,6 +44,7 @@ fn view(name: &VolumeName) -> VolumeView {
         size_limit: cairn_config::SizeLimit::None,
         access_pattern: cairn_config::AccessPattern::Random,
         compression: cairn_config::Compression::Zstd(3),
+        dedupe: cairn_config::Dedupe::On,
         class: Default::default(),
         rates: None,
         created_seconds: 0,
@@ -56,6 +57,7 @@ fn view(name: &VolumeName) -> VolumeView {
         inodes: 1,
         snapshots: 0,
         snapshot_bytes: 0,
+        deduplicated_bytes: 3,
         exported: true,
         encryption: Default::default(),
     }

@@ -122,12 +122,14 @@ impl Segments {
 
 /// What of a segment is in use.
 pub(crate) fn usage(id: SegmentId, record: &SegmentRecord) -> SegmentUsage {
+    let data_bytes = record
+        .shard_len_bytes
+        .saturating_mul(u64::from(record.data));
     SegmentUsage {
         id,
-        data_bytes: record
-            .shard_len_bytes
-            .saturating_mul(u64::from(record.data)),
-        live_bytes: record.live_bytes,
+        data_bytes,
+        // What is shared counts once for each that refers to it, and takes its room once.
+        live_bytes: record.live_bytes.min(data_bytes),
         live_records: record.live_records,
         sealed: record.sealed,
     }

@@ -254,18 +254,23 @@ impl Shared {
     }
 
     /// See [`crate::MetaStore::submit_sharing`].
-    pub fn submit_sharing(&self, mut batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
+    pub fn submit_sharing(
+        &self,
+        mut batch: Batch,
+        segments: &[SegmentId],
+    ) -> Option<(Ticket, Generation)> {
         let len_bytes = batch.len_bytes();
         if len_bytes > self.settings.batch_bytes_max() {
             self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
-            return Some(Ticket::REFUSED);
+            return Some((Ticket::REFUSED, Generation::FIRST));
         }
         self.encrypt(&mut batch);
         let mut pending = self.pending.lock();
         let known = &pending.counters.segments;
         let is_live = |id| known.get(id).is_some_and(|record| record.live_records > 0);
         let may_share = segments.iter().all(is_live);
-        may_share.then(|| self.submit_locked(&mut pending, batch))
+        let generation = pending.counters.record.generation;
+        may_share.then(|| (self.submit_locked(&mut pending, batch), generation))
     }
 
     /// Not under the lock: it takes longer than all else of a submission.

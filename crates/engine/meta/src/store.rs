@@ -424,6 +424,16 @@ impl<L: CommitLog> MetaStore<L> {
     /// As [`Self::submit`], for a batch that refers to records that somebody else wrote: only if each of these segments has a
     /// live record at this moment, so that nobody has taken it for dead. Else `None`, and nothing is changed.
     pub fn submit_sharing(&self, batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
+        self.submit_sharing_in(batch, segments)
+            .map(|(ticket, _)| ticket)
+    }
+
+    /// As [`Self::submit_sharing`]; says in which generation that is, as [`Self::submit_in`] does.
+    pub fn submit_sharing_in(
+        &self,
+        batch: Batch,
+        segments: &[SegmentId],
+    ) -> Option<(Ticket, Generation)> {
         self.shared.submit_sharing(batch, segments)
     }
 

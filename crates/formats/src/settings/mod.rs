@@ -19,8 +19,8 @@ pub use export::{
 };
 pub use host::OsType;
 pub use volume::{
-    AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
-    VolumeSettings,
+    AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
+    VolumeName, VolumeSettings,
 };
 
 /// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes and classes.

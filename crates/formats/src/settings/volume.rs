@@ -108,6 +108,25 @@ word_enum!(
     }
 );
 
+word_enum!(
+    /// Whether bytes that the volume has already are written again.
+    #[derive(Default)]
+    Dedupe, "a deduplication", "off, on or verify" {
+        #[default]
+        Off = "off",
+        /// What has the same hash is the same.
+        On = "on",
+        /// What has the same hash is read and compared first.
+        Verify = "verify",
+    }
+);
+
+impl Dedupe {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+}
+
 /// How data is compressed before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
@@ -222,6 +241,8 @@ pub struct VolumeSettings {
     pub size_limit: SizeLimit,
     pub access_pattern: AccessPattern,
     pub compression: Compression,
+    #[serde(default, skip_serializing_if = "Dedupe::is_off")]
+    pub dedupe: Dedupe,
 }
 
 impl Default for VolumeSettings {
@@ -232,6 +253,7 @@ impl Default for VolumeSettings {
             access_pattern: AccessPattern::Concurrent,
             // Cheap enough to leave on: the probe gives up early on data that does not compress.
             compression: Compression::Lz4,
+            dedupe: Dedupe::Off,
         }
     }
 }
@@ -280,6 +302,13 @@ mod tests {
             ("zstd:0", None),
             ("zstd:-1", None),
             ("gzip", None),
+        ]);
+        check::<Dedupe>(&[
+            ("off", Some(Dedupe::Off)),
+            ("on", Some(Dedupe::On)),
+            ("verify", Some(Dedupe::Verify)),
+            ("none", None),
+            ("", None),
         ]);
         check::<SizeLimit>(&[
             ("none", Some(SizeLimit::None)),

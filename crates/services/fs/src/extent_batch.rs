@@ -66,6 +66,23 @@ impl Shared {
         ticket
     }
 
+    /// As [`Self::submit_change`], for extents that refer to records which others wrote into these segments: `None`, and
+    /// nothing is changed, if one of them is dead by now.
+    pub(crate) fn submit_change_sharing(
+        &self,
+        state: &mut State,
+        change: &Change,
+        batch: Batch,
+        segments: &[SegmentId],
+    ) -> Option<Ticket> {
+        if segments.is_empty() || planted::is(Bug::DedupeTakesDead) {
+            return Some(self.submit_change(state, change, batch));
+        }
+        let (ticket, generation) = self.meta.submit_sharing_in(batch, segments)?;
+        state.extents.settle(change, generation);
+        Some(ticket)
+    }
+
     pub(crate) fn change_extents_for(
         &self,
         why: Why,

@@ -8,21 +8,26 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, LogPosition};
+use cairn_base::{Generation, Ino, LogPosition, SegmentId};
 use cairn_meta::{Batch, Fold, Key, MetaError, Ticket};
-use cairn_segment::{Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream};
+use cairn_segment::{
+    Appended, EncodedRecord, Location, RecordOwner, RecordPointer, SegmentInfo, Stream,
+};
 use futures_util::FutureExt as _;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
 
 use crate::budget::NO_SPACE_PATIENCE;
+use crate::dedupe::{Dedupe, Hash, Known, are_same_bytes};
 use crate::dirty::{Load, Run};
 use crate::extents::{Ahead, Change, Extent};
 use crate::inode::{Flight, FlightResult, Inode, State};
+use crate::share::Sharers;
 use crate::types::FsError;
 use crate::volume::{Policy, Shared, segment_error};
 
@@ -50,6 +55,8 @@ pub(crate) struct Job {
     /// The file's last journal entry when the flight began.
     journal_through: LogPosition,
     pub stream: Stream,
+    /// What it found in records that were there.
+    deduplicated_bytes: u64,
     done: watch::Sender<FlightResult>,
 }
 
@@ -65,6 +72,41 @@ struct Cut {
     start: u64,
     parts: Vec<Bytes>,
     len_bytes: u64,
+}
+
+/// Where the bytes of a cut are to be.
+#[derive(Clone, Copy)]
+enum Source {
+    /// In this one of the records that are made now.
+    New(usize),
+    /// In one that is made now of another cut, which has the same bytes.
+    Again(usize),
+    /// In a record that was there.
+    There(Known),
+}
+
+/// What became of one batch of a landing.
+enum Landing {
+    /// All of the flight is the file's, with this.
+    Done(Ticket),
+    More,
+    /// A record that was to be shared is not there any more, and nothing of the batch is.
+    Gone,
+}
+
+/// A cut, and what is known of its bytes.
+struct Piece {
+    cut: Cut,
+    /// If it may be shared.
+    hash: Option<Hash>,
+    source: Source,
+}
+
+/// A cut, and the record that has its bytes.
+struct Placed<'a> {
+    cut: &'a Cut,
+    record: Arc<RecordPointer>,
+    source: Source,
 }
 
 impl Shared {
@@ -113,6 +155,7 @@ impl Shared {
             len_bytes,
             journal_through: state.journal_last,
             stream,
+            deduplicated_bytes: 0,
             done: sender,
         })
     }
@@ -128,71 +171,205 @@ impl Shared {
         }
         let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
         let _turn = self.writer_turn(len_bytes).await;
-        let policy = self.policy.read().clone();
+        let dedupe = self.policy.read().dedupe;
+        let mut left = self.write_out(jobs, dedupe).await;
+        if !left.is_empty() {
+            // What they were to share is gone.
+            left = self.write_out(left, Dedupe::Off).await;
+        }
+        for job in left {
+            self.turn_back(job, FsError::TryLater);
+        }
+    }
+
+    /// Makes records of what some flights hold, but for what is in records already, and ends the flights. Returns those that
+    /// found such records, and could not have them any more: nothing became of them.
+    async fn write_out(&self, mut jobs: Vec<Job>, dedupe: Dedupe) -> Vec<Job> {
+        let policy = Policy {
+            dedupe,
+            ..self.policy.read().clone()
+        };
         let encoder = match self.segments.encoder(self.volume) {
             Ok(encoder) => encoder,
             Err(error) => {
                 for job in jobs {
                     self.turn_back(job, segment_error(error.clone()));
                 }
-                return;
+                return Vec::new();
             }
         };
-        let mut cuts = Vec::new();
+        let mut pieces: Vec<Vec<Piece>> = Vec::with_capacity(jobs.len());
         let mut records = Vec::new();
+        let mut made = FxHashMap::default();
         for job in &jobs {
-            let of_job = cut(&job.runs, &policy);
-            records.extend(of_job.iter().map(|cut| {
-                let owner = RecordOwner {
-                    object: job.inode.ino.0,
-                    offset: cut.start,
+            let mut of_job: Vec<Piece> = Vec::new();
+            for cut in cut(&job.runs, &policy) {
+                let hash = self.hash_of(cut.start, &cut.parts, &policy);
+                let source = match &hash {
+                    Some(hash) => self.find_record(hash, &cut, dedupe, &made).await,
+                    None => None,
                 };
-                let parts = cut.parts.clone();
-                encoder.encode(parts, policy.compression).owned_by(owner)
-            }));
-            cuts.push(of_job);
-        }
-        match self.append(jobs[0].stream, &records).await {
-            Ok(appended) => {
-                self.dirty.note_space();
-                let mut at = 0;
-                let mut tickets = Vec::with_capacity(jobs.len());
-                for (job, cuts) in jobs.iter().zip(&cuts) {
-                    let placed: Vec<(&Cut, Arc<RecordPointer>)> = cuts
-                        .iter()
-                        .zip(&records[at..])
-                        .zip(&appended.locations[at..])
-                        .map(|((cut, record), location)| (cut, Arc::new(record.pointer(*location))))
-                        .collect();
-                    at += cuts.len();
-                    let landed = self.land(job, &placed, &appended.segments);
-                    if landed.is_ok() && self.collector.note_flushed(job.len_bytes) {
-                        self.gc_wake.notify_one();
-                    }
-                    tickets.push(landed);
-                }
-                drop(appended);
-                let mut landed = Vec::with_capacity(jobs.len());
-                for (job, ticket) in jobs.into_iter().zip(tickets) {
-                    match ticket {
-                        Ok(ticket) => landed.push((job, ticket)),
-                        Err(error) => {
-                            if matches!(error, FsError::Io(_)) {
-                                job.inode.lock().landing_error = Some(error.clone());
-                            }
-                            self.turn_back(job, error);
-                        }
+                let source = source.unwrap_or(Source::New(records.len()));
+                if let Source::New(index) = source {
+                    let owner = RecordOwner {
+                        object: job.inode.ino.0,
+                        offset: cut.start,
+                    };
+                    let record = encoder.encode(cut.parts.clone(), policy.compression);
+                    records.push(record.owned_by(owner));
+                    if let Some(hash) = hash {
+                        made.insert(hash, (index, cut.parts.clone()));
                     }
                 }
-                for (job, ticket) in landed {
-                    let result = self.durable(ticket).await;
-                    self.finish(job, result);
-                }
+                of_job.push(Piece { cut, hash, source });
             }
+            pieces.push(of_job);
+        }
+        drop(made);
+        let appended = match records.is_empty() {
+            true => Ok(None),
+            false => self.append(jobs[0].stream, &records).await.map(Some),
+        };
+        let appended = match appended {
+            Ok(appended) => appended,
             Err(error) => {
                 for job in jobs {
                     self.turn_back(job, error.clone());
                 }
+                return Vec::new();
+            }
+        };
+        if appended.is_some() {
+            self.dirty.note_space();
+        }
+        let (locations, segments, pin) = match appended {
+            Some(appended) => (appended.locations, appended.segments, Some(appended.pin)),
+            None => Default::default(),
+        };
+        let written: Vec<Arc<RecordPointer>> = records
+            .iter()
+            .zip(&locations)
+            .map(|(record, location)| Arc::new(record.pointer(*location)))
+            .collect();
+        let mut tickets = Vec::with_capacity(jobs.len());
+        for (job, pieces) in jobs.iter_mut().zip(&pieces) {
+            let Some(placed) = self.place_pieces(pieces, &written).await else {
+                tickets.push(Ok(None));
+                continue;
+            };
+            let landed = self.land(job, &placed, &segments);
+            if let Ok(Some(_)) = landed {
+                self.remember(job, pieces, &placed);
+                if self.collector.note_flushed(job.len_bytes) {
+                    self.gc_wake.notify_one();
+                }
+            }
+            tickets.push(landed);
+        }
+        drop(pin);
+        let mut left = Vec::new();
+        let mut landed = Vec::with_capacity(jobs.len());
+        for (job, ticket) in jobs.into_iter().zip(tickets) {
+            match ticket {
+                Ok(Some(ticket)) => landed.push((job, ticket)),
+                Ok(None) => left.push(job),
+                Err(error) => {
+                    if matches!(error, FsError::Io(_)) {
+                        job.inode.lock().landing_error = Some(error.clone());
+                    }
+                    self.turn_back(job, error);
+                }
+            }
+        }
+        for (job, ticket) in landed {
+            let result = self.durable(ticket).await;
+            self.finish(job, result);
+        }
+        left
+    }
+
+    /// A record with the bytes of a cut: one that is made just now, or one that is there.
+    async fn find_record(
+        &self,
+        hash: &Hash,
+        cut: &Cut,
+        dedupe: Dedupe,
+        made: &FxHashMap<Hash, (usize, Vec<Bytes>)>,
+    ) -> Option<Source> {
+        if let Some((index, parts)) = made.get(hash) {
+            let is_same = match dedupe {
+                Dedupe::Verify => are_same_bytes(parts, &cut.parts),
+                Dedupe::On | Dedupe::Off => {
+                    parts.iter().map(Bytes::len).sum::<usize>() as u64 == cut.len_bytes
+                }
+            };
+            return is_same.then_some(Source::Again(*index));
+        }
+        let known = self.dedupe.find(hash, cut.len_bytes)?;
+        let code = self.code().ok()?;
+        // What cannot be looked up is written.
+        let there = self.reading(|| self.record_there(&known, code)).await;
+        let Some(record) = there.ok().flatten() else {
+            self.dedupe.forget(hash, &known);
+            return None;
+        };
+        if dedupe == Dedupe::Verify {
+            let read = self
+                .segments
+                .read(self.volume, &record, 0..known.len_bytes)
+                .await;
+            if !read.is_ok_and(|parts| are_same_bytes(&parts, &cut.parts)) {
+                return None;
+            }
+        }
+        Some(Source::There(known))
+    }
+
+    /// The records of the pieces of a flight; `None` if one that was there is not any more.
+    async fn place_pieces<'a>(
+        &self,
+        pieces: &'a [Piece],
+        written: &[Arc<RecordPointer>],
+    ) -> Option<Vec<Placed<'a>>> {
+        let mut placed = Vec::with_capacity(pieces.len());
+        for Piece { cut, hash, source } in pieces {
+            let source = *source;
+            let record = match source {
+                Source::New(index) | Source::Again(index) => written.get(index)?.clone(),
+                Source::There(known) => {
+                    let code = self.code().ok()?;
+                    let there = self.reading(|| self.record_there(&known, code)).await;
+                    let there = there.ok().flatten();
+                    if let (None, Some(hash)) = (&there, hash) {
+                        self.dedupe.forget(hash, &known);
+                    }
+                    there?
+                }
+            };
+            placed.push(Placed {
+                cut,
+                record,
+                source,
+            });
+        }
+        Some(placed)
+    }
+
+    /// A flight has landed: whoever writes the same bytes next finds them there.
+    fn remember(&self, job: &mut Job, pieces: &[Piece], placed: &[Placed<'_>]) {
+        job.deduplicated_bytes = 0;
+        for (piece, placed) in pieces.iter().zip(placed) {
+            if !matches!(piece.source, Source::New(_)) {
+                job.deduplicated_bytes += piece.cut.len_bytes;
+            }
+            if let Some(hash) = &piece.hash {
+                let known = Known {
+                    location: placed.record.location,
+                    ino: job.inode.ino,
+                    start: piece.cut.start,
+                    len_bytes: placed.record.file_len_bytes,
+                };
+                self.dedupe.put(hash, known, &placed.record);
             }
         }
     }
@@ -239,39 +416,47 @@ impl Shared {
 
     /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. Where
     /// they replace very many extents that takes several batches; readers find the bytes in the
-    /// flight until the last.
+    /// flight until the last. `None` if a record that was to be shared is gone: the flight is as it was.
     fn land(
         &self,
         job: &Job,
-        placed: &[(&Cut, Arc<RecordPointer>)],
+        placed: &[Placed<'_>],
         segments: &[SegmentInfo],
-    ) -> Result<Ticket, FsError> {
+    ) -> Result<Option<Ticket>, FsError> {
         let mut at = 0;
         let ticket = loop {
-            if let Some(ticket) = self.land_from(job, placed, segments, &mut at)? {
-                break ticket;
+            match self.land_from(job, placed, segments, &mut at)? {
+                Landing::Done(ticket) => break ticket,
+                Landing::More => {}
+                Landing::Gone => return Ok(None),
             }
         };
-        for (cut, pointer) in placed {
-            self.segments
-                .cache_insert_parts(self.volume, pointer, cut.parts.clone());
+        for Placed {
+            cut,
+            record,
+            source,
+        } in placed
+        {
+            if let Source::New(_) = source {
+                self.segments
+                    .cache_insert_parts(self.volume, record, cut.parts.clone());
+            }
         }
-        Ok(ticket)
+        Ok(Some(ticket))
     }
 
-    /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves. The ticket of the
-    /// last one ends it.
+    /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves.
     fn land_from(
         &self,
         job: &Job,
-        placed: &[(&Cut, Arc<RecordPointer>)],
+        placed: &[Placed<'_>],
         segments: &[SegmentInfo],
         at: &mut u64,
-    ) -> Result<Option<Ticket>, FsError> {
+    ) -> Result<Landing, FsError> {
         let inode = &job.inode;
         let mut loaded = 0;
         let mut needed: Option<Range<u64>> = None;
-        for (cut, _) in placed {
+        for Placed { cut, .. } in placed {
             let range = cut.start.max(*at)..cut.start + cut.len_bytes;
             if range.is_empty() {
                 continue;
@@ -297,7 +482,7 @@ impl Shared {
         if state.removed {
             state.flights.remove(index);
             self.sync_pending(&mut state);
-            return Ok(Some(state.ticket));
+            return Ok(Landing::Done(state.ticket));
         }
         let limit = state.flights[index].limit;
         let before = (
@@ -310,7 +495,7 @@ impl Shared {
         let is_last = *at == u64::MAX;
         if !is_last && change.is_empty() {
             // Others needed memory, and what was loaded is gone: once more.
-            return Ok(None);
+            return Ok(Landing::More);
         }
         let mut batch = Batch::new();
         self.put_segments(segments, &mut batch);
@@ -334,11 +519,20 @@ impl Shared {
             }
         }
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        let ticket = self.submit_change(&mut state, &change, batch);
-        if ticket == Ticket::REFUSED
-            && let Some(Err(error @ MetaError::BatchTooLarge { .. })) =
-                self.meta.durable(ticket).now_or_never()
-        {
+        put_sharers(inode.ino, placed, &change, &mut batch);
+        let shared = shared_segments(placed);
+        let submitted = self.submit_change_sharing(&mut state, &change, batch, &shared);
+        let refused = match submitted {
+            None => Some(Ok(Landing::Gone)),
+            Some(Ticket::REFUSED) => match self.meta.durable(Ticket::REFUSED).now_or_never() {
+                Some(Err(error @ MetaError::BatchTooLarge { .. })) => {
+                    Some(Err(FsError::Io(error.to_string())))
+                }
+                _ => None,
+            },
+            Some(_) => None,
+        };
+        if let Some(refused) = refused {
             // Nothing of it is there: the bytes stay dirty.
             (
                 state.record.used_bytes,
@@ -346,8 +540,9 @@ impl Shared {
                 state.stable_size_bytes,
             ) = before;
             state.extents.forget_all();
-            return Err(FsError::Io(error.to_string()));
+            return refused;
         }
+        let ticket = submitted.unwrap_or(Ticket::REFUSED);
         state.ticket = ticket;
         // Which bytes were in the journal is not known any more.
         state.changed = state.changed.max(state.journaled);
@@ -359,18 +554,25 @@ impl Shared {
             self.sync_pending(&mut state);
         }
         self.trim_extents(&mut state, &(0..0));
-        Ok(is_last.then_some(ticket))
+        Ok(match is_last {
+            true => Landing::Done(ticket),
+            false => Landing::More,
+        })
     }
 
     fn finish(&self, job: Job, result: Result<(), FsError>) {
-        let counter = match &result {
-            Ok(()) => &self.counters.flushed_bytes,
-            Err(_) => &self.counters.flush_errors,
-        };
-        counter.fetch_add(
-            if result.is_ok() { job.len_bytes } else { 1 },
-            Ordering::Relaxed,
-        );
+        let count = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
+        let counters = &self.counters;
+        match &result {
+            Ok(()) => {
+                let written_bytes = job.len_bytes.saturating_sub(job.deduplicated_bytes);
+                count(&counters.flushed_bytes, written_bytes);
+                count(&counters.deduplicated_bytes, job.deduplicated_bytes);
+            }
+            Err(_) => {
+                count(&counters.flush_errors, 1);
+            }
+        }
         // Who waits for less of it looks at the counters then.
         self.dirty.add(-job.load());
         if let Err(error) = &result {
@@ -425,14 +627,14 @@ impl Shared {
 /// stopped, or to `u64::MAX`; returns the end of the last extent.
 fn insert_extents(
     state: &mut State,
-    placed: &[(&Cut, Arc<RecordPointer>)],
+    placed: &[Placed<'_>],
     limit: u64,
     at: &mut u64,
     change: &mut Change,
 ) -> u64 {
     let mut end_max = 0;
     let mut room = LAND_EXTENTS_MAX;
-    for (cut, pointer) in placed {
+    for Placed { cut, record, .. } in placed {
         let start = cut.start.max(*at);
         let mut end = (cut.start + cut.len_bytes).min(limit);
         if start >= end {
@@ -451,7 +653,7 @@ fn insert_extents(
         let extent = Extent {
             start,
             end,
-            record: pointer.clone(),
+            record: record.clone(),
             offset_in_record: (start - cut.start) as u32,
             birth: Generation::FIRST,
         };
@@ -463,6 +665,37 @@ fn insert_extents(
     }
     *at = u64::MAX;
     end_max
+}
+
+/// Says which part of the file refers to records that were made for others, so that a collection finds it.
+fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Batch) {
+    let shared: FxHashSet<Location> = placed
+        .iter()
+        .filter(|placed| !matches!(placed.source, Source::New(_)))
+        .map(|placed| placed.record.location)
+        .collect();
+    if shared.is_empty() {
+        return;
+    }
+    let mut sharers = Sharers::default();
+    for (_, replaced) in change.keys() {
+        if let Some(extent) = &replaced.after
+            && shared.contains(&extent.record.location)
+        {
+            sharers.add(ino, extent);
+        }
+    }
+    sharers.put(batch);
+}
+
+/// Segments with records that were there before, and which nothing keeps there.
+fn shared_segments(placed: &[Placed<'_>]) -> Vec<SegmentId> {
+    let there = placed
+        .iter()
+        .filter(|placed| matches!(placed.source, Source::There(_)));
+    let segments: FxHashSet<SegmentId> =
+        there.map(|placed| placed.record.location.segment).collect();
+    segments.into_iter().collect()
 }
 
 /// The ranges that `runs` cover.
@@ -494,7 +727,7 @@ fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
             stretch.push(run.data.clone());
             runs.next();
         }
-        let record_bytes = policy.access_pattern.record_bytes(end - start);
+        let record_bytes = policy.record_bytes(end - start);
         let mut at = *start;
         let mut parts = stretch.into_iter();
         let mut rest = parts.next().unwrap_or_default();
@@ -582,6 +815,15 @@ mod tests {
             let cuts = cut(&runs(list), &policy);
             let got: Vec<_> = cuts.iter().map(|cut| (cut.start, cut.len_bytes)).collect();
             assert_eq!(got, *want, "{name}");
+            let shared = Policy {
+                dedupe: Dedupe::On,
+                ..policy
+            };
+            let record_bytes = access_pattern.record_bytes(0);
+            for cut in super::cut(&runs(list), &shared) {
+                let next = (cut.start / record_bytes + 1) * record_bytes;
+                assert!(cut.start + cut.len_bytes <= next, "{name}: one size");
+            }
             for cut in &cuts {
                 let len: usize = cut.parts.iter().map(Bytes::len).sum();
                 assert_eq!(len as u64, cut.len_bytes, "{name}");

@@ -29,6 +29,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::dedupe::{Hash, Known};
 use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
@@ -251,6 +252,8 @@ impl Shared {
         chosen: FxHashSet<SegmentId>,
         pace: Option<&Pace>,
     ) -> Result<FxHashSet<SegmentId>, FsError> {
+        // Before it is looked up who refers to them.
+        let _emptying = self.dedupe.emptying(&chosen);
         let mut waiting: Vec<SegmentId> = chosen.iter().copied().collect();
         waiting.sort_unstable();
         let mut waiting = VecDeque::from(waiting);
@@ -474,7 +477,15 @@ impl Shared {
         let totals = self.tend().await?;
         let (limits, room) = self.limits(totals.live_bytes);
         let urgency = limits.urgency(totals.sparse_bytes);
-        let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
+        // What is shared counts often, and is copied once.
+        let live_bytes = |id| {
+            self.meta.segment(id).map_or(0, |record| {
+                let data_bytes = record
+                    .shard_len_bytes
+                    .saturating_mul(u64::from(record.data));
+                record.live_bytes.min(data_bytes)
+            })
+        };
         let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
         for id in narrow(left, room.rewrite_bytes) {
             chosen.remove(&id);
@@ -489,7 +500,8 @@ impl Shared {
         victims: Vec<Victim>,
         copies: &Mutex<Copies>,
     ) -> Result<Left, FsError> {
-        let compression = self.policy.read().compression;
+        let policy = self.policy.read().clone();
+        let compression = policy.compression;
         let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
         let mut moved = Vec::new();
@@ -523,8 +535,16 @@ impl Shared {
                             object: victim.ino.0,
                             offset: victim.extent.start,
                         };
+                        let is_whole = victim.dead.is_none()
+                            && victim.extent.offset_in_record == 0
+                            && victim.extent.len_bytes()
+                                == u64::from(victim.extent.record.file_len_bytes);
+                        let hash = match is_whole {
+                            true => self.hash_of(victim.extent.start, &parts, &policy),
+                            false => None,
+                        };
                         records.push(encoder.encode(parts, compression).owned_by(owner));
-                        moved.push(victim);
+                        moved.push((victim, hash));
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {
                         return Err(segment_error(error));
@@ -557,7 +577,13 @@ impl Shared {
         };
         let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
         let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
-        for ((victim, record), location) in moved.into_iter().zip(&records).zip(&locations) {
+        // Of whole records: whoever writes these bytes finds them where they are now.
+        let mut hashes: FxHashMap<Location, Hash> = FxHashMap::default();
+        for (((victim, hash), record), location) in moved.into_iter().zip(&records).zip(&locations)
+        {
+            if let Some(hash) = hash {
+                hashes.insert(*location, hash);
+            }
             self.counters
                 .gc_rewritten_bytes
                 .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
@@ -650,6 +676,18 @@ impl Shared {
             };
             ticket = submitted;
             state.ticket = ticket;
+            drop(state);
+            for (old, copy) in &extents {
+                if let Some(hash) = hashes.get(&copy.location) {
+                    let known = Known {
+                        location: copy.location,
+                        ino,
+                        start: old.start,
+                        len_bytes: copy.file_len_bytes,
+                    };
+                    self.dedupe.put(hash, known, copy);
+                }
+            }
         }
         drop(pin);
         if planted::is(Bug::RewritingDeletesEarly) {

@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::budget::{DirtyAccount, DirtyBudget};
+use crate::dedupe::{Dedupe, DedupeIndex, Deduping, INDEX_BYTES_DEFAULT};
 use crate::dirty::Run;
 use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flight::FLIGHTS_MAX;
@@ -74,10 +75,22 @@ pub struct Policy {
     pub protection: Protection,
     pub access_pattern: AccessPattern,
     pub compression: Compression,
+    pub dedupe: Dedupe,
     /// Most bytes of files in the volume.
     pub size_limit_bytes: Option<u64>,
     /// Keep access times (relative: once a day, or after a change), or never.
     pub relatime: bool,
+}
+
+impl Policy {
+    /// Most bytes in one record of so many contiguous ones. Where records are shared they have one size: the same bytes are
+    /// found again however many were written with them, and a record is shared as a whole, so that a collection copies it once.
+    pub(crate) fn record_bytes(&self, contiguous_bytes: u64) -> u64 {
+        self.access_pattern.record_bytes(match self.dedupe {
+            Dedupe::Off => contiguous_bytes,
+            Dedupe::On | Dedupe::Verify => 0,
+        })
+    }
 }
 
 impl Default for Policy {
@@ -86,6 +99,7 @@ impl Default for Policy {
             protection: Protection::Default,
             access_pattern: AccessPattern::Concurrent,
             compression: Compression::Lz4,
+            dedupe: Dedupe::Off,
             size_limit_bytes: None,
             relatime: true,
         }
@@ -107,6 +121,8 @@ pub struct FsSettings {
     /// Extents of files kept in memory, of some 256 bytes each.
     pub extents_max: usize,
     pub gc: GcSettings,
+    /// Where records are, for volumes that deduplicate; those of one process share one.
+    pub dedupe: Arc<DedupeIndex>,
     /// What files' bytes are encrypted with, if they are; the metadata store must have the same.
     pub key: Option<Arc<VolumeKey>>,
 }
@@ -122,6 +138,7 @@ impl FsSettings {
             inodes_max: 128 << 10,
             extents_max: 1 << 20,
             gc: GcSettings::default(),
+            dedupe: DedupeIndex::new(INDEX_BYTES_DEFAULT),
             key: None,
         }
     }
@@ -141,7 +158,10 @@ pub struct FsStats {
     pub dirty_bytes_max: u64,
     /// What clients wrote.
     pub written_bytes: u64,
+    /// Into records.
     pub flushed_bytes: u64,
+    /// What was in records already, and not written again.
+    pub deduplicated_bytes: u64,
     pub flush_errors: u64,
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
@@ -158,6 +178,7 @@ pub struct FsStats {
 pub(crate) struct Counters {
     pub written_bytes: AtomicU64,
     pub flushed_bytes: AtomicU64,
+    pub deduplicated_bytes: AtomicU64,
     pub flush_errors: AtomicU64,
     pub journaled_writes: AtomicU64,
     pub gc_segments_removed: AtomicU64,
@@ -240,6 +261,7 @@ pub(crate) struct Shared {
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
     pub collector: Collector,
+    pub dedupe: Deduping,
     pub requests: Requests,
     pub keeping: Keeping,
     pub orphans: Mutex<Orphans>,
@@ -292,6 +314,7 @@ impl Fs {
             inodes_max,
             extents_max,
             gc,
+            dedupe,
             key,
         } = settings;
         let known = meta
@@ -329,6 +352,7 @@ impl Fs {
         let shared = Arc::new(Shared {
             quotas,
             tasks: Arc::new(Tasks::new(env.clone())),
+            dedupe: Deduping::new(dedupe, &env, volume),
             env,
             volume,
             name,
@@ -499,6 +523,7 @@ impl Fs {
             dirty_bytes_max: shared.dirty.budget().bytes_max(),
             written_bytes: of(&shared.counters.written_bytes),
             flushed_bytes: of(&shared.counters.flushed_bytes),
+            deduplicated_bytes: of(&shared.counters.deduplicated_bytes),
             flush_errors: of(&shared.counters.flush_errors),
             journaled_writes: of(&shared.counters.journaled_writes),
             gc_segments_removed: of(&shared.counters.gc_segments_removed),

@@ -1,6 +1,6 @@
 //! What a volume's settings ask of the engine.
 
-use cairn_formats::settings::{AccessPattern, Compression, Protection, VolumeSettings};
+use cairn_formats::settings::{AccessPattern, Compression, Dedupe, Protection, VolumeSettings};
 use cairn_fs::Policy;
 
 pub fn policy(settings: &VolumeSettings) -> Policy {
@@ -15,6 +15,11 @@ pub fn policy(settings: &VolumeSettings) -> Policy {
             Compression::None => cairn_segment::Compression::None,
             Compression::Lz4 => cairn_segment::Compression::Lz4,
             Compression::Zstd(level) => cairn_segment::Compression::Zstd(i32::from(level)),
+        },
+        dedupe: match settings.dedupe {
+            Dedupe::Off => cairn_fs::Dedupe::Off,
+            Dedupe::On => cairn_fs::Dedupe::On,
+            Dedupe::Verify => cairn_fs::Dedupe::Verify,
         },
         size_limit_bytes: settings.size_limit.bytes(),
         relatime: true,

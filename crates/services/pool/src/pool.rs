@@ -359,6 +359,11 @@ impl Pool {
         self.volumes.read().clone()
     }
 
+    /// What a volume did before it was opened the last time.
+    pub fn past_totals_of(&self, id: VolumeId) -> VolumeTotals {
+        self.past_totals.lock().of(id)
+    }
+
     /// As of one moment: [`Self::set_service`] changes both at once.
     pub fn services_and_totals(&self) -> (BTreeMap<VolumeId, VolumeService>, PastTotals) {
         let volumes = self.volumes.read();

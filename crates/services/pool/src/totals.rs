@@ -16,6 +16,7 @@ pub struct VolumeTotals {
     pub inodes_evicted: u64,
     pub written_bytes: u64,
     pub flushed_bytes: u64,
+    pub deduplicated_bytes: u64,
     pub flush_errors: u64,
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
@@ -42,6 +43,7 @@ impl VolumeTotals {
             inodes_evicted: fs.inodes_evicted,
             written_bytes: fs.written_bytes,
             flushed_bytes: fs.flushed_bytes,
+            deduplicated_bytes: fs.deduplicated_bytes,
             flush_errors: fs.flush_errors,
             journaled_writes: fs.journaled_writes,
             gc_segments_removed: fs.gc_segments_removed,
@@ -66,6 +68,7 @@ impl AddAssign for VolumeTotals {
         self.inodes_evicted += more.inodes_evicted;
         self.written_bytes += more.written_bytes;
         self.flushed_bytes += more.flushed_bytes;
+        self.deduplicated_bytes += more.deduplicated_bytes;
         self.flush_errors += more.flush_errors;
         self.journaled_writes += more.journaled_writes;
         self.gc_segments_removed += more.gc_segments_removed;

@@ -24,8 +24,8 @@ use cairn_meta::Key;
 use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
-use crate::model::{self, FILE_LEN_BYTES_MAX, Model, WORD_BYTES};
-use crate::scenario::{Shape, Trouble};
+use crate::model::{self, FILE_LEN_BYTES_MAX, Model, Tag, WORD_BYTES};
+use crate::scenario::{Dedupes, Shape, Trouble};
 use crate::serving::Serving;
 use crate::snapshots::Snapshots;
 use crate::tree::{Change, Kind, NodeId};
@@ -587,8 +587,13 @@ impl Client {
         } else {
             Stability::Unstable
         };
-        let (first, count) = self.pick_words(node);
-        let tag = self.life.model.lock().new_tag();
+        let (first, count, tag) = match self.repeats() {
+            true => self.pick_block(node),
+            false => {
+                let (first, count) = self.pick_words(node);
+                (first, count, self.life.model.lock().new_tag())
+            }
+        };
         let data = Bytes::from(model::content(tag, first, count));
         let len = data.len() as u32;
         let life = self.life.clone();
@@ -635,6 +640,25 @@ impl Client {
                 }
             }
         }
+    }
+
+    fn repeats(&mut self) -> bool {
+        self.life.shape.dedupes != Dedupes::Off && self.more.coin()
+    }
+
+    /// Whole records that other files may have at the same place, with the same bytes.
+    fn pick_block(&mut self, node: NodeId) -> (u64, u64, Tag) {
+        let record_bytes = match self.life.shape.small_records {
+            true => 16 << 10,
+            false => 128 << 10,
+        };
+        let record_words = record_bytes / WORD_BYTES;
+        // Near the beginning, where files meet.
+        let first = self.more.below(3) * record_words;
+        let count = (1 + self.more.below(3)) * record_words;
+        let pick = self.more.below(1 << 16);
+        let tag = self.life.model.lock().repeated_tag(node, pick);
+        (first, count, tag)
     }
 
     /// Where to write: mostly small and near what is there, sometimes large.

@@ -23,6 +23,8 @@ pub const WORD_BYTES: u64 = 8;
 /// Files stay below this size, in bytes.
 pub const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
 const ROOT_INO: u64 = 1;
+/// Few, so that files meet.
+const REPEATABLE_MAX: usize = 4;
 
 /// The place of an event in the order of all.
 pub type Seq = u64;
@@ -172,6 +174,8 @@ pub struct Model {
     seq_next: Seq,
     node_next: u32,
     tag_next: Tag,
+    /// Tags of writes that may be repeated, the newest last, each with the files that have it.
+    repeatable: Vec<(Tag, BTreeSet<NodeId>)>,
     /// All changes below are durable.
     floor: Seq,
     /// Changes that were answered with "come again later" after they had taken effect: they must not survive.
@@ -221,6 +225,27 @@ impl Model {
     pub fn new_tag(&mut self) -> Tag {
         let tag = self.tag_next;
         self.tag_next += 1;
+        tag
+    }
+
+    /// A tag that a file was not written with, and others were, so that the same words hold the same bytes there; `pick`
+    /// chooses. Else a new one, which may be repeated. One file never has it twice: the words would not tell which write was
+    /// the later.
+    pub fn repeated_tag(&mut self, node: NodeId, pick: u64) -> Tag {
+        let fresh = |(_, nodes): &&mut (Tag, BTreeSet<NodeId>)| !nodes.contains(&node);
+        let count = self.repeatable.iter_mut().filter(fresh).count() as u64;
+        if count > 0 && !pick.is_multiple_of(4) {
+            let nth = (pick / 4 % count) as usize;
+            if let Some((tag, nodes)) = self.repeatable.iter_mut().filter(fresh).nth(nth) {
+                nodes.insert(node);
+                return *tag;
+            }
+        }
+        let tag = self.new_tag();
+        if self.repeatable.len() == REPEATABLE_MAX {
+            self.repeatable.remove(0);
+        }
+        self.repeatable.push((tag, BTreeSet::from([node])));
         tag
     }
 

@@ -71,6 +71,7 @@ pub struct Counts {
     pub faults_fired: BTreeMap<&'static str, u64>,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
+    pub deduplicated_bytes: u64,
     pub repairs: u64,
     /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
     /// disks that left the pool, segments scrubbed.
@@ -110,6 +111,7 @@ impl Counts {
         }
         self.gc_segments_removed += other.gc_segments_removed;
         self.gc_rewritten_bytes += other.gc_rewritten_bytes;
+        self.deduplicated_bytes += other.deduplicated_bytes;
         self.repairs += other.repairs;
         self.shards_moved += other.shards_moved;
         self.segments_rewritten += other.segments_rewritten;
@@ -523,6 +525,7 @@ impl Pool {
             let stats = world.fs.stats();
             self.counts.gc_segments_removed += stats.gc_segments_removed;
             self.counts.gc_rewritten_bytes += stats.gc_rewritten_bytes;
+            self.counts.deduplicated_bytes += stats.deduplicated_bytes;
             self.counts.repairs += world.segments.stats().repairs;
         }
     }

@@ -93,9 +93,21 @@ pub struct Shape {
     /// Records are looked for in a read cache, which is not to be trusted.
     #[serde(default)]
     pub has_read_cache: bool,
+    /// Bytes that are in a record are not written again, and clients write the same bytes again.
+    #[serde(default)]
+    pub dedupes: Dedupes,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dedupes {
+    #[default]
+    Off,
+    On,
+    Verify,
 }
 
 /// How segments come and go.
@@ -324,6 +336,11 @@ impl Scenario {
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         shape.has_read_cache = Rng::new(seed ^ 0x6361_6368).below(3) == 0;
+        shape.dedupes = match Rng::new(seed ^ 0x6465_6475).below(8) {
+            0 | 1 => Dedupes::On,
+            2 => Dedupes::Verify,
+            _ => Dedupes::Off,
+        };
         Self { seed, shape, lives }
     }
 
@@ -402,6 +419,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         compares: false,
         is_encrypted: false,
         has_read_cache: false,
+        dedupes: Dedupes::Off,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

@@ -14,8 +14,8 @@ use cairn_base::{DiskId, Ino, VolumeId};
 use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::{
-    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, FsView,
-    GcSettings, Policy,
+    AccessPattern, Attr, Credentials, Dedupe, DedupeIndex, DirtyBudget, FileKind, Fs, FsError,
+    FsSettings, FsView, GcSettings, Policy,
 };
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
@@ -30,7 +30,7 @@ use cairn_testkit::MemDisk;
 use crate::check;
 use crate::pool::{Disks, PoolFile};
 use crate::read_cache::FlakyCache;
-use crate::scenario::{Protection, Shape};
+use crate::scenario::{Dedupes, Protection, Shape};
 use crate::snapshots::{Read, read_all};
 use crate::tree::{Found, FoundKind, FoundNode};
 
@@ -40,6 +40,8 @@ pub const VOLUME: VolumeId = VolumeId(1);
 const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub static WHO: Credentials = Credentials::ROOT;
 pub const ROOT_INO: Ino = Ino(1);
+/// As few places as an index can have.
+const INDEX_BYTES: u64 = 0;
 /// More than any scenario has, so that what is kept open does not depend on hashes of the host.
 const OPEN_SHARDS_MAX: usize = 1 << 16;
 /// Entries asked for at a time; small, so that directories come in pages.
@@ -85,6 +87,11 @@ fn policy(shape: &Shape) -> Policy {
             Compression::Lz4
         } else {
             Compression::None
+        },
+        dedupe: match shape.dedupes {
+            Dedupes::Off => Dedupe::Off,
+            Dedupes::On => Dedupe::On,
+            Dedupes::Verify => Dedupe::Verify,
         },
         ..Policy::default()
     }
@@ -136,6 +143,7 @@ pub(crate) fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
         policy: policy(shape),
         dirty: DirtyBudget::new(shape.dirty_kib << 10),
         gc: gc_settings(shape),
+        dedupe: DedupeIndex::new(INDEX_BYTES),
         ..FsSettings::new(env.clone(), VOLUME, "main")
     }
 }

@@ -424,7 +424,14 @@ async fn compare(fs: &FsView, model: &Model) {
 }
 
 async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
-    let mut world = World::new(seed, disk_count).await;
+    let dedupe = [Dedupe::Off, Dedupe::On, Dedupe::Off, Dedupe::Verify];
+    let dedupe = dedupe[(seed / 2 % 4) as usize];
+    let mut world = World::deduplicating(seed, disk_count, dedupe).await;
+    // Few different bytes, so that they come again.
+    let pattern = |len: u32, byte: u8| match dedupe {
+        Dedupe::Off => pattern(len, byte),
+        Dedupe::On | Dedupe::Verify => pattern(len, byte % 3),
+    };
     let mut model = Model::new();
     let mut snapshots: BTreeMap<u8, Model> = BTreeMap::new();
     let who = &ROOT_USER;

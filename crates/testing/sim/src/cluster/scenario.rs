@@ -10,7 +10,7 @@ use super::aimed;
 use super::promises::Verb;
 use super::terms::Load;
 use crate::exec::Picking;
-use crate::scenario::{Keep, Protection, Shape, Space, Trouble};
+use crate::scenario::{Dedupes, Keep, Protection, Shape, Space, Trouble};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -405,6 +405,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         compares: false,
         is_encrypted: false,
         has_read_cache: false,
+        dedupes: Dedupes::Off,
         space: Space {
             shard_kib: one_of(rng, &[256, 1024]),
             recycled_files_max: one_of(rng, &[0, 4]),

@@ -40,6 +40,16 @@ const DISK_BYTES: u64 = 1 << 30;
 /// Label of the first disk of an encrypted volume: it stays over restarts and crashes.
 const ENCRYPTED: &str = "encrypted";
 
+/// What deduplication the volume on these disks has: their labels say so, too.
+pub fn dedupe_on<'a>(disks: impl IntoIterator<Item = &'a Arc<MemDisk>>) -> Dedupe {
+    let label = disks.into_iter().next().map_or("", |disk| disk.label());
+    match () {
+        () if label.contains("-shared") => Dedupe::On,
+        () if label.contains("-compared") => Dedupe::Verify,
+        () => Dedupe::Off,
+    }
+}
+
 /// The key of the volume on these disks, if it is encrypted.
 pub fn key_on<'a>(disks: impl IntoIterator<Item = &'a Arc<MemDisk>>) -> Option<Arc<VolumeKey>> {
     let is_encrypted = |disk: &Arc<MemDisk>| disk.label().starts_with(ENCRYPTED);
@@ -70,9 +80,17 @@ fn segment_settings() -> SegmentSettings {
     }
 }
 
-fn fs_settings(env: &cairn_base::env::Env, key: Option<Arc<VolumeKey>>) -> FsSettings {
+fn fs_settings(
+    env: &cairn_base::env::Env,
+    key: Option<Arc<VolumeKey>>,
+    dedupe: Dedupe,
+) -> FsSettings {
     FsSettings {
         key,
+        policy: Policy {
+            dedupe,
+            ..Policy::default()
+        },
         ..FsSettings::new(env.clone(), VOLUME, "main")
     }
 }
@@ -124,6 +142,11 @@ impl World {
         Self::format(seed, disk_count, disk_bytes, |_, _| {}).await
     }
 
+    /// A volume that deduplicates, also when it is opened again.
+    pub async fn deduplicating(seed: u64, disk_count: usize, dedupe: Dedupe) -> Self {
+        Self::format_with(seed, disk_count, DISK_BYTES, dedupe, |_, _| {}).await
+    }
+
     /// A log whose batches take less than what a COMMIT puts there at once.
     pub async fn with_small_log(seed: u64, disk_count: usize) -> Self {
         let set =
@@ -162,20 +185,35 @@ impl World {
         disk_bytes: u64,
         set: impl FnOnce(&mut FsSettings, &mut MetaSettings),
     ) -> Self {
+        Self::format_with(seed, disk_count, disk_bytes, Dedupe::Off, set).await
+    }
+
+    async fn format_with(
+        seed: u64,
+        disk_count: usize,
+        disk_bytes: u64,
+        dedupe: Dedupe,
+        set: impl FnOnce(&mut FsSettings, &mut MetaSettings),
+    ) -> Self {
         let TestWorld { env, clock } = TestWorld::new(seed);
         // Everything holds on an encrypted volume, too.
         let label = match seed % 2 {
             0 => "disk",
             _ => ENCRYPTED,
         };
+        let shared = match dedupe {
+            Dedupe::Off => "",
+            Dedupe::On => "-shared",
+            Dedupe::Verify => "-compared",
+        };
         let disks: Vec<_> = (0..disk_count)
-            .map(|index| MemDisk::new(format!("{label}{index}"), disk_bytes))
+            .map(|index| MemDisk::new(format!("{label}{shared}{index}"), disk_bytes))
             .collect();
         let key = key_on(&disks);
         let segments = segments_on(&env, &members(&disks), true).await;
         let succession = Succession::default();
         let mut of_meta = meta_settings(disk_count, &succession, &key);
-        let mut settings = fs_settings(&env, key);
+        let mut settings = fs_settings(&env, key, dedupe);
         set(&mut settings, &mut of_meta);
         let meta = MetaStore::create(env.clone(), of_meta, VOLUME, members(&disks));
         let meta = meta.await.unwrap();
@@ -209,7 +247,7 @@ impl World {
         let settings = meta_settings(count, &succession, &key);
         let opened = MetaStore::open(env.clone(), settings, VOLUME, members).await;
         let (meta, recovered) = opened.unwrap();
-        let settings = fs_settings(&env, key);
+        let settings = fs_settings(&env, key, dedupe_on(&disks));
         let fs = Fs::open(settings, meta, recovered.journal, segments.clone())
             .await
             .unwrap();
@@ -230,7 +268,7 @@ impl World {
         let members = members(&self.disks);
         let opened = MetaStore::open(self.env.clone(), settings, VOLUME, members).await;
         let (meta, recovered) = opened.unwrap();
-        let settings = fs_settings(&self.env, key);
+        let settings = fs_settings(&self.env, key, dedupe_on(&self.disks));
         let opened = Fs::open(settings, meta, recovered.journal, self.segments.clone());
         opened.await.unwrap()
     }
