@@ -4,12 +4,13 @@
 //! Must not know: why a disk leaves, who decides it, the pool file.
 //! A list never changes: a change puts another one in its place, so a reader sees one or the other.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use cairn_base::domain::{DomainPath, Survives, survives};
 use cairn_base::{DiskId, NodeId};
 use cairn_shard::ShardService;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::placement::Topology;
 use crate::store::SegmentStore;
@@ -62,6 +63,18 @@ impl Members {
         let ids = self.disks.keys().chain(&self.missing);
         let stays = |id: &&DiskId| !self.draining.contains(id) && !without.contains(id);
         ids.filter(stays).map(|id| self.domain(*id).node).collect()
+    }
+
+    /// A number for which disks are to stay, and where: it is another one when that changes.
+    pub fn layout(&self) -> u64 {
+        let ids = self.disks.keys().chain(&self.missing);
+        let mut all: Vec<(DiskId, NodeId, bool)> = ids
+            .map(|id| (*id, self.domain(*id).node, self.draining.contains(id)))
+            .collect();
+        all.sort_unstable();
+        let mut hasher = FxHasher::default();
+        all.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Where every disk is, there or not.

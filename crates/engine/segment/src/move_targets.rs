@@ -202,6 +202,29 @@ impl MoveRoom {
         self.is_no_worse(shard, best.1).then_some(best)
     }
 
+    /// A shard that should go elsewhere, of a segment with all its shards there: it is on the node that has most of them,
+    /// and one that has at least two fewer has room for it. None if no move spreads them better.
+    pub fn crowded_shard(&self, held: &[DiskId], code: Code, len_bytes: u64) -> Option<u8> {
+        let node_of = |disk: &DiskId| self.places.get(disk).map(|place| place.node);
+        let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for node in held.iter().filter_map(node_of) {
+            *counts.entry(node).or_default() += 1;
+        }
+        let (crowded, most) = counts.iter().max_by_key(|(_, count)| **count)?;
+        let index = held
+            .iter()
+            .position(|disk| node_of(disk) == Some(*crowded))?;
+        let shard = MovingShard {
+            held,
+            code,
+            index: u8::try_from(index).ok()?,
+            len_bytes,
+        };
+        let target = self.target(shard)?;
+        let there = counts.get(&node_of(&target)?).copied().unwrap_or(0);
+        (there + 1 < *most).then_some(shard.index)
+    }
+
     /// How many nodes a segment on these disks may lose now.
     pub fn nodes_survived(&self, held: &[DiskId], code: Code) -> usize {
         let known = held
@@ -432,6 +455,31 @@ mod tests {
         );
         let most = taken.values().max().unwrap();
         assert!(*most < 100, "{taken:?}");
+    }
+
+    #[test]
+    fn shards_that_crowd_a_node_spread_when_another_has_room() {
+        // Disks 1 and 2 are on one node; 3, 4 and 5 each on another.
+        let disks = |free: u64| {
+            let on_4 = (4, free, true);
+            on_nodes(&[(1, 0, true), (1, 9, true), (2, 0, true), (3, 9, true), on_4])
+        };
+        let cases: [(&str, u64, &[u128], Option<u8>); 4] = [
+            ("another node has none", 9, &[1, 2, 3], Some(1)),
+            ("each has one", 9, &[1, 3, 4], None),
+            ("it is full", 0, &[1, 2, 3, 4], None),
+            ("it would be the same elsewhere", 9, &[1, 3, 4, 5], None),
+        ];
+        for (name, free, held, want) in cases {
+            let held: Vec<DiskId> = held.iter().copied().map(DiskId).collect();
+            let code = Code::new(held.len() as u8 - 2, 2).unwrap();
+            let found = disks(free).crowded_shard(&held, code, SHARD);
+            assert_eq!(found.is_some(), want.is_some(), "{name}: {found:?}");
+            assert!(found.is_none_or(|index| index < 2), "{name}: {found:?}");
+        }
+        let alone = MoveRoom::new([disk(1, 9, 0), disk(2, 9, 0)]);
+        let code = Code::new(1, 0).unwrap();
+        assert_eq!(alone.crowded_shard(&[DiskId(1)], code, SHARD), None);
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub(crate) struct SegmentMap {
     all: FxHashMap<SegmentId, Arc<Segment>>,
     by_disk: FxHashMap<DiskId, FxHashSet<SegmentId>>,
     by_parity: BTreeMap<u8, FxHashSet<SegmentId>>,
+    /// They survive the loss of fewer nodes than they could.
+    crowded: FxHashSet<SegmentId>,
+    /// Nobody has looked yet whether they do.
+    unlooked: FxHashSet<SegmentId>,
+    /// What the pool's disks were when the others were looked at.
+    layout: u64,
 }
 
 impl Deref for SegmentMap {
@@ -49,6 +55,7 @@ impl SegmentMap {
         }
         let parity = segment.code.parity();
         self.by_parity.entry(parity).or_default().insert(id);
+        self.unlooked.insert(id);
         self.all.insert(id, segment);
     }
 
@@ -61,6 +68,8 @@ impl SegmentMap {
         if let Some(ids) = self.by_parity.get_mut(&parity) {
             ids.remove(id);
         }
+        self.crowded.remove(id);
+        self.unlooked.remove(id);
         Some(removed)
     }
 
@@ -76,6 +85,36 @@ impl SegmentMap {
             self.forget(from, segment.id);
         }
         self.by_disk.entry(to).or_default().insert(segment.id);
+        self.unlooked.insert(segment.id);
+    }
+
+    /// Segments to look at, at most so many: those that changed, and all if the pool's disks are others than last time.
+    pub fn take_unlooked(&mut self, layout: u64, count_max: usize) -> Vec<Arc<Segment>> {
+        if self.layout != layout {
+            self.layout = layout;
+            self.unlooked.extend(self.all.keys());
+        }
+        let ids: Vec<SegmentId> = self.unlooked.iter().take(count_max).copied().collect();
+        for id in &ids {
+            self.unlooked.remove(id);
+        }
+        let found = ids.iter().filter_map(|id| self.all.get(id).cloned());
+        found.collect()
+    }
+
+    /// Notes whether segments survive the loss of fewer nodes than they could.
+    pub fn note_crowded(&mut self, looked: impl IntoIterator<Item = (SegmentId, bool)>) {
+        for (id, is_crowded) in looked {
+            match is_crowded && self.all.contains_key(&id) {
+                true => self.crowded.insert(id),
+                false => self.crowded.remove(&id),
+            };
+        }
+    }
+
+    /// Those that survive the loss of fewer nodes than they could, as far as was looked.
+    pub fn crowded(&self) -> impl Iterator<Item = &Arc<Segment>> {
+        self.crowded.iter().filter_map(|id| self.all.get(id))
     }
 
     fn forget(&mut self, disk: DiskId, id: SegmentId) {
@@ -99,7 +138,8 @@ impl SegmentMap {
         narrow.map(|(_, ids)| ids.len() as u64).sum()
     }
 
-    /// Segments with a shard on a disk that is not sound, and those that survive fewer losses than `parity`; each once.
+    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity`, and those that
+    /// survive the loss of fewer nodes than they could; each once.
     pub fn at_stake(
         &self,
         is_sound: impl Fn(DiskId) -> bool,
@@ -109,6 +149,7 @@ impl SegmentMap {
         let on_them = unsound.map(|(_, ids)| ids);
         let mut sets: Vec<&FxHashSet<SegmentId>> = on_them.collect();
         sets.extend(self.by_parity.range(..parity).map(|(_, ids)| ids));
+        sets.extend((!self.crowded.is_empty()).then_some(&self.crowded));
         let ids: Vec<SegmentId> = match &sets[..] {
             [] => Vec::new(),
             [one] => one.iter().copied().collect(),
@@ -145,6 +186,44 @@ mod tests {
         let mut ids: Vec<u64> = map.at_stake(is_sound, parity).map(|it| it.id.0).collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// Disk 3 is on the node of disk 1.
+    #[test]
+    fn crowded_segments_are_found_when_they_or_the_disks_change() {
+        let look = |map: &mut SegmentMap, layout: u64| -> usize {
+            let found = map.take_unlooked(layout, 10);
+            let is_crowded = |segment: &Arc<Segment>| {
+                let disks = segment.disks();
+                disks.contains(&DiskId(1)) && disks.contains(&DiskId(3))
+            };
+            let looked: Vec<(SegmentId, bool)> = found
+                .iter()
+                .map(|segment| (segment.id, is_crowded(segment)))
+                .collect();
+            map.note_crowded(looked);
+            found.len()
+        };
+        let mut map = SegmentMap::default();
+        let first = segment(1, &[1, 2, 3, 4], 2);
+        map.insert(Arc::clone(&first));
+        map.insert(segment(2, &[2, 3, 4, 5], 2));
+        assert_eq!(at_stake(&map, &[], 0), [0; 0], "nobody has looked");
+        assert_eq!(look(&mut map, 0), 2);
+        assert_eq!(at_stake(&map, &[], 0), [1]);
+        assert_eq!(at_stake(&map, &[4], 0), [1, 2], "each once");
+        assert_eq!(look(&mut map, 0), 0, "nothing has changed");
+        assert_eq!(look(&mut map, 7), 2, "disks have");
+        assert!(first.begin_move(2, DiskId(8)));
+        map.place(&first, 2, DiskId(8));
+        assert_eq!(look(&mut map, 7), 1);
+        assert_eq!(map.crowded().count(), 0);
+        map.insert(segment(3, &[1, 3, 5, 6], 2));
+        look(&mut map, 7);
+        assert_eq!(at_stake(&map, &[], 0), [3]);
+        let removed = map.remove(&SegmentId(3)).expect("it was there");
+        map.note_crowded([(removed.id, true)]);
+        assert_eq!(at_stake(&map, &[], 0), [0; 0]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
-use cairn_base::domain::{Losses, Survives};
+use cairn_base::domain::{DomainPath, Losses, Survives, survives};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
@@ -49,6 +49,8 @@ use crate::volume::{Allocate, Volume};
 const SHARDS_PER_DISK_MIN: u64 = 64;
 /// Shards that one step of a sweep removes, for whoever it makes way for.
 const SWEEP_BATCH: usize = 16;
+/// Segments of which is looked at a time whether they are spread as they could be.
+const LOOKED_AT_A_TIME_MAX: usize = 50_000;
 /// Records up to this length are copied into the cache.
 const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
 
@@ -565,8 +567,9 @@ impl SegmentStore {
         segments.values().map(|segment| segment.info()).collect()
     }
 
-    /// Segments of a volume that have a shard on a disk that is not sound, or survive fewer losses than `parity`. What
-    /// this takes grows with them, not with all segments. `None` if the volume is not open.
+    /// Segments of a volume that have a shard on a disk that is not sound, survive fewer losses than `parity`, or the loss
+    /// of fewer nodes than they could. What this takes grows with them and with what changed, not with all segments.
+    /// `None` if the volume is not open.
     pub fn segments_at_stake(
         &self,
         volume: VolumeId,
@@ -574,9 +577,51 @@ impl SegmentStore {
         parity: u8,
     ) -> Option<Vec<SegmentInfo>> {
         let opened = self.volume(volume).ok()?;
+        self.look_for_crowded(&opened);
         let segments = opened.segments.read();
         let at_stake = segments.at_stake(is_sound, parity);
         Some(at_stake.map(|segment| segment.info()).collect())
+    }
+
+    /// Finds segments with several shards on a node where there are enough nodes for them: made, or made anew, while nodes
+    /// were away, or before nodes joined.
+    fn look_for_crowded(&self, opened: &Volume) {
+        let members = self.members();
+        let staying = members.staying(&[]);
+        if staying.node_count() < 2 {
+            return;
+        }
+        let layout = members.layout();
+        let batch = opened
+            .segments
+            .write()
+            .take_unlooked(layout, LOOKED_AT_A_TIME_MAX);
+        let mut possible: FxHashMap<(u8, u8), usize> = FxHashMap::default();
+        let looked: Vec<(SegmentId, bool)> = batch
+            .iter()
+            .map(|segment| {
+                let code = segment.code;
+                let best = possible
+                    .entry((code.data(), code.parity()))
+                    .or_insert_with(|| staying.survives(code).nodes);
+                let is_crowded = nodes_survived(&members, segment) < *best;
+                (segment.id, is_crowded)
+            })
+            .collect();
+        if !looked.is_empty() {
+            opened.segments.write().note_crowded(looked);
+        }
+    }
+
+    /// The fewest nodes that a segment of a volume survives the loss of, of those that survive fewer than they could.
+    /// `None` if there is none, or the volume is not open.
+    pub fn crowded_nodes_survived(&self, volume: VolumeId) -> Option<usize> {
+        let opened = self.volume(volume).ok()?;
+        self.look_for_crowded(&opened);
+        let members = self.members();
+        let segments = opened.segments.read();
+        let all = segments.crowded();
+        all.map(|segment| nodes_survived(&members, segment)).min()
     }
 
     /// How many segments of a volume have a shard on each disk. `None` if the volume is not open.
@@ -852,6 +897,16 @@ impl SegmentStore {
 
 /// Whether a shard on a disk belongs to a segment that is known.
 type KnownShards = dyn Fn(ShardName, DiskId) -> bool + Send + Sync;
+
+/// How many nodes a segment survives the loss of when all its shards are there.
+fn nodes_survived(members: &Members, segment: &Segment) -> usize {
+    let places: Vec<DomainPath> = segment
+        .disks()
+        .iter()
+        .map(|disk| members.domain(*disk))
+        .collect();
+    survives(&places, usize::from(segment.code.parity())).nodes
+}
 
 /// Fails with `Fenced` only.
 async fn sweep_disk(

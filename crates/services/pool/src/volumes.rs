@@ -382,10 +382,12 @@ impl Pool {
     }
 
     /// Nodes that a volume can lose with what its data and its metadata are on: of its data, as it is laid out when all
-    /// disks work. `None` if the pool is on one node.
+    /// disks work, and as it is where that is worse. `None` if the pool is on one node.
     pub fn nodes_tolerated(&self, volume: &PoolVolume) -> Option<usize> {
         let code = self.store.code_for(protection(volume.settings.protection));
-        let of_data = code.map_or(0, |code| self.store.code_survives(code).nodes);
+        let of_new = code.map_or(0, |code| self.store.code_survives(code).nodes);
+        let of_old = self.store.crowded_nodes_survived(volume.id);
+        let of_data = of_new.min(of_old.unwrap_or(usize::MAX));
         let of_metadata = || match self.service(volume.id) {
             Some(VolumeService::Serving(fs)) => self.metadata_survives(&fs),
             _ => usize::MAX,

@@ -162,6 +162,7 @@ mod tests {
             may_rewrite,
             has_away: false,
             is_narrow: false,
+            is_crowded: false,
         };
         (0..count).map(one).collect()
     }

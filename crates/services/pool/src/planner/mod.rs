@@ -695,6 +695,10 @@ pub fn work_at_hand(
             0
         };
         let nodes_spare = |info: &SegmentInfo| seen.room.nodes_survived(&info.disks, info.code);
+        let crowded = |info: &SegmentInfo| {
+            let room = &seen.room;
+            room.crowded_shard(&info.disks, info.code, info.shard_len_bytes)
+        };
         let segments = &content.segments;
         work.extend(work_of(
             volume.id,
@@ -702,6 +706,7 @@ pub fn work_at_hand(
             parity_now,
             standing,
             nodes_spare,
+            crowded,
         ));
     }
     work

@@ -33,6 +33,9 @@ pub struct Work {
     /// some were added, or before more was asked for. Only writing it anew helps; and that comes before its shards are
     /// moved off draining disks, for it must not depend on the next ones as it did on those.
     pub is_narrow: bool,
+    /// More of its shards are on one node than have to be: it was made, or made anew, while nodes were away or had not
+    /// joined yet.
+    pub is_crowded: bool,
 }
 
 impl Work {
@@ -54,6 +57,8 @@ impl Work {
     /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
     pub fn urgency(&self) -> Urgency {
         match (self.is_short, self.spare) {
+            // It does not survive the nodes that it is to survive.
+            (false, _) if self.is_crowded => Urgency::Degraded,
             (false, _) => Urgency::Calm,
             (true, 1..) => Urgency::Degraded,
             (true, _) => Urgency::Bare,
@@ -89,13 +94,15 @@ pub enum Standing {
 }
 
 /// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
-/// could lose. `nodes_spare`: how many nodes a segment may lose.
+/// could lose. `nodes_spare`: how many nodes a segment may lose. `crowded`: a shard of a segment whose disks are all fine
+/// that should be on another node.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],
     parity_now: u8,
     standing: impl Fn(DiskId) -> Standing,
     nodes_spare: impl Fn(&SegmentInfo) -> usize,
+    crowded: impl Fn(&SegmentInfo) -> Option<u8>,
 ) -> Vec<Work> {
     let mut all = Vec::new();
     for info in segments {
@@ -112,6 +119,7 @@ pub fn work_of(
             may_rewrite: false,
             has_away: false,
             is_narrow: false,
+            is_crowded: false,
         };
         for (index, disk) in (0..).zip(&info.disks) {
             let standing = standing(*disk);
@@ -135,6 +143,10 @@ pub fn work_of(
             if work.shards.is_empty() {
                 work.shards = (0..info.code.total()).collect();
             }
+        }
+        if !work.is_short && info.sealed && work.shards.is_empty() {
+            work.shards.extend(crowded(info));
+            work.is_crowded = !work.shards.is_empty();
         }
         if !work.shards.is_empty() {
             work.disks.clone_from(&info.disks);
@@ -169,6 +181,37 @@ mod tests {
         0
     }
 
+    fn nobody(_: &SegmentInfo) -> Option<u8> {
+        None
+    }
+
+    /// What crowds a node moves, unless its segment has other worries.
+    #[test]
+    fn what_crowds_a_node_moves() {
+        let standing = |disk: DiskId| match disk.0 {
+            1 => Standing::Away,
+            2 => Standing::Draining,
+            _ => Standing::Fine,
+        };
+        let open = SegmentInfo {
+            sealed: false,
+            ..info(4, &[5, 6, 7, 8])
+        };
+        let segments = [
+            info(1, &[1, 5, 6, 7]),
+            info(2, &[2, 5, 6, 7]),
+            info(3, &[5, 6, 7, 8]),
+            open,
+        ];
+        let work = work_of(VolumeId(1), &segments, 2, standing, one_node, |_| Some(3));
+        let got: Vec<(u64, Vec<u8>, Urgency)> = work
+            .into_iter()
+            .map(|work| (work.segment.0, work.shards.clone(), work.urgency()))
+            .collect();
+        let want = [(2, vec![0], Urgency::Calm), (3, vec![3], Urgency::Degraded)];
+        assert_eq!(got, want);
+    }
+
     /// Of segments that may lose as many shards, those come first that may lose fewer nodes.
     #[test]
     fn what_may_lose_fewer_nodes_comes_first() {
@@ -183,7 +226,7 @@ mod tests {
             info(3, &[1, 5, 6, 8]),
         ];
         let nodes_spare = |info: &SegmentInfo| usize::from(info.id != SegmentId(3));
-        let mut work = work_of(VolumeId(1), &segments, 2, standing, nodes_spare);
+        let mut work = work_of(VolumeId(1), &segments, 2, standing, nodes_spare, nobody);
         order(&mut work);
         let ids: Vec<u64> = work.iter().map(|work| work.segment.0).collect();
         assert_eq!(ids, [3, 2, 1]);
@@ -206,7 +249,7 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node);
+        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node, nobody);
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool, Urgency);
         let row = |work: Work| {
@@ -234,7 +277,7 @@ mod tests {
             disks: vec![DiskId(1)],
             ..info(7, &[1, 5, 6])
         };
-        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node)[..] else {
+        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node, nobody)[..] else {
             panic!("it has to move")
         };
         assert_eq!((work.spare, work.urgency()), (0, Urgency::Calm));
@@ -255,7 +298,14 @@ mod tests {
             (&[1, 3, 6, 7, 8, 9], false),
         ];
         for (disks, want) in disks {
-            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing, one_node);
+            let work = work_of(
+                VolumeId(1),
+                &[info(1, disks)],
+                2,
+                standing,
+                one_node,
+                nobody,
+            );
             assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
         }
     }
@@ -268,8 +318,11 @@ mod tests {
             ..info(3, &[5, 6, 7])
         };
         let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
-        assert_eq!(work_of(VolumeId(1), &segments, 2, fine, one_node), []);
-        let work = work_of(VolumeId(1), &segments, 3, fine, one_node);
+        assert_eq!(
+            work_of(VolumeId(1), &segments, 2, fine, one_node, nobody),
+            []
+        );
+        let work = work_of(VolumeId(1), &segments, 3, fine, one_node, nobody);
         let got: Vec<(u64, usize)> = work
             .iter()
             .map(|work| (work.segment.0, work.shards.len()))
@@ -281,7 +334,7 @@ mod tests {
             5 => Standing::Draining,
             _ => Standing::Fine,
         };
-        let work = work_of(VolumeId(1), &segments[..1], 3, draining, one_node);
+        let work = work_of(VolumeId(1), &segments[..1], 3, draining, one_node, nobody);
         assert!(work[0].is_narrow && work[0].may_rewrite);
         assert_eq!(work[0].shards, [0]);
         // What cannot be read now cannot be written either.
@@ -289,6 +342,9 @@ mod tests {
             5 => Standing::Away,
             _ => Standing::Fine,
         };
-        assert_eq!(work_of(VolumeId(1), &segments, 3, away, one_node), []);
+        assert_eq!(
+            work_of(VolumeId(1), &segments, 3, away, one_node, nobody),
+            []
+        );
     }
 }
