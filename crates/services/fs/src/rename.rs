@@ -4,6 +4,7 @@
 //! below itself. Every rename submits one batch under the locks of all inodes it touches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
@@ -263,6 +264,7 @@ impl Shared {
         state.record.cookie = cookie;
         if let Mover::Versions { is_frozen } = m.mover {
             state.record.is_frozen = is_frozen;
+            state.change_until = Duration::ZERO;
         }
         state.touch_ctime(now);
         batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
