@@ -437,7 +437,7 @@ impl Shared {
                 }
                 (state.attr(inode.ino), state.sequence)
             };
-            let placed = keeper.place(directory, path.to_vec(), attr.clone(), false);
+            let placed = keeper.place(directory, path.to_vec(), attr, false);
             let copied = match placed.await {
                 Ok(Some(place)) => {
                     self.keep_copy(inode, directory, &attr, sequence, &place)

@@ -18,6 +18,9 @@ use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
 
+/// The directories that a name goes from and comes to, which may be one.
+type Both = (Wcc, Wcc);
+
 /// Who moves a name, and what becomes of the file by that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mover {
@@ -74,7 +77,7 @@ impl Shared {
         (from_dir, from_name): (Ino, &[u8]),
         (to_dir, to_name): (Ino, &[u8]),
         keep: Keep<'_>,
-    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
+    ) -> Result<Changed<(Both, Ticket)>, FsError> {
         let from_parent = self.inode(from_dir)?;
         let to_parent = self.inode(to_dir)?;
         let is_removed = is_silly(to_name);
@@ -146,7 +149,7 @@ impl Shared {
         who: &Credentials,
         m: &Move<'_>,
         locked: &mut Locked<'_>,
-    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
+    ) -> Result<Changed<(Both, Ticket)>, FsError> {
         locked.of(m.from_dir).require_dir()?;
         locked.of(m.to_dir).require_dir()?;
         for dir in [m.from_dir, m.to_dir] {
