@@ -111,6 +111,9 @@ pub enum Bug {
     HoleNotAwaited,
     CompareNotRepeated,
     CompareBeginOnly,
+    // fs, what puts of objects do
+    PutNamedBeforeItsBytes,
+    PutConditionLookedAtEarly,
     // quotas; found by the tests of `crates/services/fs`
     UsageCountedAgainAtReplay,
     ChownNotCharged,
@@ -204,6 +207,8 @@ impl Bug {
         Bug::HoleNotAwaited,
         Bug::CompareNotRepeated,
         Bug::CompareBeginOnly,
+        Bug::PutNamedBeforeItsBytes,
+        Bug::PutConditionLookedAtEarly,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
         Bug::DedupeTakesDead,

@@ -80,12 +80,12 @@ impl Fs {
                 (state.record.size_bytes != size_bytes, state.record.ctime)
             };
             // Who checks the time does not mean the beginning of the change itself.
-            if is_other && guard_ctime.is_none_or(|guard| guard == ctime) {
-                if let Some(began) = self.keep_before_change(who, ino).await?
-                    && guard_ctime == Some(began.before)
-                {
-                    guard_ctime = Some(began.after);
-                }
+            if is_other
+                && guard_ctime.is_none_or(|guard| guard == ctime)
+                && let Some(began) = self.keep_before_change(who, ino).await?
+                && guard_ctime == Some(began.before)
+            {
+                guard_ctime = Some(began.after);
             }
         }
         let mut done = Err(FsError::TryLater);

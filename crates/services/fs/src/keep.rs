@@ -292,16 +292,19 @@ impl Fs {
         })
     }
 
-    /// A file that was made just now is being changed.
-    pub(crate) fn note_made(&self, dir: Ino, ino: Ino) -> Result<(), FsError> {
+    /// A file that was made just now is being changed. If that cannot be noted, its first content is kept, too.
+    pub(crate) async fn note_made(&self, dir: Ino, ino: Ino) {
+        if !self.is_keeping() {
+            return;
+        }
         let shared = &self.shared;
-        if self.is_keeping()
-            && let Some(directory) = shared.kept_directory(dir)?
-        {
-            let inode = shared.inode(ino)?;
+        let find = || match shared.kept_directory(dir)? {
+            Some(directory) => Ok(Some((directory, shared.inode(ino)?))),
+            None => Ok(None),
+        };
+        if let Ok(Some((directory, inode))) = shared.reading(find).await {
             inode.lock().change_until = shared.change_until(directory);
         }
-        Ok(())
     }
 }
 
@@ -434,7 +437,7 @@ impl Shared {
                 }
                 (state.attr(inode.ino), state.sequence)
             };
-            let placed = keeper.place(directory, path.to_vec(), attr.clone(), false);
+            let placed = keeper.place(directory, path.to_vec(), attr, false);
             let copied = match placed.await {
                 Ok(Some(place)) => {
                     self.keep_copy(inode, directory, &attr, sequence, &place)
@@ -673,6 +676,8 @@ impl Shared {
             self.sync_pending(state);
         }
         state.record.is_frozen = true;
+        // Should it be a file again, that is what it was before its next change.
+        state.change_until = Duration::ZERO;
         (state.record.parent, state.record.cookie) = (dir, cookie);
         state.touch_ctime(now);
         batch.put(Key::inode(there), state.stored_record().encode());

@@ -189,7 +189,7 @@ impl Fs {
             let create = || shared.create_new(who, &parent, name, mode);
             let done = match shared.reading(create).await {
                 Ok(Found::Made(made, ticket)) => {
-                    self.note_made(dir, made.attr.ino)?;
+                    self.note_made(dir, made.attr.ino).await;
                     Ok((made, ticket))
                 }
                 Ok(Found::Existing(ino)) => {

@@ -4,6 +4,7 @@
 //! below itself. Every rename submits one batch under the locks of all inodes it touches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
@@ -16,6 +17,9 @@ use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
+
+/// The directories that a name goes from and comes to, which may be one.
+type Both = (Wcc, Wcc);
 
 /// Who moves a name, and what becomes of the file by that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +77,7 @@ impl Shared {
         (from_dir, from_name): (Ino, &[u8]),
         (to_dir, to_name): (Ino, &[u8]),
         keep: Keep<'_>,
-    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
+    ) -> Result<Changed<(Both, Ticket)>, FsError> {
         let from_parent = self.inode(from_dir)?;
         let to_parent = self.inode(to_dir)?;
         let is_removed = is_silly(to_name);
@@ -145,7 +149,7 @@ impl Shared {
         who: &Credentials,
         m: &Move<'_>,
         locked: &mut Locked<'_>,
-    ) -> Result<Changed<((Wcc, Wcc), Ticket)>, FsError> {
+    ) -> Result<Changed<(Both, Ticket)>, FsError> {
         locked.of(m.from_dir).require_dir()?;
         locked.of(m.to_dir).require_dir()?;
         for dir in [m.from_dir, m.to_dir] {
@@ -263,6 +267,7 @@ impl Shared {
         state.record.cookie = cookie;
         if let Mover::Versions { is_frozen } = m.mover {
             state.record.is_frozen = is_frozen;
+            state.change_until = Duration::ZERO;
         }
         state.touch_ctime(now);
         batch.put(Key::inode(m.moved.ino), state.stored_record().encode());

@@ -299,6 +299,12 @@ impl Unnamed {
         }
         self.shared
             .require_pool_space(METADATA_BYTES + xattrs_len_bytes)?;
+        if planted::is(Bug::PutConditionLookedAtEarly)
+            && placing.expected == Expected::Nothing
+            && self.shared.dirent(placing.dir, placing.name)?.is_some()
+        {
+            return Err(FsError::Exists);
+        }
         loop {
             let mut room = None;
             match &self.small {
@@ -307,6 +313,7 @@ impl Unnamed {
                     let range = 0..data.len() as u64;
                     room = Some(self.shared.admit_write(&self.inode, &range).await?);
                 }
+                None if planted::is(Bug::PutNamedBeforeItsBytes) => {}
                 None => self.shared.commit(&self.inode).await?,
             }
             self.shared.meta.admit().await;
@@ -414,6 +421,7 @@ impl Shared {
         require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
         match (expected, place.replaced) {
             (Expected::Anything, _) | (Expected::Nothing, None) => {}
+            (Expected::Nothing, Some(_)) if planted::is(Bug::PutConditionLookedAtEarly) => {}
             (Expected::Nothing, Some(_)) => return Err(FsError::Exists),
             (Expected::This { ino, ctime }, Some(there))
                 if there.ino == ino && locked.of(ino).record.ctime == ctime => {}

@@ -8,6 +8,7 @@
 //! its order is the engine's, however many clients there are.
 
 mod luns;
+mod objects;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -38,6 +39,8 @@ const DIR_COUNT_MAX: usize = 5;
 const HOLE_EVERY: u64 = 8;
 /// And one in so many by a write that depends on what is there, where clients do that.
 const COMPARE_EVERY: u64 = 4;
+/// And one in so many by an object that is put, where clients do that.
+const PUT_EVERY: u64 = 6;
 
 /// What the clients of one life share with whoever runs them.
 pub struct Life {
@@ -214,6 +217,9 @@ impl Client {
             if self.life.shape.compares && self.more.below(COMPARE_EVERY) == 0 {
                 self.compare_and_write().await;
             }
+            if self.life.shape.puts && self.more.below(PUT_EVERY) == 0 {
+                self.put().await;
+            }
             self.life.serving.end();
         }
         self.life.client_is_done();
@@ -256,6 +262,14 @@ impl Client {
 
     fn pick_dir(&mut self) -> Option<(NodeId, Ino)> {
         self.pick(|kind| matches!(kind, Kind::Dir(_)))
+    }
+
+    /// The same by the numbers for what was added later.
+    fn pick_any_dir(&mut self) -> Option<(NodeId, Ino)> {
+        let model = self.life.model.lock();
+        let known = model.known(|kind| matches!(kind, Kind::Dir(_)));
+        let node = *known.get(self.more.below(known.len() as u64) as usize)?;
+        Some((node, Ino(model.ino(node)?)))
     }
 
     fn pick_file(&mut self) -> Option<(NodeId, Ino)> {

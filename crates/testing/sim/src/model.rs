@@ -303,6 +303,20 @@ impl Model {
             Change::Create { node, .. } => {
                 self.files.insert(*node, History::default());
             }
+            // Its bytes come with its name: they are there if the change is.
+            Change::Put {
+                node, words, tag, ..
+            } => {
+                let words = Words {
+                    tags: vec![*tag; *words as usize],
+                };
+                let file = History {
+                    live: words.clone(),
+                    base: words,
+                    ..History::default()
+                };
+                self.files.insert(*node, file);
+            }
             Change::Cut { node, size_bytes } => {
                 let words = size_bytes / WORD_BYTES;
                 let file = self.files.entry(*node).or_default();

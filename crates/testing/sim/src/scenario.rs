@@ -87,6 +87,9 @@ pub struct Shape {
     /// Clients write what depends on what is there, too.
     #[serde(default)]
     pub compares: bool,
+    /// Clients put objects, too.
+    #[serde(default)]
+    pub puts: bool,
     /// The volume is encrypted.
     #[serde(default)]
     pub is_encrypted: bool,
@@ -265,6 +268,7 @@ impl Scenario {
         // Numbers of their own, so that a seed keeps the rest of what it always was.
         shape.space = draw_space(&mut Rng::new(seed ^ 0x9a7b_a9e5), &shape);
         shape.compares = Rng::new(seed ^ 0x6c75_6e73).below(4) == 0;
+        shape.puts = Rng::new(seed ^ 0x7075_7473).below(3) == 0;
         let mut aim = Rng::new(seed ^ 0x2b7e_1516);
         let rebuilds_past_errors = aim.below(8) == 0 && shape.tolerated() > 1;
         if rebuilds_past_errors {
@@ -417,6 +421,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         takes_snapshots: false,
         sets_quotas: false,
         compares: false,
+        puts: false,
         is_encrypted: false,
         has_read_cache: false,
         dedupes: Dedupes::Off,

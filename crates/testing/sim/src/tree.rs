@@ -42,6 +42,17 @@ pub enum Change {
         node: NodeId,
         mode: u32,
     },
+    /// A file comes with its bytes and an attribute, in the place of what has the name.
+    Put {
+        dir: NodeId,
+        name: Name,
+        node: NodeId,
+        /// Nothing may have the name.
+        absent: bool,
+        words: u64,
+        tag: u32,
+        xattr: (Name, Vec<u8>),
+    },
     MakeDir {
         dir: NodeId,
         name: Name,
@@ -183,6 +194,14 @@ impl Tree {
                 node,
                 mode,
             } => self.add(*dir, name, *node, Kind::File, *mode),
+            Change::Put {
+                dir,
+                name,
+                node,
+                absent,
+                xattr,
+                ..
+            } => self.put(*dir, name, *node, *absent, xattr),
             Change::MakeDir {
                 dir,
                 name,
@@ -255,6 +274,30 @@ impl Tree {
         if is_dir {
             self.node(dir)?.nlink += 1;
         }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        node: NodeId,
+        absent: bool,
+        xattr: &(Name, Vec<u8>),
+    ) -> Result<(), FsError> {
+        if let Some(there) = self.entries(dir)?.get(name).copied() {
+            if absent {
+                return Err(FsError::Exists);
+            }
+            if self.get(there)?.is_dir() {
+                return Err(FsError::IsDirectory);
+            }
+            self.entries_mut(dir)?.remove(name);
+            self.unlink(there)?;
+        }
+        self.add(dir, name, node, Kind::File, 0o644)?;
+        let (name, value) = xattr.clone();
+        self.node(node)?.xattrs.insert(name, value);
         Ok(())
     }
 

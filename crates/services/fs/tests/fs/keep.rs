@@ -313,6 +313,41 @@ fn what_is_refused_keeps_nothing() {
     });
 }
 
+/// What was removed and is brought back is a version, whatever was going on before.
+#[test]
+fn a_file_that_is_brought_back_is_not_being_changed() {
+    block_on(async {
+        let world = World::new(78, 1).await;
+        let fs = &world.fs;
+        fs.keep_below(ROOT_INO, Some(DURING)).await.unwrap();
+        let _keeper = attach(fs, 1).await;
+        let ino = put(fs, ROOT_INO, b"a", b"before").await;
+        fs.remove(&ROOT_USER, ROOT_INO, b"a").await.unwrap();
+        let hidden = fs.hidden_folder().await.unwrap().unwrap();
+        let (folder, _) = fs
+            .child(&ROOT_USER, hidden, b"kept")
+            .await
+            .unwrap()
+            .unwrap();
+        let page = fs
+            .names_after(&ROOT_USER, folder, b"", true, 10)
+            .await
+            .unwrap();
+        let kept_at = page.entries.iter().find(|entry| entry.ino == ino).unwrap();
+        let from = (folder, &kept_at.name[..]);
+        let back = fs.move_version(&ROOT_USER, from, (ROOT_INO, b"a"), false);
+        back.await.unwrap();
+        write(fs, ino, 0, b"after!").await;
+        let want = [
+            ("a".to_owned(), None),
+            ("a".to_owned(), Some(b"before".to_vec())),
+        ];
+        assert_eq!(kept(fs).await, want);
+        recount(fs).await;
+        fs.close().await.unwrap();
+    });
+}
+
 /// What comes from a snapshot replaces as a rename does.
 #[test]
 fn a_file_that_is_put_in_its_place_keeps_what_was_there() {
@@ -593,7 +628,7 @@ async fn run(seed: u64, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_kept_is_what_was_there(seed: u64, steps in steps()) {

@@ -313,7 +313,9 @@ impl ClusterScenario {
         let mut rng = Rng::new(seed ^ 0x0c10_57e2_0a11_2026);
         let node_count = one_of(&mut rng, &[3, 3, 4, 4, 5, 6]);
         let disks_per_node = one_of(&mut rng, &[1, 1, 2]);
-        let shape = draw_shape(&mut rng, node_count * disks_per_node);
+        let mut shape = draw_shape(&mut rng, node_count * disks_per_node);
+        // Numbers of their own, so that a seed keeps the rest of what it always was.
+        shape.puts = Rng::new(seed ^ 0x7075_7473).below(3) == 0;
         let load = Load {
             client_count: 1 + rng.below(4) as u32,
             op_count: 400,
@@ -403,6 +405,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         takes_snapshots: false,
         sets_quotas: false,
         compares: false,
+        puts: false,
         is_encrypted: false,
         has_read_cache: false,
         dedupes: Dedupes::Off,
