@@ -13,11 +13,19 @@ const TWO: NodeId = NodeId(2);
 
 /// Other nodes, over streams in memory. Those that are not there do not answer.
 #[derive(Default)]
-struct Others(Mutex<BTreeMap<NodeId, Option<Passed>>>);
+struct Others(
+    Mutex<BTreeMap<NodeId, Option<Passed>>>,
+    /// Volumes without an owner.
+    Mutex<Vec<String>>,
+);
 
 impl Nodes for Others {
     fn owners(&self) -> Vec<NodeId> {
         self.0.lock().unwrap().keys().copied().collect()
+    }
+
+    fn without_owner(&self) -> Vec<String> {
+        self.1.lock().unwrap().clone()
     }
 
     fn name(&self, node: NodeId) -> String {
@@ -102,6 +110,29 @@ async fn what_another_node_has_is_answered_there() {
     let names = names["buckets"].as_array().unwrap().iter();
     let names: Vec<&str> = names.map(|it| it["name"].as_str().unwrap()).collect();
     assert_eq!((status, names), (200, vec!["one", "three", "two"]));
+
+    // What nobody has may have what is asked for.
+    others.1.lock().unwrap().push("lost".to_owned());
+    let off = r#"{"nfs_versions":false}"#;
+    for (method, path, body, want) in [
+        ("GET", "/api/v1/buckets", "", 503),
+        ("PATCH", "/api/v1/buckets/four", off, 503),
+        ("PATCH", "/api/v1/buckets/two", off, 200),
+    ] {
+        let (status, text) = ask(&router, method, path, yes, body).await;
+        assert_eq!(status, want, "{path}: {text}");
+        assert_eq!(text.contains("volume lost"), want == 503, "{path}: {text}");
+    }
+    others.1.lock().unwrap().clear();
+
+    // Where one is silent the others are asked all the same.
+    others.0.lock().unwrap().insert(NodeId(0), None);
+    let (status, text) = ask(&router, "PATCH", "/api/v1/buckets/two", yes, off).await;
+    assert_eq!(status, 200, "{text}");
+    let (status, text) = ask(&router, "PATCH", "/api/v1/buckets/four", yes, off).await;
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("look whether"), "{text}");
+    others.0.lock().unwrap().remove(&NodeId(0));
 
     others.0.lock().unwrap().insert(TWO, None);
     for path in ["/api/v1/volumes/away", "/api/v1/buckets"] {

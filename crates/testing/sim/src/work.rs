@@ -305,6 +305,11 @@ impl Worker {
 
     /// Whether all members are there, and nothing has less protection than is promised.
     async fn is_whole(&self, file: &PoolFile) -> bool {
+        // So few that nothing more is promised: what joins next has nothing yet, and would count.
+        let shape = &self.life.shape;
+        if shape.tolerated_of(file.staying_count()) < shape.tolerated() {
+            return false;
+        }
         let table = self.pool.table();
         let are_there = file.members.iter().all(|member| table.works(member.id));
         if !are_there || self.fs().is_none_or(|fs| fs.meta().stats().is_degraded()) {
