@@ -4,13 +4,12 @@
 //! Must not know: how disks are asked, why shards move.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, NodeId};
 use cairn_erasure::Code;
 use cairn_shard::file_len_bytes;
-use rustc_hash::FxHasher;
 
 use crate::placement::{self, NodeRoom, Topology};
 
@@ -36,7 +35,8 @@ const ALIKE_DIVISOR: u64 = 8;
 
 /// A number for a shard and a disk that says nothing else: the lowest one is whose turn it is.
 fn turn_of(shard: MovingShard<'_>, disk: DiskId) -> u64 {
-    let mut hasher = FxHasher::default();
+    // Faster hashes of numbers that are near one another are not independent enough: some disks would get nothing.
+    let mut hasher = DefaultHasher::new();
     (shard.held, shard.index, disk).hash(&mut hasher);
     hasher.finish()
 }
