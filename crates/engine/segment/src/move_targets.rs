@@ -437,13 +437,14 @@ mod tests {
         let room = on_nodes(&disks);
         let mut taken: BTreeMap<DiskId, u32> = BTreeMap::new();
         for segment in 0..1000_u128 {
-            // Three disks of the first twelve.
-            let held = [segment % 12, (segment + 1) % 12, (segment / 12 + 2) % 12];
-            let held = held.map(|disk| DiskId(disk + 1));
+            // Three disks of the first twelve, others each time.
+            let (first, second, third) = (segment % 12, segment / 12 % 5, segment / 60 % 6);
+            let held = [first, first + 1 + second, first + 6 + third];
+            let held = held.map(|disk| DiskId(disk % 12 + 1));
             let shard = MovingShard {
                 held: &held,
                 code: Code::new(1, 2).unwrap(),
-                index: (segment % 3) as u8,
+                index: (segment / 360) as u8,
                 len_bytes: SHARD,
             };
             *taken.entry(room.target(shard).unwrap()).or_default() += 1;
