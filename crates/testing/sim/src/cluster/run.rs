@@ -831,12 +831,14 @@ impl Cluster {
 
     fn lose_lease(self: &Arc<Self>, index: usize) {
         let (world, store) = (self.store.client("world"), self.store.clone());
+        let terms = self.terms.clone();
         let task = async move {
             let key = Keys::new(NAME).alive(node_id(index));
             let Ok(reply) = world.range(KeyRange::One(key)).await else {
                 return;
             };
             if let Some(lease) = reply.entries.first().and_then(|entry| entry.lease) {
+                terms.lease_ends_early(index);
                 store.lose_lease(lease);
             }
         };

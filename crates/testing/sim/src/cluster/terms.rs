@@ -86,6 +86,8 @@ pub struct OneTerm {
     life: OnceLock<Arc<client::Life>>,
     /// Another one serves.
     has_successor: AtomicBool,
+    /// etcd ended its lease before its time: until it hears of that, what it looks up may be old.
+    lost_its_lease: AtomicBool,
     /// What that one had.
     found_after: Mutex<Option<Arc<Found>>>,
     is_judged: AtomicBool,
@@ -138,6 +140,15 @@ impl Terms {
             .is_judged
             .load(Ordering::Relaxed)
             .then(|| newest.clone())
+    }
+
+    /// etcd ends the lease of a node, which it has promised not to.
+    pub fn lease_ends_early(&self, node: usize) {
+        for term in &self.state.lock().terms {
+            if term.node == node {
+                term.lost_its_lease.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     pub fn note_ops(&self) {
@@ -205,6 +216,7 @@ impl Terms {
             terms: Arc::downgrade(self),
             life: OnceLock::new(),
             has_successor: AtomicBool::new(false),
+            lost_its_lease: AtomicBool::new(false),
             found_after: Mutex::default(),
             is_judged: AtomicBool::new(false),
         });
@@ -415,6 +427,7 @@ impl OneTerm {
         let may = (self.may_answer)();
         if may
             && !self.is_newest()
+            && !self.lost_its_lease.load(Ordering::Relaxed)
             && let Some(terms) = self.terms.upgrade()
         {
             terms.fail(format!("{} answers after a later one", self.name()));
