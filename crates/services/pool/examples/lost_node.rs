@@ -191,9 +191,9 @@ fn measure(node_count: usize) -> Result<(), Failure> {
             cluster.tell();
         }
         jobs.retain(|job| job.left_bytes > 0.0);
-        for owner in 1..node_count {
-            if to_begin[owner] > 0 && !jobs.iter().any(|job| job.owner == owner) {
-                to_begin[owner] -= 1;
+        for (owner, to_begin) in to_begin.iter_mut().enumerate().skip(1) {
+            if *to_begin > 0 && !jobs.iter().any(|job| job.owner == owner) {
+                *to_begin -= 1;
                 jobs.push(cluster.job(owner)?);
             }
         }
