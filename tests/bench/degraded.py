@@ -52,9 +52,12 @@ def one_round(options, memory):
             source.write_bytes(os.urandom(options.mib << 20))
             for number in range(FILES):
                 subprocess.run([str(harness.cairn_path()), "cp", str(source), server.url(f"file{number}")], check=True)
-            server.restart()
+            # All at once: in order the last ones would wait for those before them.
+            server.cluster.kill(*server.cluster.names)
+            server.cluster.start_nodes(*server.cluster.names)
+            server.await_serving()
             whole = read_all(server, memory)
-            server.cluster.stop(*server.cluster.names)
+            server.cluster.kill(*server.cluster.names)
             left = server.cluster.names[LOST:]
             server.cluster.start_nodes(*left)
             server.owner = server.cluster.owner(CLUSTER_VOLUME, without=server.cluster.names[:LOST])
