@@ -53,6 +53,11 @@ pub trait Spawner: Send + Sync + 'static {
     fn has_threads(&self) -> bool {
         false
     }
+
+    /// Threads of [`Self::spawn_thread`] that have not ended.
+    fn thread_count(&self) -> usize {
+        0
+    }
 }
 
 /// The world as the engine sees it: real in production, simulated under test.

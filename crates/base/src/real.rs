@@ -1,6 +1,7 @@
 //! The real world behind the seams of [`crate::env`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::env::{BoxFuture, Clock, Entropy, Env, Spawner};
@@ -48,27 +49,45 @@ impl Entropy for OsEntropy {
 }
 
 /// Starts tasks on one tokio runtime.
-pub struct TokioSpawner(pub tokio::runtime::Handle);
+pub struct TokioSpawner {
+    handle: tokio::runtime::Handle,
+    thread_count: Arc<AtomicUsize>,
+}
+
+impl TokioSpawner {
+    pub fn new(handle: tokio::runtime::Handle) -> Self {
+        Self {
+            handle,
+            thread_count: Arc::default(),
+        }
+    }
+}
 
 impl Spawner for TokioSpawner {
     fn spawn(&self, _name: &'static str, task: BoxFuture<()>) {
-        self.0.spawn(task);
+        self.handle.spawn(task);
     }
 
     fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
-        let handle = self.0.clone();
+        let (handle, count) = (self.handle.clone(), Arc::clone(&self.thread_count));
         let enter = move |run: &dyn Fn()| {
             let _inside = handle.enter();
+            count.fetch_add(1, Ordering::AcqRel);
             run();
+            count.fetch_sub(1, Ordering::AcqRel);
         };
         if let Err(task) = crate::inline_call::spawn(name, task, enter) {
             // It works on a shared thread too, only slower.
-            self.0.spawn(task);
+            self.handle.spawn(task);
         }
     }
 
     fn has_threads(&self) -> bool {
         true
+    }
+
+    fn thread_count(&self) -> usize {
+        self.thread_count.load(Ordering::Acquire)
     }
 }
 
@@ -77,6 +96,6 @@ pub fn env(handle: tokio::runtime::Handle) -> Env {
     Env {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(OsEntropy),
-        spawner: Arc::new(TokioSpawner(handle)),
+        spawner: Arc::new(TokioSpawner::new(handle)),
     }
 }

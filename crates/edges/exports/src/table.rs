@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use cairn_base::{Ino, NodeId, View, VolumeId};
@@ -304,6 +304,7 @@ pub struct Exports {
     current: ArcSwap<ExportTable>,
     version_next: AtomicU64,
     changed: watch::Sender<u64>,
+    is_ending: AtomicBool,
 }
 
 impl Exports {
@@ -312,6 +313,7 @@ impl Exports {
             current: ArcSwap::from_pointee(sorted(0, exports)),
             version_next: AtomicU64::new(1),
             changed: watch::Sender::new(0),
+            is_ending: AtomicBool::new(false),
         }
     }
 
@@ -325,6 +327,16 @@ impl Exports {
     /// Hears of each table that comes into force.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// This server ends: nobody waits here any more for a volume that has no owner. Whoever subscribed hears of it.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.changed.send_modify(|_| ());
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     /// The version of the table that is in force.

@@ -178,6 +178,8 @@ impl Routes {
                 Place::On(owner) => Some(owner),
                 // It came here meanwhile: the server of this node answers as the owner.
                 Place::Here => None,
+                // The client asks another node sooner if this one does not keep it.
+                Place::Nowhere if self.exports.is_ending() => return None,
                 Place::Nowhere => {
                     held.get_or_insert_with(|| Held::new(counts, begun));
                     // An error means that the server ends.
@@ -212,6 +214,9 @@ impl Routes {
                 return Some(reply);
             }
             held.get_or_insert_with(|| Held::new(counts, begun));
+            if self.exports.is_ending() {
+                return None;
+            }
             if self.exports.current().place(volume) == place {
                 // A new table may come, or the owner may have been about to serve.
                 let _ = timeout(ASK_AGAIN, changed.changed()).await;

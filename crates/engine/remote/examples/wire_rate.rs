@@ -131,7 +131,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
     let env = Env {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(OsEntropy),
-        spawner: Arc::new(TokioSpawner(tokio::runtime::Handle::current())),
+        spawner: Arc::new(TokioSpawner::new(tokio::runtime::Handle::current())),
     };
     let memory: Arc<dyn Disk> = MemDisk::new("memory", 1 << 30);
     ShardDisk::format(memory.clone(), POOL, DiskId(1), Timestamp::new(0, 0)).await?;

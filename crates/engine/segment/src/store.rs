@@ -592,6 +592,8 @@ impl SegmentStore {
             return;
         }
         let layout = members.layout();
+        // A second look at once could note what it saw before a move after the first noted what is true since.
+        let _alone = opened.looks.lock();
         let batch = opened
             .segments
             .write()

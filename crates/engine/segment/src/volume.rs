@@ -36,6 +36,8 @@ pub(crate) struct Volume {
     pub streams: Mutex<Streams>,
     /// Held while a segment is created, so that streams that wait do not each make one.
     pub creating: tokio::sync::Mutex<()>,
+    /// Held over a look for segments that crowd a node.
+    pub looks: Mutex<()>,
 }
 
 impl Volume {
@@ -60,6 +62,7 @@ impl Volume {
             uncommitted: Mutex::default(),
             streams: Mutex::default(),
             creating: tokio::sync::Mutex::new(()),
+            looks: Mutex::default(),
         }
     }
 

@@ -208,6 +208,11 @@ impl ClusterMember {
         self.stop_notify.notified().await;
     }
 
+    /// Ends if the node is told to stop after this call, awaited yet or not.
+    pub(crate) fn told_to_stop(&self) -> impl Future<Output = ()> {
+        self.stop_notify.notified()
+    }
+
     pub(crate) fn hold(&self, held: Option<Held>) {
         *self.held.lock() = held;
     }

@@ -251,7 +251,20 @@ impl ClusterMember {
         }
     }
 
+    /// `None`: there is none, or the node stops. Without most of etcd asking for one takes seconds.
     async fn new_lease(&self) -> Option<Arc<OwnedLease>> {
+        let stopped = self.told_to_stop();
+        if self.is_stopping() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            () = stopped => None,
+            lease = self.try_new_lease() => lease,
+        }
+    }
+
+    async fn try_new_lease(&self) -> Option<Arc<OwnedLease>> {
         let granted = OwnedLease::grant(
             self.env.clone(),
             Arc::clone(&self.coordinator),

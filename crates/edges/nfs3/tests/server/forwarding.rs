@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
@@ -252,6 +252,26 @@ fn calls_are_held_until_somebody_owns_the_volume() {
     answered.sort_unstable();
     answered.dedup();
     assert_eq!(answered.len(), 50, "each is answered once");
+    edge.end(&owner);
+}
+
+#[test]
+fn a_server_that_ends_keeps_no_call_without_an_owner() {
+    let owner = Server::start();
+    let mut edge = Edge::before(&owner, 0, 0);
+    let root = edge.client.root("/main");
+    edge.exports.replace(elsewhere(&owner, None));
+    let call = edge.client.encode(&Call::GetAttr(root));
+    let begun = Instant::now();
+    edge.client.send(&call);
+    edge.exports.end();
+    let answer = edge.client.receive();
+    let Reply::GetAttr(Err(failure)) = answer.nfs(v3::Procedure::GetAttr) else {
+        panic!("nobody owns it");
+    };
+    assert_eq!(failure.status, ErrorStatus::JukeBox);
+    // It is held for 30 s otherwise.
+    assert!(begun.elapsed() < Duration::from_secs(15));
     edge.end(&owner);
 }
 
