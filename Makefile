@@ -153,6 +153,10 @@ bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Gan
 bench-degraded: setup-bench setup-cluster build ## Reads of a cluster of six nodes without two of them, into docs/results/performance.md
 	scripts/bench-degraded --write $(BENCH_FLAGS)
 
+.PHONY: bench-hops
+bench-hops: setup-bench setup-cluster build ## What the hops of a cluster cost: rates and processor time, into docs/results/performance.md
+	scripts/bench-hops --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

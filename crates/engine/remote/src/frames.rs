@@ -26,15 +26,18 @@ const SLICES_MAX: usize = 64;
 /// So many bytes are taken from the queue for one write, or one frame.
 const BATCH_LEN_BYTES: usize = 1 << 20;
 
-/// Buffers for large payloads that come back when nobody uses them any more.
+/// Buffers for payloads that come back when nobody uses them any more.
 pub(crate) struct Buffers(Vec<BufPool>);
 
 impl Buffers {
     /// Most bytes that are kept in buffers of one size.
-    const FREE_BYTES_MAX: usize = 32 << 20;
+    const FREE_BYTES_MAX: usize = 16 << 20;
+    /// From here on to zero a new one costs more than to keep it.
+    const KEPT_FROM_BYTES: usize = 16 << 10;
 
     pub(crate) fn new() -> Self {
-        let sizes = std::iter::successors(Some(LARGE_BYTES), |size| Some(size * 2));
+        let doubled = std::iter::successors(Some(Self::KEPT_FROM_BYTES), |size| Some(size * 2));
+        let sizes = doubled.flat_map(|size| [size, size / 2 * 3]);
         let sizes = sizes.take_while(|size| *size <= PAYLOAD_LEN_BYTES_MAX);
         Self(
             sizes
@@ -43,11 +46,12 @@ impl Buffers {
         )
     }
 
-    /// Small ones, and those that would leave much of theirs unused, are made to measure.
+    /// Small ones are made to measure, and zeroed for that.
     fn take(&self, len_bytes: usize) -> AlignedBuf {
+        // A third of it is left unused at most.
         let fits = |pool: &&BufPool| {
             let slot_len_bytes = pool.slot_len_bytes();
-            len_bytes <= slot_len_bytes && len_bytes > slot_len_bytes / 4 * 3
+            len_bytes <= slot_len_bytes && len_bytes >= slot_len_bytes / 3 * 2
         };
         match self.0.iter().find(fits) {
             Some(pool) => pool.take(len_bytes),

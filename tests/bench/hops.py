@@ -1,0 +1,152 @@
+"""Measures what the hops of a cluster cost: rates, and processor time of all servers for each GB.
+
+    scripts/bench-hops [--rounds N] [--mib N] [--write]
+
+The same files go to one server with six folders, and to six nodes with a folder each: by way of the owner of the volume, and by way of
+another node, which passes calls on. All have protection 4+2, and are processes of this machine. Each is stopped and started before the
+files are read, and the kernel drops what it has of them. --write puts the table into docs/results/performance.md.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+from bench.nfs import peers, report
+from bench.peers import contenders
+from lib import document, harness
+
+FILES = 4
+WRITTEN, READ = "write", "read"
+AIMS = {WRITTEN: 0.5, READ: 0.6}
+
+
+class OneServer:
+    title = "one server, six folders"
+
+    def __init__(self, root):
+        self.server = harness.Server(root, contenders.DISKS)
+
+    def start(self):
+        self.server.start()
+
+    def url(self, name):
+        return self.server.url(name)
+
+    def restart(self):
+        self.server.stop()
+        self.server.start()
+
+    def cpu_seconds(self):
+        return self.server.cpu_seconds()
+
+    def kill(self):
+        self.server.kill()
+
+
+class SixNodes:
+    title = "six nodes, by the owner"
+
+    def __init__(self, root):
+        self.nodes = contenders.CairnCluster(root)
+
+    def start(self):
+        self.nodes.start()
+
+    def node(self):
+        return self.nodes.owner
+
+    def url(self, name):
+        # Not through the dev-cluster, which would copy each byte once more.
+        argv = self.nodes.cluster.machine(self.node())["argv"]
+        return f"nfs://{argv[argv.index('--listen-nfs') + 1]}/{contenders.CLUSTER_VOLUME}/{name}"
+
+    def restart(self):
+        self.nodes.restart()
+
+    def cpu_seconds(self):
+        machines = self.nodes.cluster.machines().values()
+        return sum(harness.cpu_seconds(machine[key]) for machine in machines for key in ("pid", "etcd_pid") if machine[key])
+
+    def kill(self):
+        self.nodes.kill()
+
+
+class ByAnother(SixNodes):
+    title = "six nodes, by another"
+
+    def node(self):
+        return self.nodes.cluster.others(self.nodes.owner)[0]
+
+
+def copy_all(pairs):
+    """Seconds that the copies take, side by side."""
+    begun = time.monotonic()
+    copies = [subprocess.Popen([str(harness.cairn_path()), "cp", str(source), str(to)]) for source, to in pairs]
+    if any([copy.wait() for copy in copies]):
+        raise harness.Failure("a file could not be copied")
+    return time.monotonic() - begun
+
+
+def measure(server, source, memory):
+    """{what: (MB/s, processor seconds for each GB)}."""
+    names = [f"file{number}" for number in range(FILES)]
+    len_bytes = FILES * source.stat().st_size
+    found = {}
+
+    def timed(what, pairs):
+        before = server.cpu_seconds()
+        seconds = copy_all(pairs)
+        found[what] = (len_bytes / 1e6 / seconds, (server.cpu_seconds() - before) / (len_bytes / 1e9))
+
+    timed(WRITTEN, [(source, server.url(name)) for name in names])
+    server.restart()
+    os.sync()
+    peers.DROP_CACHES.write_text("3")
+    timed(READ, [(server.url(name), memory / name) for name in names])
+    for name in names:
+        if subprocess.run(["cmp", source, memory / name]).returncode:
+            raise harness.Failure("other bytes were read than were written")
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mib", type=int, default=256, help=f"of each of {FILES} files")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/results/performance.md")
+    options = parser.parse_args()
+    kinds = [OneServer, SixNodes, ByAnother]
+    found = {kind: [] for kind in kinds}
+    # What is read goes to memory.
+    with harness.scratch("hops-", pathlib.Path("/dev/shm")) as memory:
+        source = memory / "source"
+        source.write_bytes(os.urandom(options.mib << 20))
+        for number in range(options.rounds):
+            for kind in kinds:
+                with harness.scratch("hops-") as root, contextlib.ExitStack() as ends:
+                    server = kind(root)
+                    ends.callback(server.kill)
+                    server.start()
+                    found[kind].append(measure(server, source, memory))
+                    print(f"bench-hops: round {number + 1}, {kind.title}: {found[kind][-1]}", flush=True)
+    lines = [
+        f"Measured {report.today()}, medians of {options.rounds} rounds; {FILES} files of {options.mib} MiB at a time, on {os.cpu_count()} CPUs.", "",
+        "| | write | of one server (rounds) | aim | CPU | read | of one server (rounds) | aim | CPU |", "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in kinds:
+        cells = [kind.title]
+        for what in (WRITTEN, READ):
+            rates = [measured[what][0] for measured in found[kind]]
+            cpu = statistics.median(measured[what][1] for measured in found[kind])
+            ratios = [rate / one[what][0] for rate, one in zip(rates, found[OneServer])]
+            ratio = [report.ratio_text(ratios), str(AIMS[what])] if kind is not OneServer else ["-", "-"]
+            cells += [f"{statistics.median(rates):,.0f} MB/s", *ratio, f"{cpu:.1f} s/GB"]
+        lines.append(f"| {' | '.join(cells)} |")
+    text = "\n".join(lines)
+    print(text)
+    if options.write:
+        document.write("bench-hops", text)
