@@ -60,9 +60,7 @@ class SixNodes:
         return self.nodes.owner
 
     def url(self, name):
-        # Not through the dev-cluster, which would copy each byte once more.
-        argv = self.nodes.cluster.machine(self.node())["argv"]
-        return f"nfs://{argv[argv.index('--listen-nfs') + 1]}/{contenders.CLUSTER_VOLUME}/{name}"
+        return f"nfs://{self.nodes.address(self.node())}/{contenders.CLUSTER_VOLUME}/{name}"
 
     def restart(self):
         self.nodes.restart()

@@ -182,8 +182,13 @@ class CairnCluster:
         except OSError:
             return False
 
+    def address(self, node):
+        """Where a node answers itself: what the dev-cluster opens on this machine's loopback copies each byte once more."""
+        argv = self.cluster.machine(node)["argv"]
+        return argv[argv.index("--listen-nfs") + 1]
+
     def url(self, path=""):
-        return f"nfs://127.0.0.1:{self.cluster.nfs_port(self.owner)}/{CLUSTER_VOLUME}/{path}"
+        return f"nfs://{self.address(self.owner)}/{CLUSTER_VOLUME}/{path}"
 
     def restart(self):
         # All at once: in order the last ones would wait for those before them.
