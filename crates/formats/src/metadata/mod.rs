@@ -23,6 +23,6 @@ pub use quota::{
     UsageRecord,
 };
 pub use records::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
+    AppliedRecord, CLONE_COUNT_MAX, CloneRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
     InodeRecord, RecordError, RequestRecord, SegmentRecord, SnapshotRecord,
 };
