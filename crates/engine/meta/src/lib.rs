@@ -38,6 +38,7 @@ pub use cairn_formats::metadata::{
     QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
     UsageRecord, decode_extent,
 };
+pub use cairn_formats::metadata::keys::branch_of;
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
     Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,

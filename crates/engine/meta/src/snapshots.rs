@@ -32,6 +32,10 @@ pub enum SnapshotError {
         "a snapshot has at most {CLONE_COUNT_MAX} clones, and a volume makes at most {} in its life", Branch::LAST
     )]
     TooManyClones,
+    #[error(
+        "a clone and the volume that it began from have no snapshots of one instant: take one after the other"
+    )]
+    SameStore,
     #[error("a volume has at most {SNAPSHOT_COUNT_MAX} snapshots; delete some first")]
     TooMany,
     #[error(

@@ -350,9 +350,15 @@ impl<L: CommitLog> MetaStore<L> {
         let mut pending = self.shared.pending.lock();
         let snapshots = &pending.counters.snapshots;
         let (generation, record) = snapshots.base_of(branch).ok_or(SnapshotError::NotFound)?;
-        let has_snapshots = snapshots.values().any(|snapshot| snapshot.branch == branch);
-        if is_freed && has_snapshots {
-            return Err(SnapshotError::HasClones);
+        let own = snapshots.values().filter(|snapshot| snapshot.branch == branch);
+        for snapshot in own {
+            let has_clones = snapshot.clones.iter().any(|clone| !clone.is_deleted);
+            if is_freed || has_clones {
+                return Err(SnapshotError::HasClones);
+            }
+            if snapshot.is_locked {
+                return Err(SnapshotError::Locked);
+            }
         }
         let mut record = record.clone();
         match is_freed {
@@ -602,6 +608,11 @@ impl<L: CommitLog> MetaStore<L> {
         let pending = self.shared.pending.lock();
         let mut all = pending.counters.usages.all_own();
         all.any(|(key, _)| key.tree == tree)
+    }
+
+    /// What is used of one, without the trees in it.
+    pub fn own_usage(&self, key: &QuotaKey) -> UsageRecord {
+        self.shared.pending.lock().counters.usages.own(key)
     }
 
     /// What is used of each tree, without the trees in it: as it is stored.

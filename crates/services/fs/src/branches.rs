@@ -8,6 +8,8 @@
 //! branch takes it over: it gets a record, names, attributes and extents of its own, which share the bytes. From then on it is
 //! an inode as any other, so that nothing else has to know of branches. What a branch removes leaves a mark ([`Key::gone`]).
 //!
+//! A branch that is deleted goes as its files would ([`Shared::free_branches`]). A branch of which another began stays.
+//!
 //! Taking over a large file or directory takes several batches; the record comes with the last. Until then everybody reads
 //! where the branch began, and what a crash leaves is gone on with.
 
@@ -61,6 +63,8 @@ pub(crate) struct Branches {
     all: RwLock<BTreeMap<Branch, Arc<BranchState>>>,
     /// Held by who takes an inode over, by its number.
     turns: Vec<tokio::sync::Mutex<()>>,
+    /// Held by who begins a clone.
+    pub beginning: tokio::sync::Mutex<()>,
 }
 
 impl Branches {
@@ -68,6 +72,7 @@ impl Branches {
         let branches = Self {
             all: RwLock::default(),
             turns: (0..TURNS).map(|_| Default::default()).collect(),
+            beginning: Default::default(),
         };
         branches.load(meta);
         branches
@@ -137,7 +142,7 @@ pub(crate) fn of_volume(ino: Ino, delta: SpaceDelta) -> SpaceDelta {
 
 impl Shared {
     /// Where an inode is read that is named in `view`: there, or where its branch began. Whether it is there is not known.
-    pub(crate) fn place_of(&self, view: View, ino: Ino) -> Result<(View, Ino), FsError> {
+    pub(crate) fn stored_at(&self, view: View, ino: Ino) -> Result<(View, Ino), FsError> {
         let (mut view, mut ino) = (view, ino);
         while !ino.branch().is_main() {
             if view.is_live() && self.inodes.has(ino) {
@@ -159,20 +164,9 @@ impl Shared {
         Ok((view, ino))
     }
 
-    /// Says of an inode of a branch, which has no keys there, whether the branch can take it over.
-    pub(crate) fn not_own(&self, ino: Ino) -> FsError {
-        let found = self.base_inode(ino);
-        match found {
-            Ok(Some(_)) => FsError::NotOwn(ino),
-            // Somebody took it over just now.
-            Ok(None) => FsError::TryLater,
-            Err(error) => error,
-        }
-    }
-
     /// The inode that a branch began with, if it is read there.
-    fn base_inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>, FsError> {
-        let (View::Snapshot(generation), base) = self.place_of(View::Live, ino)? else {
+    pub(crate) fn base_inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>, FsError> {
+        let (View::Snapshot(generation), base) = self.stored_at(View::Live, ino)? else {
             return Ok(None);
         };
         let inode = self.inode_of_snapshot(generation, base)?;
@@ -232,7 +226,6 @@ impl Shared {
             }
             // The snapshot shows where records are that were moved as soon as the state has that.
             self.await_moves().await;
-            base.lock().extents.unload();
         }
         Err(FsError::TryLater)
     }

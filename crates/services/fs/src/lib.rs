@@ -13,7 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod branches;
 mod budget;
+mod clones;
 mod compare;
 mod data;
 mod dedupe;
@@ -49,6 +51,7 @@ mod unnamed;
 mod volume;
 mod xattr;
 
+pub use clones::CloneOfVolume;
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
