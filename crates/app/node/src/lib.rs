@@ -33,6 +33,7 @@ mod s3;
 mod san;
 mod snapshot_changes;
 mod snapshots;
+mod volume_clones;
 pub mod token;
 
 pub use cairn_pool::AssembleError;

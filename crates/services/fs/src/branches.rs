@@ -65,6 +65,8 @@ pub(crate) struct Branches {
     turns: Vec<tokio::sync::Mutex<()>>,
     /// Held by who begins a clone.
     pub beginning: tokio::sync::Mutex<()>,
+    /// Held by who frees one.
+    pub freeing: tokio::sync::Mutex<()>,
 }
 
 impl Branches {
@@ -73,6 +75,7 @@ impl Branches {
             all: RwLock::default(),
             turns: (0..TURNS).map(|_| Default::default()).collect(),
             beginning: Default::default(),
+            freeing: Default::default(),
         };
         branches.load(meta);
         branches

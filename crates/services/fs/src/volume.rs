@@ -636,6 +636,7 @@ impl Shared {
     /// The inode as it is in a view, for reading; `Stale` if it is not there (any more). That of a clone may be one of what
     /// the clone began from: it says where its names, attributes and extents are.
     pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        self.branches.within(ino.branch(), || ())?;
         match self.stored_at(view, ino)? {
             (View::Live, ino) => self.own_inode(ino),
             (View::Snapshot(generation), ino) => self.inode_of_snapshot(generation, ino),

@@ -1,0 +1,186 @@
+"""Writable clones of whole volumes: `cairn volume clone`, used over NFS by libnfs, over restarts and kill -9."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content
+
+FREED_SECONDS_MAX = 60
+# At most, whatever the size of the volume, with the start of the command.
+CLONE_SECONDS_MAX = 5
+FILES = 40
+
+
+class VolumeClones(WorldTest):
+    def cloned(self, source, name, *flags):
+        view = self.world.cairn("volume", "clone", source, name, "--json", *flags).stdout
+        self.world.cairn("export", "set", name, "--client", "127.0.0.1/32", "--squash", "none")
+        return json.loads(view)
+
+    def mount(self, name):
+        port = self.world.port
+        return libnfs.Mount(f"nfs://127.0.0.1/{name}?nfsport={port}&mountport={port}&version=3")
+
+    def shown(self, name):
+        return json.loads(self.world.cairn("volume", "show", name, "--json").stdout)
+
+    def snapshots(self, name):
+        listed = json.loads(self.world.cairn("snapshot", "list", name, "--json").stdout)
+        return {view["name"]: view for view in listed["snapshots"]}
+
+    def refused(self, *arguments):
+        run = self.world.cairn(*arguments, check=False)
+        self.assertNotEqual(run.returncode, 0, run.stdout)
+        return run.stderr
+
+    def stored_bytes(self):
+        return self.world.metrics()['cairn_volume_stored_bytes{volume="main"}']
+
+    def test_a_clone_is_a_volume_of_its_own(self):
+        self.world = self.server(1)
+        old, new = content(1, 3_000_000), content(2, 2_000_000)
+        with libnfs.Mount(self.world.libnfs_url()) as main:
+            main.mkdir("/d")
+            main.mkdir("/d/deep")
+            main.write_file("/d/a", old)
+            main.write_file("/d/deep/b", b"small")
+            main.symlink("deep/b", "/d/link")
+            main.chmod("/d/a", 0o640)
+            for number in range(FILES):
+                main.write_file(f"/f{number}", content(number, 20_000))
+            stored = self.stored_bytes()
+            began = time.monotonic()
+            view = self.cloned("main", "test")
+            self.assertLess(time.monotonic() - began, CLONE_SECONDS_MAX)
+            self.assertEqual(view["clone_of"]["volume"], "main")
+            source = self.shown("main")
+            self.assertEqual((view["used_bytes"], view["inodes"]), (source["used_bytes"], source["inodes"]))
+            self.assertEqual(self.stored_bytes(), stored)
+            self.assertIn("main@clone.", self.world.cairn("volume", "list").stdout)
+            self.assertIn("main@clone.", self.world.cairn("volume", "show", "test").stdout)
+            with self.mount("test") as test:
+                self.assertEqual(sorted(test.names("/d")), ["a", "deep", "link"])
+                self.assertEqual(test.read_file("/d/a"), old)
+                self.assertEqual(test.readlink("/d/link"), "deep/b")
+                self.assertEqual(test.stat("/d/a").mode & 0o777, 0o640)
+                # Neither sees what becomes of the other.
+                test.write_file("/d/new", new)
+                with test.open("/d/a", flags=2) as handle:
+                    handle.write(1_000_000, b"in the clone")
+                    handle.sync()
+                test.unlink("/d/deep/b")
+                test.rename("/d/deep", "/moved")
+                main.write_file("/f0", b"in the source")
+                main.unlink("/f1")
+                changed = old[:1_000_000] + b"in the clone" + old[1_000_012:]
+                self.assertEqual(test.read_file("/d/a"), changed)
+                self.assertEqual(main.read_file("/d/a"), old)
+                self.assertEqual(main.read_file("/d/deep/b"), b"small")
+                self.assertEqual(test.read_file("/f0"), content(0, 20_000))
+                self.assertEqual(test.read_file("/f1"), content(1, 20_000))
+                self.assertEqual(sorted(test.names("/d")), ["a", "link", "new"])
+                self.assertNotIn("new", main.names("/d"))
+
+                # It has snapshots of its own, and clones of these.
+                self.world.cairn("snapshot", "create", "test", "then")
+                self.assertNotIn("then", self.snapshots("main"))
+                test.write_file("/d/a", new)
+                self.assertEqual(test.read_file("/d/.snapshot/then/a"), changed)
+                self.assertEqual(test.read_file("/.snapshot/then/f1"), content(1, 20_000))
+                self.cloned("test@then", "second")
+                with self.mount("second") as second:
+                    self.assertEqual(second.read_file("/d/a"), changed)
+                    self.assertEqual(second.names("/moved"), [])
+                    second.write_file("/d/a", b"of the second")
+                    self.assertEqual(second.read_file("/f1"), content(1, 20_000))
+                self.assertEqual(test.read_file("/.snapshot/then/d/a"), changed)
+            for restart in (self.world.restart, self.killed):
+                restart()
+                with self.mount("test") as test, self.mount("second") as second:
+                    self.assertEqual(test.read_file("/d/a")[: len(new)], new)
+                    self.assertEqual(test.read_file("/d/.snapshot/then/a"), changed)
+                    self.assertEqual(second.read_file("/d/a")[:13], b"of the second")
+                    self.assertEqual(sorted(second.names("/")), sorted(test.names("/")))
+                self.assertEqual(self.shown("second")["clone_of"], {"volume": "test", "snapshot": "then"})
+
+        # What has dependents stays, and says which.
+        self.assertIn("second", self.refused("volume", "delete", "test", "--force", "--yes"))
+        self.assertIn("second, test", self.refused("volume", "delete", "main", "--force", "--yes"))
+        self.assertIn("clones", self.refused("snapshot", "delete", "test", "then"))
+        self.assertEqual(self.snapshots("test")["then"]["clones"], ["second"])
+        self.world.cairn("volume", "delete", "second", "--force", "--yes")
+        self.assertIn("no volume", self.refused("volume", "show", "second"))
+        self.world.cairn("volume", "delete", "test", "--force", "--yes")
+        harness.wait_until(lambda: not self.snapshots("main"), FREED_SECONDS_MAX, "the snapshots of the clones to go")
+        with libnfs.Mount(self.world.libnfs_url()) as main:
+            self.assertEqual(main.read_file("/d/a"), old)
+            self.assertEqual(main.read_file("/d/deep/b"), b"small")
+            self.assertEqual(main.read_file(f"/f{FILES - 1}"), content(FILES - 1, 20_000))
+
+        def is_freed():
+            return self.stored_bytes() <= stored
+
+        harness.wait_until(is_freed, FREED_SECONDS_MAX, "the space of the clones to be free")
+        self.world.cairn("volume", "delete", "main", "--force", "--yes")
+
+    def killed(self):
+        self.world.kill()
+        self.world.start()
+
+    def test_what_is_not_possible_says_so(self):
+        self.world = self.server(1)
+        with libnfs.Mount(self.world.libnfs_url()) as main:
+            main.write_file("/a", b"bytes")
+        self.world.cairn("snapshot", "create", "main", "before")
+        self.cloned("main@before", "test")
+        for arguments, complaint in (
+            (("volume", "clone", "main", "test"), "already"),
+            (("volume", "clone", "main", "main"), "already"),
+            (("volume", "clone", "nothing", "new"), "no volume"),
+            (("volume", "clone", "main@nothing", "new"), "no such snapshot"),
+            (("volume", "clone", "main@a/b", "new"), "no name"),
+            (("volume", "clone", "../x", "new"), "no name of a volume"),
+            (("volume", "set", "test", "--compression", "zstd"), "settings of clone"),
+            (("volume", "set", "test", "--size-limit", "1GiB"), "settings of clone"),
+            (("snapshot", "delete", "main", "before"), "clones"),
+            (("snapshot", "restore", "main", "before", "--volume", "--yes"), "clones"),
+            (("snapshot", "diff", "test", "before"), "clone"),
+            (("quota", "set", "test", "/", "--bytes", "1GiB"), "clone"),
+            (("volume", "delete", "main", "--force", "--yes"), "test"),
+            (("volume", "delete", "test", "--yes"), "exported"),
+        ):
+            self.assertIn(complaint, self.refused(*arguments), arguments)
+        self.assertEqual(self.posted("main", {"name": "by-rest", "snapshot": "before"}), 201)
+        self.assertEqual(self.posted("main", {"name": "by-rest"}), 409)
+        self.assertEqual(self.posted("main", {"name": "a/b"}), 400)
+        self.assertEqual(self.posted("none", {"name": "x"}), 404)
+        # One that is renamed or locked stays what clones began from.
+        self.world.cairn("snapshot", "rename", "main", "before", "after")
+        self.assertEqual(self.shown("test")["clone_of"], {"volume": "main", "snapshot": "after"})
+        with self.mount("test") as test:
+            self.assertEqual(test.read_file("/a"), b"bytes")
+        self.world.cairn("volume", "delete", "by-rest", "--yes")
+        self.world.cairn("volume", "delete", "test", "--force", "--yes")
+
+        def deleted():
+            return self.world.cairn("snapshot", "delete", "main", "after", check=False).returncode == 0
+
+        harness.wait_until(deleted, FREED_SECONDS_MAX, "the snapshot to be nobody's")
+
+    def posted(self, source, body):
+        request = urllib.request.Request(
+            f"{self.world.ready['admin']['url']}/api/v1/volumes/{source}/volume-clones",
+            data=json.dumps(body).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self.world.token_path.read_text().strip()}",
+            },
+        )
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
