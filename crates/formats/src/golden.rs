@@ -336,6 +336,8 @@ fn values_are_golden() {
             volume: VolumeId(3),
             is_deleted: false,
             ino_mark: 5,
+            nameless_inodes: 1,
+            nameless_bytes: 4096,
         }],
     };
     let request = RequestRecord {

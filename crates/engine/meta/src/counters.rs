@@ -85,12 +85,18 @@ impl Counters {
         };
         let own = self.usages.total(&tree(root_tree(branch)));
         let taken_over = self.usages.own(&tree(taken_over_tree(branch)));
-        let count = |base: u64, own: u64, taken_over: u64| {
-            base.saturating_add(own).saturating_sub(taken_over)
+        let mut clones = base.clones.iter();
+        let clone = clones.find(|clone| clone.branch == branch);
+        let nameless = clone.map_or((0, 0), |clone| {
+            (clone.nameless_inodes, clone.nameless_bytes)
+        });
+        let count = |base: u64, own: u64, without: [u64; 2]| {
+            let without = without[0].saturating_add(without[1]);
+            base.saturating_add(own).saturating_sub(without)
         };
         (
-            count(base.inodes, own.inodes, taken_over.inodes),
-            count(base.file_bytes, own.file_bytes, taken_over.file_bytes),
+            count(base.inodes, own.inodes, [taken_over.inodes, nameless.0]),
+            count(base.file_bytes, own.file_bytes, [taken_over.file_bytes, nameless.1]),
         )
     }
 

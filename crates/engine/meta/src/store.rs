@@ -319,11 +319,13 @@ impl<L: CommitLog> MetaStore<L> {
         self.submit_snapshot(&mut pending, change)
     }
 
-    /// Begins a branch from a snapshot: a number that no branch of the store ever had.
+    /// Begins a branch from a snapshot: a number that no branch of the store ever had. `nameless`: inodes without a name that
+    /// the snapshot counts, and their bytes.
     pub fn begin_branch(
         &self,
         generation: Generation,
         volume: VolumeId,
+        nameless: (u64, u64),
     ) -> Result<(Branch, Ticket), SnapshotError> {
         let mut pending = self.shared.pending.lock();
         let counters = &pending.counters;
@@ -340,6 +342,8 @@ impl<L: CommitLog> MetaStore<L> {
             volume,
             is_deleted: false,
             ino_mark: pending.ino_next,
+            nameless_inodes: nameless.0,
+            nameless_bytes: nameless.1,
         });
         let ticket = self.submit_snapshot(&mut pending, SnapshotChange::Put(generation, record))?;
         Ok((branch, ticket))

@@ -410,9 +410,15 @@ impl Key {
         })
     }
 
-    /// The inodes of a branch that is not the store's own volume.
+    /// The inodes of a branch, but for those that are numbered from the end of the store's own volume.
     pub fn inodes_of(branch: Branch) -> (Self, Self) {
         let first = |branch: u16| Self::inode(Ino(0).in_branch(Branch(branch)));
+        (first(branch.0), first(branch.0.saturating_add(1)))
+    }
+
+    /// The orphans of a branch.
+    pub fn orphans_of(branch: Branch) -> (Self, Self) {
+        let first = |branch: u16| Self::orphan(Ino(0).in_branch(Branch(branch)));
         (first(branch.0), first(branch.0.saturating_add(1)))
     }
 

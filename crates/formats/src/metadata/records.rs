@@ -537,6 +537,9 @@ pub struct CloneRecord {
     pub is_deleted: bool,
     /// No inode that it began with has this number or one above.
     pub ino_mark: u64,
+    /// Inodes without a name that the snapshot counts, and their bytes: the branch has none of them.
+    pub nameless_inodes: u64,
+    pub nameless_bytes: u64,
 }
 
 impl SnapshotRecord {
@@ -562,6 +565,8 @@ impl SnapshotRecord {
             out.extend_from_slice(&clone.volume.0.to_be_bytes());
             out.push(u8::from(clone.is_deleted));
             put_u64(&mut out, clone.ino_mark);
+            put_u64(&mut out, clone.nameless_inodes);
+            put_u64(&mut out, clone.nameless_bytes);
         }
         out
     }
@@ -590,6 +595,8 @@ impl SnapshotRecord {
                 volume: VolumeId(fields.u32("clone")?),
                 is_deleted: fields.bool("clone")?,
                 ino_mark: fields.u64("clone")?,
+                nameless_inodes: fields.u64("clone")?,
+                nameless_bytes: fields.u64("clone")?,
             });
         }
         fields.end()?;
@@ -848,6 +855,8 @@ mod tests {
                 volume: VolumeId(9),
                 is_deleted: true,
                 ino_mark: 77,
+                nameless_inodes: 2,
+                nameless_bytes: 5000,
             }],
         };
         check(&snapshot, snapshot.encode(), SnapshotRecord::decode, false);

@@ -67,6 +67,8 @@ pub(crate) struct Branches {
     pub beginning: tokio::sync::Mutex<()>,
     /// Held by who frees one.
     pub freeing: tokio::sync::Mutex<()>,
+    /// Removed inodes are gone.
+    pub reaped: tokio::sync::Notify,
 }
 
 impl Branches {
@@ -76,6 +78,7 @@ impl Branches {
             turns: (0..TURNS).map(|_| Default::default()).collect(),
             beginning: Default::default(),
             freeing: Default::default(),
+            reaped: Default::default(),
         };
         branches.load(meta);
         branches

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cairn_base::{Branch, Generation, LogPosition, View, VolumeId};
 use cairn_meta::{
-    Batch, DeadVersion, Fold, Key, KeyKind, Owner, SnapshotError, Ticket, UsageDelta,
+    Batch, DeadVersion, Fold, InodeRecord, Key, KeyKind, MetaError, Owner, SnapshotError, Ticket, UsageDelta,
     taken_over_tree,
 };
 
@@ -58,14 +58,18 @@ impl Fs {
                 self.take_snapshot(name.as_bytes(), BEGINNING).await?
             }
         };
-        let begun = shared.meta.begin_branch(base.generation, volume);
+        let nameless = shared.count_nameless(self.branch(), base.generation);
+        let begun = nameless.await.map_err(SnapshotFailure::from).and_then(|nameless| {
+            let begun = shared.meta.begin_branch(base.generation, volume, nameless);
+            Ok(begun?)
+        });
         let (branch, ticket) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 if snapshot.is_none() {
                     self.delete_snapshot(&base.name).await?;
                 }
-                return Err(error.into());
+                return Err(error);
             }
         };
         shared.branches.load(&shared.meta);
@@ -149,6 +153,41 @@ impl Fs {
 }
 
 impl Shared {
+    /// Inodes of a branch that a snapshot has without a name, and their bytes: their files were removed just before it was taken.
+    /// Costs as much as there are.
+    async fn count_nameless(
+        &self,
+        branch: Branch,
+        generation: Generation,
+    ) -> Result<(u64, u64), FsError> {
+        let (mut from, to) = Key::orphans_of(branch);
+        let mut nameless = (0, 0);
+        loop {
+            let read = || {
+                let view = self.meta.view(View::Snapshot(generation))?;
+                let page = view.scan(&from, &to, FREE_KEYS_MAX)?;
+                let mut bytes = 0;
+                for (key, _) in &page {
+                    let KeyKind::Orphan(ino) = key.kind()? else {
+                        continue;
+                    };
+                    let stored = view.get(&Key::inode(ino))?;
+                    let record = stored.map(|stored| InodeRecord::decode(&stored)).transpose()?;
+                    bytes += record.map_or(0, |record| record.used_bytes);
+                }
+                Ok::<_, MetaError>((page, bytes))
+            };
+            let (page, bytes) = self.meta.reading(read).await.map_err(meta_error)?;
+            nameless.0 += page.len() as u64;
+            nameless.1 += bytes;
+            let Some((last, _)) = page.last().filter(|_| page.len() == FREE_KEYS_MAX) else {
+                return Ok(nameless);
+            };
+            from = last.successor();
+            let_others_run().await;
+        }
+    }
+
     /// Frees what only deleted clones had.
     pub(crate) async fn free_branches(self: &Arc<Self>) -> Result<(), FsError> {
         let _turn = self.branches.freeing.lock().await;
@@ -206,8 +245,8 @@ impl Shared {
         self.free_deleted().await?;
         while self.free_inodes(branch).await? > 0 {
             // The reaper is at work. A call that began before may have made another, too.
-            let wake = std::future::pending::<()>();
-            if !self.tasks.pause(REAPED_PAUSE, wake).await {
+            let reaped = self.branches.reaped.notified();
+            if !self.tasks.pause(REAPED_PAUSE, reaped).await {
                 return Err(FsError::Fenced);
             }
         }

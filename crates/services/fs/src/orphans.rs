@@ -165,6 +165,7 @@ impl Shared {
         }
         let reaped = &self.counters.orphans_reaped;
         reaped.fetch_add(count, Ordering::Relaxed);
+        self.branches.reaped.notify_one();
         self.gc_wake.notify_one();
         goes_on
     }
