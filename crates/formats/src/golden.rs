@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View,
+    VolumeId,
 };
 
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
@@ -18,10 +19,10 @@ use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
-    AppliedRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, GraceRecord,
-    Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey, QuotaKind,
-    QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
-    state_file, versions,
+    AppliedRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold,
+    GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey,
+    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
+    UsageRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, PoolVolume, decode_pool, encode_pool};

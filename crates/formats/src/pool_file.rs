@@ -390,7 +390,8 @@ impl PoolState {
         self.volumes = kept;
         self.deleted.extend(gone.iter().map(PoolVolume::deleted));
         let clones = self.clones.extract_if(.., |clone| clone.volume.id == id);
-        self.deleted.extend(clones.map(|clone| clone.volume.deleted()));
+        self.deleted
+            .extend(clones.map(|clone| clone.volume.deleted()));
         let surplus = self.deleted.len().saturating_sub(DELETED_MAX);
         self.deleted.drain(..surplus);
     }

@@ -192,7 +192,10 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         ),
     ];
     if let Some(origin) = &volume.clone_of {
-        lines.insert(1, format!("clone of         {}@{}", origin.volume, origin.snapshot));
+        lines.insert(
+            1,
+            format!("clone of         {}@{}", origin.volume, origin.snapshot),
+        );
     }
     if let Some(rates) = &volume.rates {
         lines.extend(class::lines(rates));

@@ -33,8 +33,8 @@ mod s3;
 mod san;
 mod snapshot_changes;
 mod snapshots;
-mod volume_clones;
 pub mod token;
+mod volume_clones;
 
 pub use cairn_pool::AssembleError;
 pub use error::{NodeError, NodeErrorKind};

@@ -109,7 +109,10 @@ impl Controller {
         ask: SnapshotDiffAsk,
     ) -> Result<SnapshotDiffPage, ControlError> {
         let fs = self.fs_of(&volume)?;
-        self.require_own_store(&fs, "what changed since a snapshot of a clone cannot be listed yet")?;
+        self.require_own_store(
+            &fs,
+            "what changed since a snapshot of a clone cannot be listed yet",
+        )?;
         let max = ask.max.unwrap_or(PAGE_COUNT) as usize;
         let now = self.inner.env.clock.monotonic();
         let diffs = &self.inner.diffs;

@@ -28,10 +28,11 @@ impl Controller {
                 CloneVolumeFailure::Snapshot(error) => {
                     refused(snapshot.unwrap_or("of a clone"), error)
                 }
-                CloneVolumeFailure::NotServed => {
-                    ControlError::new(ErrorKind::Unavailable, format!("volume {source}: {message}"))
-                        .hint("`cairn volume show` says why; try again when it is")
-                }
+                CloneVolumeFailure::NotServed => ControlError::new(
+                    ErrorKind::Unavailable,
+                    format!("volume {source}: {message}"),
+                )
+                .hint("`cairn volume show` says why; try again when it is"),
                 CloneVolumeFailure::InCluster => ControlError::new(ErrorKind::Conflict, message)
                     .hint("`cairn clone` makes clones of files and directories there"),
             }

@@ -96,7 +96,11 @@ impl Counters {
         };
         (
             count(base.inodes, own.inodes, [taken_over.inodes, nameless.0]),
-            count(base.file_bytes, own.file_bytes, [taken_over.file_bytes, nameless.1]),
+            count(
+                base.file_bytes,
+                own.file_bytes,
+                [taken_over.file_bytes, nameless.1],
+            ),
         )
     }
 

@@ -8,8 +8,8 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use cairn_base::{Branch, Generation, Timestamp};
-use cairn_formats::metadata::{CLONE_COUNT_MAX, SnapshotRecord};
 use cairn_formats::metadata::keys::NAME_LEN_BYTES_MAX;
+use cairn_formats::metadata::{CLONE_COUNT_MAX, SnapshotRecord};
 
 /// Most snapshots of one volume, those that are being freed included.
 pub const SNAPSHOT_COUNT_MAX: usize = 4096;
@@ -29,7 +29,8 @@ pub enum SnapshotError {
     #[error("volumes began from it as clones; delete those first")]
     HasClones,
     #[error(
-        "a snapshot has at most {CLONE_COUNT_MAX} clones, and a volume makes at most {} in its life", Branch::LAST
+        "a snapshot has at most {CLONE_COUNT_MAX} clones, and a volume makes at most {} in its life",
+        Branch::LAST
     )]
     TooManyClones,
     #[error(
@@ -109,7 +110,10 @@ impl Snapshots {
 
     /// The same of all that are not the store's own volume and have any.
     pub fn newest_of_branches(&self) -> Vec<(Branch, Generation)> {
-        let newest = self.newest.iter().map(|(branch, newest)| (*branch, *newest));
+        let newest = self
+            .newest
+            .iter()
+            .map(|(branch, newest)| (*branch, *newest));
         newest.filter(|(branch, _)| !branch.is_main()).collect()
     }
 
@@ -167,7 +171,10 @@ impl Snapshots {
 
     fn find_newest(&mut self) {
         // The later ones come last.
-        let newest = self.seen().map(|(at, record)| (record.branch, at)).collect();
+        let newest = self
+            .seen()
+            .map(|(at, record)| (record.branch, at))
+            .collect();
         self.newest = newest;
     }
 }

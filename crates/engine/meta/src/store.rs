@@ -231,7 +231,11 @@ impl<L: CommitLog> MetaStore<L> {
     ) -> Result<Vec<(Generation, Ticket)>, (usize, SnapshotError)> {
         check_name(&new.name).map_err(|error| (0, error))?;
         // In one order, whoever asks: two calls about the same stores wait for one another, and not for ever.
-        let place = |index: &usize| stores.get(*index).map(|(store, _)| Arc::as_ptr(&store.shared));
+        let place = |index: &usize| {
+            stores
+                .get(*index)
+                .map(|(store, _)| Arc::as_ptr(&store.shared))
+        };
         let mut order: Vec<usize> = (0..stores.len()).collect();
         order.sort_by_key(place);
         if let Some(pair) = order
@@ -354,7 +358,9 @@ impl<L: CommitLog> MetaStore<L> {
         let mut pending = self.shared.pending.lock();
         let snapshots = &pending.counters.snapshots;
         let (generation, record) = snapshots.base_of(branch).ok_or(SnapshotError::NotFound)?;
-        let own = snapshots.values().filter(|snapshot| snapshot.branch == branch);
+        let own = snapshots
+            .values()
+            .filter(|snapshot| snapshot.branch == branch);
         for snapshot in own {
             let has_clones = snapshot.clones.iter().any(|clone| !clone.is_deleted);
             if is_freed || has_clones {

@@ -822,7 +822,12 @@ mod tests {
             (Ino(1).in_branch(Branch(2)), false),
             (Ino(u64::MAX - 1), false),
         ] {
-            for key in [Key::inode(ino), Key::dirent(ino, b"a"), Key::extent(ino, 9), Key::gone(ino)] {
+            for key in [
+                Key::inode(ino),
+                Key::dirent(ino, b"a"),
+                Key::extent(ino, 9),
+                Key::gone(ino),
+            ] {
                 assert_eq!(within(&key), want, "{key:?}");
                 assert_eq!(branch_of(key.as_bytes()) == one, want, "{key:?}");
             }

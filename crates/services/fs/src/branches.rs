@@ -320,7 +320,8 @@ impl Taking<'_> {
         loop {
             let page = self.page(&from, &to).await?;
             for (key, value) in &page {
-                let entry = CookieRecord::decode(value).map_err(|error| meta_error(error.into()))?;
+                let entry =
+                    CookieRecord::decode(value).map_err(|error| meta_error(error.into()))?;
                 let KeyKind::Cookie { seq, .. } =
                     key.kind().map_err(|error| meta_error(error.into()))?
                 else {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use cairn_base::{Branch, Generation, LogPosition, View, VolumeId};
 use cairn_meta::{
-    Batch, DeadVersion, Fold, InodeRecord, Key, KeyKind, MetaError, Owner, SnapshotError, Ticket, UsageDelta,
-    taken_over_tree,
+    Batch, DeadVersion, Fold, InodeRecord, Key, KeyKind, MetaError, Owner, SnapshotError, Ticket,
+    UsageDelta, taken_over_tree,
 };
 
 use crate::inode::Inode;
@@ -59,10 +59,13 @@ impl Fs {
             }
         };
         let nameless = shared.count_nameless(self.branch(), base.generation);
-        let begun = nameless.await.map_err(SnapshotFailure::from).and_then(|nameless| {
-            let begun = shared.meta.begin_branch(base.generation, volume, nameless);
-            Ok(begun?)
-        });
+        let begun = nameless
+            .await
+            .map_err(SnapshotFailure::from)
+            .and_then(|nameless| {
+                let begun = shared.meta.begin_branch(base.generation, volume, nameless);
+                Ok(begun?)
+            });
         let (branch, ticket) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -172,7 +175,9 @@ impl Shared {
                         continue;
                     };
                     let stored = view.get(&Key::inode(ino))?;
-                    let record = stored.map(|stored| InodeRecord::decode(&stored)).transpose()?;
+                    let record = stored
+                        .map(|stored| InodeRecord::decode(&stored))
+                        .transpose()?;
                     bytes += record.map_or(0, |record| record.used_bytes);
                 }
                 Ok::<_, MetaError>((page, bytes))
@@ -212,7 +217,10 @@ impl Shared {
             if record.schedule != BEGINNING || !record.clones.is_empty() {
                 continue;
             }
-            match self.meta.change_snapshot(generation, |record| record.is_deleted = true) {
+            match self
+                .meta
+                .change_snapshot(generation, |record| record.is_deleted = true)
+            {
                 Ok(ticket) => self.durable(ticket).await?,
                 Err(SnapshotError::Closed) => return Err(FsError::Fenced),
                 // Somebody locked it, or began another clone.
@@ -226,7 +234,11 @@ impl Shared {
         }
     }
 
-    async fn free_branch(self: &Arc<Self>, branch: Branch, base: Generation) -> Result<(), FsError> {
+    async fn free_branch(
+        self: &Arc<Self>,
+        branch: Branch,
+        base: Generation,
+    ) -> Result<(), FsError> {
         // Its snapshots first: what they see would become history.
         for (generation, record) in self.meta.snapshots() {
             if record.branch == branch {

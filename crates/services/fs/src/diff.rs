@@ -14,7 +14,8 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, View};
 use cairn_meta::{
-    branch_of, CookieRecord, DeadVersion, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError,
+    CookieRecord, DeadVersion, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError,
+    branch_of,
 };
 use rustc_hash::FxHashMap;
 

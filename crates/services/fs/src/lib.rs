@@ -51,10 +51,10 @@ mod unnamed;
 mod volume;
 mod xattr;
 
-pub use clones::CloneOfVolume;
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
+pub use clones::CloneOfVolume;
 pub use compare::Compared;
 pub use dedupe::{Dedupe, DedupeIndex};
 pub use diff::{ChangeKind, FileChange, SnapshotDiff};

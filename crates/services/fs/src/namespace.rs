@@ -440,7 +440,11 @@ impl Shared {
             let attr = is_durable.then(|| state.attr(dir));
             match name {
                 b"." => (dir, attr, state.changed),
-                b".." => (state.record.parent.in_branch(dir.branch()), attr, state.changed),
+                b".." => (
+                    state.record.parent.in_branch(dir.branch()),
+                    attr,
+                    state.changed,
+                ),
                 _ => match self.dirent_with_ticket(view, dir, name)? {
                     (Some(entry), ticket) => (entry.ino, attr, ticket),
                     (None, ticket) => return Ok((None, ticket)),

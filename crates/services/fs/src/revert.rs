@@ -430,7 +430,8 @@ impl Reverting {
     fn release(&mut self, extent: &Extent) {
         let bytes = extent.live_bytes().unsigned_abs();
         let segment = extent.record.location.segment;
-        self.batch.release(Branch::MAIN, segment, extent.birth, bytes, 1);
+        self.batch
+            .release(Branch::MAIN, segment, extent.birth, bytes, 1);
         self.batch.space(SpaceDelta {
             file_bytes: -(extent.len_bytes() as i64),
             ..SpaceDelta::default()

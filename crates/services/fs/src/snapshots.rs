@@ -346,9 +346,8 @@ pub async fn take_snapshots(
         schedule: Bytes::copy_from_slice(schedule),
     };
     let stores = volumes.iter();
-    let stores: Vec<(&MetaStore, Branch)> = stores
-        .map(|fs| (&*fs.shared.meta, fs.branch()))
-        .collect();
+    let stores: Vec<(&MetaStore, Branch)> =
+        stores.map(|fs| (&*fs.shared.meta, fs.branch())).collect();
     let begun = MetaStore::take_snapshots(&stores, &new);
     drop(closed);
     let begun = match begun {
@@ -447,7 +446,10 @@ impl Shared {
             self.durable(self.meta.last_ticket()).await?;
             let mut left = self.meta.journal_inodes(LogPosition(u64::MAX));
             // What is left of removed files is nobody's.
-            left.retain(|ino| self.own_inode(*ino).is_ok_and(|inode| !inode.lock().removed));
+            left.retain(|ino| {
+                self.own_inode(*ino)
+                    .is_ok_and(|inode| !inode.lock().removed)
+            });
             if left.is_empty() {
                 return Ok(());
             }

@@ -643,7 +643,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn inode_of_snapshot(&self, generation: Generation, ino: Ino) -> Result<Arc<Inode>, FsError> {
+    pub(crate) fn inode_of_snapshot(
+        &self,
+        generation: Generation,
+        ino: Ino,
+    ) -> Result<Arc<Inode>, FsError> {
         let view = View::Snapshot(generation);
         // Also for one in memory: it may be gone.
         let meta = self.meta.view(view).map_err(meta_error)?;

@@ -111,7 +111,10 @@ impl Pool {
         };
         let service = self.service(volume.id);
         if let Some(VolumeService::Serving(fs)) = &service {
-            let locked = fs.snapshots().into_iter().find(|snapshot| snapshot.is_locked);
+            let locked = fs
+                .snapshots()
+                .into_iter()
+                .find(|snapshot| snapshot.is_locked);
             if let Some(locked) = locked {
                 return Err(ChangeFailure::Impossible(format!(
                     "snapshot {} of the volume is locked; unlock it first",

@@ -12,9 +12,9 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod clones;
 mod deleted_volumes;
 pub mod disk_changes;
-mod clones;
 mod encryption;
 pub mod executor;
 pub mod health;

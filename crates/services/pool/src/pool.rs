@@ -428,7 +428,8 @@ impl Pool {
 
     /// Tells the host which volumes are served.
     pub fn publish(&self) {
-        self.host.publish(&self.state(), &self.services_with_clones());
+        self.host
+            .publish(&self.state(), &self.services_with_clones());
     }
 
     /// Closes all volumes: flushes, seals, makes the metadata whole. The pool ends with that. `before`: what ends with

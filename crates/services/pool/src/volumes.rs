@@ -348,7 +348,10 @@ impl Pool {
         }
         let id = volume.id;
         let volume = volume.clone();
-        if self.delete_if_clone(&mut state, &volume, &mut tried).await? {
+        if self
+            .delete_if_clone(&mut state, &volume, &mut tried)
+            .await?
+        {
             return Ok(());
         }
         state.delete_volume(id);

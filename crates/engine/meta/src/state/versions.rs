@@ -58,7 +58,9 @@ pub(crate) fn writes_of(
             true => group.newest_that_sees(&put.key),
             false => Generation(0),
         };
-        if newest_snapshot > Generation(0) && let Some(old) = state.get(bytes)? {
+        if newest_snapshot > Generation(0)
+            && let Some(old) = state.get(bytes)?
+        {
             let (old_birth, _) = versions::split(&old)?;
             let is_seen = old_birth <= newest_snapshot && old_birth < birth;
             if is_seen && !planted::is(Bug::HistoryNotKept) {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
 use cairn_meta::{
-    root_tree,
     Batch, CookieRecord, InodeKind, InodeRecord, Key, KeyKind, QuotaRecord, Ticket, TreeState,
+    root_tree,
 };
 
 use super::{VOLUME_TREE, owner_of, tree_key, usage_of};

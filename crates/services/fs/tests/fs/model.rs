@@ -226,7 +226,11 @@ impl Model {
             let node = match &entry.node {
                 Node::Dir(entries) => {
                     let entries = entries.iter();
-                    Node::Dir(entries.map(|(name, ino)| (name.clone(), of(*ino))).collect())
+                    Node::Dir(
+                        entries
+                            .map(|(name, ino)| (name.clone(), of(*ino)))
+                            .collect(),
+                    )
                 }
                 node => node.clone(),
             };
@@ -445,7 +449,10 @@ const VOLUMES_MAX: usize = 5;
 fn fs_of(world: &World, volume: u32) -> Fs {
     match volume {
         MAIN => world.fs.clone(),
-        volume => world.fs.open_clone(VolumeId(volume), "clone").expect("a clone"),
+        volume => world
+            .fs
+            .open_clone(VolumeId(volume), "clone")
+            .expect("a clone"),
     }
 }
 

@@ -413,9 +413,15 @@ pub fn check_nothing_is_left(fs: &Fs) {
     });
     scanned.unwrap();
     let usages = meta.own_usages().into_iter();
-    let left: Vec<_> = usages.filter(|(key, _)| !key.tree.branch().is_main()).collect();
+    let left: Vec<_> = usages
+        .filter(|(key, _)| !key.tree.branch().is_main())
+        .collect();
     assert_eq!(left, []);
-    assert!(meta.snapshots().iter().all(|(_, snapshot)| snapshot.branch.is_main()));
+    assert!(
+        meta.snapshots()
+            .iter()
+            .all(|(_, snapshot)| snapshot.branch.is_main())
+    );
 }
 
 /// What quotas count, from inodes and the bytes that they have.
