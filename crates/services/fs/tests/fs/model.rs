@@ -344,7 +344,7 @@ impl Model {
             if ino == above {
                 return true;
             }
-            if ino == Ino(1) {
+            if ino == Ino(1).in_branch(ino.branch()) {
                 return false;
             }
             ino = self.inodes[&ino].parent;
