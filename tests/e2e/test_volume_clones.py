@@ -151,6 +151,7 @@ class VolumeClones(WorldTest):
             (("snapshot", "delete", "main", "before"), "clones"),
             (("snapshot", "restore", "main", "--volume", "before"), "clones"),
             (("snapshot", "diff", "test", "before"), "clone"),
+            (("lun", "create", "test/disk", "--size", "1GiB"), "is a clone"),
             (("quota", "set", "test/d", "--hard", "1GiB"), "clone"),
             (("volume", "delete", "main", "--force", "--yes"), "test"),
             (("volume", "delete", "test", "--yes"), "exported"),

@@ -672,6 +672,14 @@ impl Controller {
     pub(crate) fn not_here(&self, id: VolumeId, name: &VolumeName) -> ControlError {
         let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
         let not_open = || unavailable(format!("volume {name} is not open yet; try again"));
+        // Whoever looked for it looked among those with LUNs and buckets.
+        if self.inner.pool.state().clone_of(id).is_some()
+            && let Some(VolumeService::Serving(_)) = self.inner.pool.service(id)
+        {
+            let why = format!("volume {name} is a clone: it has no LUNs and no buckets yet");
+            return ControlError::new(ErrorKind::Conflict, why)
+                .hint("`cairn lun clone` makes clones of LUNs");
+        }
         let Some(cluster) = &self.inner.cluster else {
             return not_open();
         };
