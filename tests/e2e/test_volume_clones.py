@@ -1,6 +1,8 @@
 """Writable clones of whole volumes: `cairn volume clone`, used over NFS by libnfs, over restarts and kill -9."""
 
 import json
+import os
+import random
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +14,9 @@ FREED_SECONDS_MAX = 60
 # At most, whatever the size of the volume, with the start of the command.
 CLONE_SECONDS_MAX = 5
 FILES = 40
+MOVED_FILES = 24
+FILE_LEN_BYTES = 4_000_000
+CHANGES = 25
 
 
 class VolumeClones(WorldTest):
@@ -71,7 +76,7 @@ class VolumeClones(WorldTest):
                 self.assertEqual(test.stat("/d/a").mode & 0o777, 0o640)
                 # Neither sees what becomes of the other.
                 test.write_file("/d/new", new)
-                with test.open("/d/a", flags=2) as handle:
+                with test.open("/d/a", flags=os.O_RDWR) as handle:
                     handle.write(1_000_000, b"in the clone")
                     handle.sync()
                 test.unlink("/d/deep/b")
@@ -128,6 +133,71 @@ class VolumeClones(WorldTest):
 
         harness.wait_until(is_freed, FREED_SECONDS_MAX, "the space of the clones to be free")
         self.world.cairn("volume", "delete", "main", "--force", "--yes")
+
+    def changed(self, rng, name, count):
+        """Overwrites parts of files of a volume, and of what it should hold."""
+        with self.mount(name) as mount:
+            for _ in range(count):
+                path = rng.choice(sorted(self.held[name]))
+                new = rng.randbytes(rng.choice([100, 50_000, 400_000]))
+                at = rng.randrange(FILE_LEN_BYTES - len(new))
+                with mount.open(path, flags=os.O_RDWR) as handle:
+                    handle.write(at, new)
+                    handle.sync()
+                old = self.held[name][path]
+                self.held[name][path] = old[:at] + new + old[at + len(new) :]
+
+    def check_all(self):
+        for name, files in self.held.items():
+            with self.mount(name) as mount:
+                for path, data in files.items():
+                    self.assertEqual(mount.read_file(path), data, f"{name}{path}")
+
+    def scrub(self, *arguments):
+        return json.loads(self.world.cairn("scrub", *arguments, "--json").stdout)
+
+    def test_what_is_shared_is_whole_whatever_moves_and_goes(self):
+        self.world = self.server(4)
+        rng = random.Random(5)
+        self.held = {"main": {}}
+        with self.mount("main") as main:
+            for number in range(MOVED_FILES):
+                self.held["main"][f"/f{number}"] = content(number, FILE_LEN_BYTES)
+                main.write_file(f"/f{number}", content(number, FILE_LEN_BYTES))
+        for source, name in (("main", "first"), ("first", "second")):
+            self.cloned(source, name)
+            self.held[name] = dict(self.held[source])
+            self.changed(rng, name, CHANGES)
+            self.changed(rng, "main", CHANGES)
+        self.check_all()
+        for name, step in (("main", 2), ("first", 3)):
+            with self.mount(name) as mount:
+                for number in range(0, MOVED_FILES, step):
+                    mount.unlink(f"/f{number}")
+                    del self.held[name][f"/f{number}"]
+        # All that is on a disk moves, also what snapshots and clones alone refer to.
+        disk = self.world.disks[0]
+        self.world.cairn("disk", "drain", disk)
+
+        def is_drained():
+            disks = json.loads(self.world.cairn("disk", "list", "--json").stdout)["disks"]
+            return next(view["state"] for view in disks if view["label"] == str(disk)) == "drained"
+
+        harness.wait_until(is_drained, FREED_SECONDS_MAX, "the draining of a disk")
+        self.check_all()
+        self.killed()
+        self.check_all()
+        self.scrub("start", "--rate", "0")
+        harness.wait_until(lambda: self.scrub("status")["stage"] == "done", FREED_SECONDS_MAX, "the end of a scrub")
+        self.assertEqual(self.scrub("status")["wrong_bytes"], 0)
+        for name in ("second", "first"):
+            self.world.cairn("volume", "delete", name, "--force", "--yes")
+            del self.held[name]
+            self.check_all()
+        # In the end there is what the source has, and no byte more: its bytes cannot be compressed.
+        left = sum(len(data) for data in self.held["main"].values())
+        harness.wait_until(lambda: self.stored_bytes() == left, FREED_SECONDS_MAX, "the space of the clones to be free")
+        self.check_all()
 
     def killed(self):
         self.world.kill()
