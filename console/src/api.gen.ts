@@ -1016,6 +1016,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{name}/volume-clones": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
+         *     whatever its size. It is exported to nobody until an export is set.
+         */
+        post: operations["volume_clone"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -2244,6 +2264,8 @@ export interface components {
         SnapshotView: {
             /** Format: int64 */
             age_seconds: number;
+            /** @description Volumes that began from it; it cannot be deleted as long as there are any. */
+            clones?: string[];
             /** Format: int64 */
             file_bytes: number;
             /**
@@ -2345,6 +2367,13 @@ export interface components {
              */
             size_limit?: string | null;
         };
+        /** @description A clone of a whole volume to make. */
+        VolumeCloneCreate: {
+            /** @example projects-test */
+            name: string;
+            /** @description The snapshot that it begins with; left out: the volume as it is now. */
+            snapshot?: string | null;
+        };
         /** @description A volume to make; what is left out has its default. */
         VolumeCreate: components["schemas"]["VolumeChange"] & {
             /** @description Encrypt its bytes, which can never be changed. */
@@ -2358,6 +2387,13 @@ export interface components {
         VolumeMove: {
             /** @description The name of the node that is to own the volume; left out: whichever. */
             to?: string | null;
+        };
+        /** @description What a clone of a volume began from. */
+        VolumeOrigin: {
+            /** @description A snapshot of that volume, which stays as long as there are clones of it. */
+            snapshot: string;
+            /** @example main */
+            volume: string;
         };
         /** @description A whole volume that is to become what a snapshot shows. */
         VolumeRestore: {
@@ -2392,6 +2428,7 @@ export interface components {
              * @example gold
              */
             class?: string;
+            clone_of?: components["schemas"]["VolumeOrigin"] | null;
             /** @example lz4 */
             compression: string;
             /** Format: int64 */
@@ -8416,6 +8453,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VolumeRestoredView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    volume_clone: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VolumeCloneCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
                 };
             };
             /** @description the request makes no sense: fix it */

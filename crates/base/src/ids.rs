@@ -40,6 +40,54 @@ id_u64!(
     Epoch
 );
 
+/// A volume in the store of another that it was cloned from; 0 is the volume that the store was made for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Branch(pub u16);
+
+impl Branch {
+    pub const MAIN: Self = Self(0);
+    /// Numbers above are none: inodes that are numbered from the end belong to no clone.
+    pub const LAST: Self = Self(0x7fff);
+
+    pub fn is_main(self) -> bool {
+        self == Self::MAIN
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Bits of an inode's number that say which inode of its branch it is; those above name the branch.
+const INO_BITS: u32 = 48;
+const INO_MASK: u64 = (1 << INO_BITS) - 1;
+
+impl Ino {
+    /// The branch that it belongs to.
+    pub const fn branch(self) -> Branch {
+        let branch = (self.0 >> INO_BITS) as u16;
+        match branch <= Branch::LAST.0 {
+            true => Branch(branch),
+            false => Branch::MAIN,
+        }
+    }
+
+    /// The inode that takes its place in another branch, which began as a copy of this one's.
+    pub const fn in_branch(self, branch: Branch) -> Self {
+        let low = self.0 & INO_MASK;
+        // Those that are numbered from the end are so in the store's own volume.
+        if branch.0 == 0 && low > INO_MASK / 2 {
+            return Self(low | !INO_MASK);
+        }
+        Self(low | (branch.0 as u64) << INO_BITS)
+    }
+}
+
 impl Generation {
     /// The interval that a new volume starts in.
     pub const FIRST: Self = Self(1);

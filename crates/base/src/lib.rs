@@ -19,7 +19,9 @@ pub mod words;
 
 pub use buf::AlignedBuf;
 pub use domain::DomainPath;
-pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, VolumeId};
+pub use ids::{
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, VolumeId,
+};
 pub use time::Timestamp;
 pub use view::View;
 

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View,
+    VolumeId,
 };
 
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
@@ -18,10 +19,10 @@ use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, GraceRecord,
-    Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey, QuotaKind,
-    QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
-    state_file, versions,
+    AppliedRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold,
+    GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey,
+    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
+    UsageRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, PoolVolume, decode_pool, encode_pool};
@@ -194,6 +195,7 @@ fn keys_are_golden() {
         ("xattr", Key::xattr(ino, name), KeyKind::Xattr { ino, name }),
         ("acl", Key::acl(ino), KeyKind::Acl(ino)),
         ("orphan", Key::orphan(ino), KeyKind::Orphan(ino)),
+        ("gone", Key::gone(ino), KeyKind::Gone(ino)),
         (
             "segment",
             Key::segment(SegmentId(300)),
@@ -318,6 +320,7 @@ fn values_are_golden() {
         history_bytes: 1,
         ino_reserved: 5,
         segment_reserved: 6,
+        branch_next: 2,
     };
     let snapshot = SnapshotRecord {
         name: Bytes::from_static(b"before-upgrade"),
@@ -328,6 +331,15 @@ fn values_are_golden() {
         schedule: Bytes::from_static(b"daily"),
         inodes: 2,
         file_bytes: 3,
+        branch: Branch(0),
+        clones: vec![CloneRecord {
+            branch: Branch(1),
+            volume: VolumeId(3),
+            is_deleted: false,
+            ino_mark: 5,
+            nameless_inodes: 1,
+            nameless_bytes: 4096,
+        }],
     };
     let request = RequestRecord {
         id: std::array::from_fn(|at| at as u8),
@@ -414,6 +426,7 @@ fn the_log_is_golden() {
     });
     let mut group = Group::new(Generation(2), LogPosition(10), LogPosition(12));
     group.newest_snapshot = Generation(1);
+    group.newest_of_branches = vec![(Branch(1), Generation(1))];
     let inode = Some(Bytes::from(inode().encode()));
     group.put(Put::new(Key::inode(Ino(1)), inode));
     group.put(Put::new(Key::dirent(Ino(1), b"gone"), None));
@@ -462,6 +475,7 @@ fn the_log_is_golden() {
     let read = Group::decode(&payload, found.head.first, found.head.last).expect("a group");
     assert_eq!(read.generation, group.generation);
     assert_eq!(read.newest_snapshot, group.newest_snapshot);
+    assert_eq!(read.newest_of_branches, group.newest_of_branches);
     assert_eq!((read.first, read.last), (group.first, group.last));
     assert_eq!(read.puts, group.puts);
     assert_eq!((read.journal, read.folds), (group.journal, group.folds));

@@ -126,6 +126,16 @@ pub struct PoolVolume {
     pub encryption: Option<VolumeEncryption>,
 }
 
+/// A volume that began as a clone of another, and lives in the store of that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolClone {
+    /// The volume that the store was made for, which is no clone itself.
+    pub store: VolumeId,
+    /// Its settings and its encryption are those of the store.
+    pub volume: PoolVolume,
+}
+
 impl PoolVolume {
     /// What is remembered of it.
     pub fn deleted(&self) -> DeletedVolume {
@@ -181,6 +191,9 @@ pub struct PoolState {
     /// Classes of service, beside those that are built in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<ClassName, ClassSpec>,
+    /// Volumes without a store of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<PoolClone>,
 }
 
 /// A place in a cluster.
@@ -198,6 +211,11 @@ pub enum ChangeError {
     NotFound(VolumeName),
     #[error("there is a volume \"{0}\" already")]
     Exists(VolumeName),
+    #[error("volume \"{volume}\" has clones: {}", volumes_in(.clones))]
+    HasClones {
+        volume: VolumeName,
+        clones: Vec<VolumeName>,
+    },
     #[error("a pool has at most {VOLUMES_MAX} volumes")]
     TooManyVolumes,
     #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
@@ -293,8 +311,7 @@ impl PoolState {
         }
         self.classes.insert(name.clone(), spec);
         let mut in_it = self
-            .volumes
-            .iter()
+            .all_volumes()
             .filter(|volume| volume.class.as_ref() == Some(name));
         in_it.try_for_each(|volume| self.check_class_of(volume))
     }
@@ -304,8 +321,7 @@ impl PoolState {
             return Err(ChangeError::ClassBuiltIn(name.clone()));
         }
         let in_it = self
-            .volumes
-            .iter()
+            .all_volumes()
             .filter(|volume| volume.class.as_ref() == Some(name));
         let volumes: Vec<VolumeName> = in_it.map(|volume| volume.name.clone()).collect();
         if !volumes.is_empty() {
@@ -318,16 +334,35 @@ impl PoolState {
         }
     }
 
+    /// Those that have a store of their own, then clones.
+    pub fn all_volumes(&self) -> impl Iterator<Item = &PoolVolume> {
+        let clones = self.clones.iter().map(|clone| &clone.volume);
+        self.volumes.iter().chain(clones)
+    }
+
+    /// The clone with this id, if it is one.
+    pub fn clone_of(&self, id: VolumeId) -> Option<&PoolClone> {
+        self.clones.iter().find(|clone| clone.volume.id == id)
+    }
+
+    /// The volume in whose store one is: itself, but for a clone.
+    pub fn store_of<'a>(&'a self, volume: &'a PoolVolume) -> &'a PoolVolume {
+        let clone = self.clone_of(volume.id);
+        let store = clone.and_then(|clone| self.volumes.iter().find(|it| it.id == clone.store));
+        store.unwrap_or(volume)
+    }
+
     pub fn volume(&self, name: &VolumeName) -> Result<&PoolVolume, ChangeError> {
-        self.volumes
-            .iter()
+        self.all_volumes()
             .find(|volume| volume.name == *name)
             .ok_or_else(|| ChangeError::NotFound(name.clone()))
     }
 
     pub fn volume_mut(&mut self, name: &VolumeName) -> Result<&mut PoolVolume, ChangeError> {
+        let clones = self.clones.iter_mut().map(|clone| &mut clone.volume);
         self.volumes
             .iter_mut()
+            .chain(clones)
             .find(|volume| volume.name == *name)
             .ok_or_else(|| ChangeError::NotFound(name.clone()))
     }
@@ -354,6 +389,9 @@ impl PoolState {
             .partition(|volume| volume.id == id);
         self.volumes = kept;
         self.deleted.extend(gone.iter().map(PoolVolume::deleted));
+        let clones = self.clones.extract_if(.., |clone| clone.volume.id == id);
+        self.deleted
+            .extend(clones.map(|clone| clone.volume.deleted()));
         let surplus = self.deleted.len().saturating_sub(DELETED_MAX);
         self.deleted.drain(..surplus);
     }
@@ -383,6 +421,20 @@ impl PoolState {
         Some(name)
     }
 
+    /// The same of a clone, under its own name or none.
+    pub fn bring_back_clone(&mut self, clone: &PoolClone) -> Option<VolumeName> {
+        let volume = &clone.volume;
+        let count = self.all_volumes().count();
+        if count >= VOLUMES_READ_MAX || self.volume(&volume.name).is_ok() {
+            return None;
+        }
+        self.deleted.retain(|deleted| deleted.id != volume.id);
+        let after = VolumeId(volume.id.0.saturating_add(1));
+        self.volume_next = self.volume_next.max(after);
+        self.clones.push(clone.clone());
+        Some(volume.name.clone())
+    }
+
     /// Takes the next volume id; the state must be saved before the id is used.
     pub fn take_volume_id(&mut self) -> VolumeId {
         let id = self.volume_next;
@@ -405,7 +457,7 @@ impl PoolState {
         if self.volume(name).is_ok() {
             return Err(ChangeError::Exists(name.clone()));
         }
-        if self.volumes.len() >= VOLUMES_MAX {
+        if self.all_volumes().count() >= VOLUMES_MAX {
             return Err(ChangeError::TooManyVolumes);
         }
         Ok(())
@@ -479,26 +531,25 @@ impl PoolState {
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");
         }
-        if self.volumes.len() > VOLUMES_READ_MAX {
+        if self.all_volumes().count() > VOLUMES_READ_MAX {
             return refuse("the number of volumes");
         }
-        if !distinct(self.volumes.iter().map(|volume| volume.id))
-            || !distinct(self.volumes.iter().map(|volume| volume.name.as_str()))
+        if !distinct(self.all_volumes().map(|volume| volume.id))
+            || !distinct(self.all_volumes().map(|volume| volume.name.as_str()))
         {
             return refuse("two volumes have one id or name");
         }
         if self
-            .volumes
-            .iter()
+            .all_volumes()
             .any(|volume| volume.id >= self.volume_next)
         {
             return refuse("a volume has an id that was not given yet");
         }
-        let rules_max = self.volumes.iter().map(|volume| volume.exports.len()).max();
+        let rules_max = self.all_volumes().map(|volume| volume.exports.len()).max();
         if rules_max.unwrap_or(0) > CLIENTS_PER_EXPORT_MAX {
             return refuse("the number of rules of an export");
         }
-        let mut exports = self.volumes.iter().map(|volume| &volume.exports);
+        let mut exports = self.all_volumes().map(|volume| &volume.exports);
         if !exports.all(|rules| distinct(rules.iter().map(|rule| rule.client))) {
             return refuse("two rules of an export are for the same clients");
         }

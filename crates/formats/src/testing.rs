@@ -31,5 +31,6 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         handle_key: HandleKey(u128::MAX - 1),
         cluster: None,
         classes: Default::default(),
+        clones: Vec::new(),
     }
 }

@@ -404,6 +404,12 @@ pub enum VolumeCommand {
     Show(VolumeShowArgs),
     /// Create a volume; nobody may mount it until `cairn export set`
     Create(VolumeCreateArgs),
+    /// Make a volume that begins as another one is now, or as a snapshot of it: `cairn volume clone main@before test`
+    ///
+    /// It is there at once, whatever the size, and shares all data until one of the two is written to. It is exported, written,
+    /// snapshotted, cloned and deleted as any volume; nobody may mount it until `cairn export set`. Its settings are those of its
+    /// source, which cannot be deleted as long as it has clones.
+    Clone(VolumeCloneArgs),
     /// Change settings of a volume
     Set(VolumeSetArgs),
     /// Delete a volume and all its data
@@ -513,6 +519,17 @@ pub struct VolumeCreateArgs {
     pub encrypt: bool,
     #[command(flatten)]
     pub flags: VolumeFlags,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeCloneArgs {
+    /// The volume, and a snapshot of it to begin with: main, or main@before
+    #[arg(value_name = "SOURCE[@SNAPSHOT]")]
+    pub source: String,
+    /// The name of the new volume
+    pub name: VolumeName,
     #[command(flatten)]
     pub view: ViewArgs,
 }

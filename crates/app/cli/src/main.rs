@@ -125,6 +125,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
         Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),
+        Command::Volume(VolumeCommand::Clone(args)) => volume::clone(&args),
         Command::Volume(VolumeCommand::Set(args)) => volume::set(&args),
         Command::Volume(VolumeCommand::Delete(args)) => volume::delete(&args),
         Command::Volume(VolumeCommand::EraseKey(args)) => key::erase(&args),

@@ -81,9 +81,12 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
         ("PATTERN", Align::Left),
         ("COMPRESSION", Align::Left),
         ("EXPORTED", Align::Left),
+        ("CLONE OF", Align::Left),
     ];
+    let has_clones = volumes.iter().any(|volume| volume.clone_of.is_some());
+    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!has_clones)];
     let rows = volumes.iter().map(|volume| {
-        vec![
+        let mut row = vec![
             volume.name.to_string(),
             if volume.serving { "ok" } else { "FAILED" }.to_owned(),
             volume.protection.to_string(),
@@ -95,9 +98,15 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
             volume.access_pattern.to_string(),
             volume.compression.to_string(),
             if volume.exported { "yes" } else { "no" }.to_owned(),
-        ]
+        ];
+        if has_clones {
+            let origin = volume.clone_of.as_ref();
+            let origin = origin.map(|origin| format!("{}@{}", origin.volume, origin.snapshot));
+            row.push(origin.unwrap_or_default());
+        }
+        row
     });
-    print::table(COLUMNS, rows.collect())
+    print::table(columns, rows.collect())
 }
 
 pub fn size_or_none(bytes: u64) -> String {

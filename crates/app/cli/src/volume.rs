@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use cairn_admin::api::{VolumeChange, VolumeCreate, VolumeView};
+use cairn_admin::api::{VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView};
 use cairn_admin::keys::EncryptionState;
 use cairn_base::units::format_size;
+use cairn_config::VolumeName;
 
 use crate::access;
-use crate::args::{ViewArgs, VolumeCreateArgs, VolumeDeleteArgs, VolumeSetArgs, VolumeShowArgs};
+use crate::args::{
+    ViewArgs, VolumeCloneArgs, VolumeCreateArgs, VolumeDeleteArgs, VolumeSetArgs, VolumeShowArgs,
+};
 use crate::class;
 use crate::exit::Failure;
 use crate::print;
@@ -39,6 +42,28 @@ pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
     print::text(&format!(
         "volume {} created: {}\nnobody may mount it yet: cairn export set {} --client CIDR",
         volume.name, volume.layout, volume.name
+    ))
+}
+
+pub fn clone(args: &VolumeCloneArgs) -> Result<(), Failure> {
+    let (source, snapshot) = match args.source.split_once('@') {
+        Some((source, snapshot)) => (source, Some(snapshot.to_owned())),
+        None => (args.source.as_str(), None),
+    };
+    let source: VolumeName = source
+        .parse()
+        .map_err(|error| Failure::usage(format!("{source:?} is no name of a volume: {error}")))?;
+    let clone = VolumeCloneCreate {
+        name: args.name.clone(),
+        snapshot,
+    };
+    let volume = access::client(&args.view.server)?.volume_clone(&source, &clone)?;
+    if args.view.json {
+        return print::json(&volume);
+    }
+    print::text(&format!(
+        "volume {} created as a clone of {}\nnobody may mount it yet: cairn export set {} --client CIDR",
+        volume.name, args.source, volume.name
     ))
 }
 
@@ -166,6 +191,12 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             if volume.exported { "yes" } else { "no" }
         ),
     ];
+    if let Some(origin) = &volume.clone_of {
+        lines.insert(
+            1,
+            format!("clone of         {}@{}", origin.volume, origin.snapshot),
+        );
+    }
     if let Some(rates) = &volume.rates {
         lines.extend(class::lines(rates));
     }

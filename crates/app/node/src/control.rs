@@ -9,7 +9,8 @@ use std::time::Duration;
 use cairn_admin::api::{
     AdminView, ClusterView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView,
     NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCreate, VolumeView,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeOrigin,
+    VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
@@ -291,6 +292,13 @@ impl Control for Controller {
         })
     }
 
+    fn volume_clone(&self, source: VolumeName, clone: VolumeCloneCreate) -> Answer<'_, VolumeView> {
+        Box::pin(async move {
+            self.clone_volume(&source, &clone).await?;
+            self.volume_now(&clone.name).await
+        })
+    }
+
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
         Box::pin(async move {
             self.inner
@@ -322,7 +330,7 @@ impl Control for Controller {
     fn exports(&self) -> Answer<'_, Vec<ExportView>> {
         Box::pin(async {
             let pool = self.inner.pool.state();
-            Ok(pool.volumes.iter().map(export_view).collect())
+            Ok(pool.all_volumes().map(export_view).collect())
         })
     }
 
@@ -644,8 +652,8 @@ impl Controller {
 
     async fn volume_views(&self) -> Vec<VolumeView> {
         let pool = self.inner.pool.state();
-        let mut views = Vec::with_capacity(pool.volumes.len());
-        for volume in &pool.volumes {
+        let mut views = Vec::with_capacity(pool.volumes.len() + pool.clones.len());
+        for volume in pool.all_volumes() {
             views.push(self.volume_view(volume).await);
         }
         views.sort_by(|left, right| left.name.cmp(&right.name));
@@ -664,6 +672,14 @@ impl Controller {
     pub(crate) fn not_here(&self, id: VolumeId, name: &VolumeName) -> ControlError {
         let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
         let not_open = || unavailable(format!("volume {name} is not open yet; try again"));
+        // Whoever looked for it looked among those with LUNs and buckets.
+        if self.inner.pool.state().clone_of(id).is_some()
+            && let Some(VolumeService::Serving(_)) = self.inner.pool.service(id)
+        {
+            let why = format!("volume {name} is a clone: it has no LUNs and no buckets yet");
+            return ControlError::new(ErrorKind::Conflict, why)
+                .hint("`cairn lun clone` makes clones of LUNs");
+        }
         let Some(cluster) = &self.inner.cluster else {
             return not_open();
         };
@@ -688,24 +704,27 @@ impl Controller {
 
     async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
         let inner = &self.inner;
+        let pool = inner.pool.state();
+        // What a clone shares with all others in its store.
+        let store = pool.store_of(volume);
         let code = inner
             .pool
             .store
-            .code_for(protection(volume.settings.protection));
+            .code_for(protection(store.settings.protection));
         let mut view = VolumeView {
             id: volume.id.0,
             name: volume.name.clone(),
-            protection: volume.settings.protection,
+            protection: store.settings.protection,
             layout: match &code {
                 Ok(code) => convert::layout(*code),
                 Err(error) => error.to_string(),
             },
             disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
-            node_failures_tolerated: inner.pool.nodes_tolerated(volume).map(counted),
+            node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
             size_limit: volume.settings.size_limit,
-            access_pattern: volume.settings.access_pattern,
-            compression: volume.settings.compression,
-            dedupe: volume.settings.dedupe,
+            access_pattern: store.settings.access_pattern,
+            compression: store.settings.compression,
+            dedupe: store.settings.dedupe,
             class: match &volume.class {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
@@ -723,11 +742,16 @@ impl Controller {
             snapshot_bytes: 0,
             deduplicated_bytes: 0,
             exported: !volume.exports.is_empty(),
-            encryption: encryption_view(volume, &inner.keys.known()),
+            encryption: encryption_view(store, &inner.keys.known()),
+            clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
+                volume: origin.volume,
+                snapshot: origin.snapshot,
+            }),
         };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
-                let counters = fs.meta().counters();
+                let (counts, counters) = (fs.counts(), fs.meta().counters());
+                let is_clone = !fs.branch().is_main();
                 // Its clients are told to try again later, until it is opened again.
                 view.problem = fs.meta().failure().map(|failure| {
                     format!(
@@ -736,13 +760,16 @@ impl Controller {
                     )
                 });
                 view.serving = view.problem.is_none();
-                view.used_bytes = counters.file_bytes;
+                view.used_bytes = counts.file_bytes;
                 view.rates = inner.shaper.report(volume.id).map(convert::rates);
-                view.inodes = counters.inodes;
+                view.inodes = counts.inodes;
                 view.snapshots = fs.snapshot_count();
-                view.snapshot_bytes = counters.history_bytes;
-                let past = inner.pool.past_totals_of(volume.id).deduplicated_bytes;
-                view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
+                // Counted for the whole store, and told of the volume that it was made for.
+                if !is_clone {
+                    view.snapshot_bytes = counters.history_bytes;
+                    let past = inner.pool.past_totals_of(volume.id).deduplicated_bytes;
+                    view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
+                }
                 if let Ok(space) = fs.space().await {
                     view.total_bytes = space.total_bytes;
                     view.free_bytes = space.free_bytes;
@@ -820,6 +847,10 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         }
         ChangeFailure::Refused(ChangeError::Exists(_)) => {
             ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::HasClones { .. }) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("delete the clones first; their data is in the volume's store")
         }
         ChangeFailure::Refused(
             ChangeError::TooManyVolumes | ChangeError::TooManyRules | ChangeError::TooLong { .. },

@@ -34,6 +34,7 @@ mod san;
 mod snapshot_changes;
 mod snapshots;
 pub mod token;
+mod volume_clones;
 
 pub use cairn_pool::AssembleError;
 pub use error::{NodeError, NodeErrorKind};

@@ -188,8 +188,7 @@ impl Host for NodeHost {
         *self.served.lock() = served.map(|(id, _)| *id).collect();
         self.classes(state);
         let exports = state
-            .volumes
-            .iter()
+            .all_volumes()
             .filter(|volume| !volume.exports.is_empty())
             .map(|volume| Export {
                 volume: self.exported(volume, volumes.get(&volume.id)),
@@ -202,14 +201,15 @@ impl Host for NodeHost {
             VolumeService::Serving(fs) => Some(fs.clone()),
             VolumeService::Failed(_) => None,
         });
-        let serving: Vec<_> = serving.collect();
+        // LUNs and buckets have names of their own, which a clone would have twice.
+        let serving: Vec<_> = serving.filter(|fs| fs.branch().is_main()).collect();
         self.targets.replace(serving.clone());
         self.stores.replace(serving);
     }
 
     fn classes(&self, state: &PoolState) {
         let served = self.served.lock();
-        let volumes = state.volumes.iter();
+        let volumes = state.all_volumes();
         let volumes = volumes.filter(|volume| served.contains(&volume.id));
         let limits = volumes.filter_map(|volume| {
             let (class, spec) = (volume.class.as_ref()?, state.class_of(volume)?);

@@ -188,6 +188,7 @@ impl QuotaControl for Controller {
     fn quotas(&self, volume: VolumeName) -> Answer<'_, QuotaList> {
         Box::pin(async move {
             let fs = self.fs_of(&volume)?;
+            self.require_own_store(&fs, "it has no quotas yet")?;
             let mut quotas = Vec::new();
             for quota in fs.quotas() {
                 quotas.push(view_of(&fs, quota).await?);
@@ -208,6 +209,7 @@ impl QuotaControl for Controller {
                 }
             };
             let fs = self.fs_of(&volume)?;
+            self.require_own_store(&fs, "it has no quotas yet")?;
             let dir = directory_at(&fs, &at.path).await?;
             if fs.quota(dir, QuotaKind::Tree, 0).is_none() {
                 return Err(refused(&at.path, FsError::NotFound));
@@ -225,6 +227,7 @@ impl QuotaControl for Controller {
         Box::pin(async move {
             let id = id_of(at.of, at.id)?;
             let fs = self.fs_of(&volume)?;
+            self.require_own_store(&fs, "it has no quotas yet")?;
             let dir = directory_at(&fs, &at.path).await?;
             let quota = fs.quota(dir, kind_of(at.of), id);
             view_of(
@@ -241,6 +244,7 @@ impl QuotaControl for Controller {
             check_limit("files", &set.files)?;
             let id = id_of(set.of, set.id)?;
             let fs = self.fs_of(&volume)?;
+            self.require_own_store(&fs, "it has no quotas yet")?;
             let dir = directory_at(&fs, &set.path).await?;
             let mut limits = QuotaLimits {
                 bytes: limit_of(&set.bytes),
@@ -291,6 +295,7 @@ impl QuotaControl for Controller {
         Box::pin(async move {
             let id = id_of(at.of, at.id)?;
             let fs = self.fs_of(&volume)?;
+            self.require_own_store(&fs, "it has no quotas yet")?;
             let dir = directory_at(&fs, &at.path).await?;
             let kind = kind_of(at.of);
             let is_volume = dir == ROOT && kind == QuotaKind::Tree;

@@ -91,6 +91,8 @@ fn restore_refused(name: &str, failure: RestoreVolumeFailure) -> ControlError {
     match failure {
         RestoreVolumeFailure::Change(error) => refusal(error),
         RestoreVolumeFailure::NotServed => ControlError::new(ErrorKind::Unavailable, message),
+        RestoreVolumeFailure::IsClone => ControlError::new(ErrorKind::Conflict, message)
+            .hint("restore files and directories of it, or clone the volume again"),
         RestoreVolumeFailure::Snapshot(error) => refused(name, error),
         RestoreVolumeFailure::DoesNotClose | RestoreVolumeFailure::NotOpened(_) => {
             ControlError::new(ErrorKind::Internal, message)
@@ -107,6 +109,10 @@ impl Controller {
         ask: SnapshotDiffAsk,
     ) -> Result<SnapshotDiffPage, ControlError> {
         let fs = self.fs_of(&volume)?;
+        self.require_own_store(
+            &fs,
+            "what changed since a snapshot of a clone cannot be listed yet",
+        )?;
         let max = ask.max.unwrap_or(PAGE_COUNT) as usize;
         let now = self.inner.env.clock.monotonic();
         let diffs = &self.inner.diffs;

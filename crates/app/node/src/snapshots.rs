@@ -42,7 +42,7 @@ struct Told(Mutex<BTreeMap<VolumeId, Vec<String>>>);
 
 async fn keep_all(inner: &Inner, told: &Told) {
     inner.diffs.end_idle(inner.env.clock.monotonic()).await;
-    let (services, _) = inner.pool.services_and_totals();
+    let services = inner.pool.services_with_clones();
     told.0.lock().retain(|id, _| services.contains_key(id));
     for (id, service) in &services {
         let VolumeService::Serving(fs) = service else {
@@ -164,8 +164,17 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
                 .hint("`cairn snapshot unlock VOLUME NAME` lets it be deleted")
         }
         SnapshotFailure::Refused(
-            SnapshotError::Exists | SnapshotError::TooMany | SnapshotError::Restoring,
+            SnapshotError::Exists
+            | SnapshotError::TooMany
+            | SnapshotError::TooManyClones
+            | SnapshotError::SameStore
+            | SnapshotError::Restoring,
         ) => ControlError::new(ErrorKind::Conflict, message),
+        SnapshotFailure::Refused(SnapshotError::HasClones) => {
+            ControlError::new(ErrorKind::Conflict, message).hint(
+                "`cairn volume list` shows which volumes are clones; of one that was just deleted, try again in a moment",
+            )
+        }
         SnapshotFailure::Refused(SnapshotError::BadName) => {
             ControlError::new(ErrorKind::Invalid, message)
         }
@@ -190,7 +199,13 @@ pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
     is_snapshot_name(name).then_some(()).ok_or_else(bad)
 }
 
-fn view_of(fs: &Fs, snapshot: &Snapshot, now_seconds: i64, frees: Option<u64>) -> SnapshotView {
+fn view_of(
+    fs: &Fs,
+    snapshot: &Snapshot,
+    now_seconds: i64,
+    frees: Option<u64>,
+    clones: Vec<String>,
+) -> SnapshotView {
     let age_seconds = now_seconds.saturating_sub(snapshot.taken.seconds);
     SnapshotView {
         volume: fs.name().to_owned(),
@@ -203,6 +218,7 @@ fn view_of(fs: &Fs, snapshot: &Snapshot, now_seconds: i64, frees: Option<u64>) -
         inodes: snapshot.counts.inodes,
         file_bytes: snapshot.counts.file_bytes,
         frees_bytes: frees,
+        clones,
     }
 }
 
@@ -212,9 +228,8 @@ impl Controller {
         let volume = state
             .volume(name)
             .map_err(|error| refusal(ChangeFailure::from(error)))?;
-        let (services, _) = self.inner.pool.services_and_totals();
-        if let Some(VolumeService::Serving(fs)) = services.get(&volume.id) {
-            return Ok(fs.clone());
+        if let Some(VolumeService::Serving(fs)) = self.inner.pool.service(volume.id) {
+            return Ok(fs);
         }
         Err(self.not_here(volume.id, name))
     }
@@ -236,7 +251,8 @@ impl Controller {
             false => None,
         };
         let now = self.inner.env.clock.now().seconds;
-        Ok(view_of(fs, snapshot, now, frees))
+        let clones = self.inner.pool.clones_of_snapshot(&snapshot.clones);
+        Ok(view_of(fs, snapshot, now, frees, clones))
     }
 
     fn schedules_view(&self, fs: &Fs, schedules: &Schedules) -> SchedulesView {

@@ -541,6 +541,29 @@ pub struct VolumeView {
     /// Whether its bytes are encrypted.
     #[serde(default)]
     pub encryption: crate::keys::EncryptionView,
+    /// What it began from, if it is a clone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_of: Option<VolumeOrigin>,
+}
+
+/// What a clone of a volume began from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeOrigin {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    /// A snapshot of that volume, which stays as long as there are clones of it.
+    pub snapshot: String,
+}
+
+/// A clone of a whole volume to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCloneCreate {
+    #[schema(value_type = String, example = "projects-test")]
+    pub name: VolumeName,
+    /// The snapshot that it begins with; left out: the volume as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
 }
 
 /// A volume to make; what is left out has its default.

@@ -11,7 +11,7 @@ use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind,
     ExportList, ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView,
     ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
 use crate::keys::{KeyRotationView, MasterKeysView};
@@ -212,6 +212,15 @@ impl Client {
 
     pub fn volume_create(&self, create: &VolumeCreate) -> Result<VolumeView, ClientError> {
         self.call(self.agent.post(self.at("/api/v1/volumes")), create)
+    }
+
+    pub fn volume_clone(
+        &self,
+        source: &VolumeName,
+        clone: &VolumeCloneCreate,
+    ) -> Result<VolumeView, ClientError> {
+        let path = format!("/api/v1/volumes/{source}/volume-clones");
+        self.call(self.agent.post(self.at(&path)), clone)
     }
 
     pub fn volume_set(

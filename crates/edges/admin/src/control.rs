@@ -9,7 +9,7 @@ use cairn_config::{ClientNet, ExportRule, VolumeName};
 use crate::api::{
     ClusterView, DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView,
     ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCreate, VolumeView,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView,
 };
 
 /// A failed request, as it is answered.
@@ -84,6 +84,8 @@ pub trait Control: Send + Sync + 'static {
     fn volumes(&self) -> Answer<'_, Vec<VolumeView>>;
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;
+    /// Makes a volume that begins as another one, or one of its snapshots, and shares its bytes.
+    fn volume_clone(&self, source: VolumeName, clone: VolumeCloneCreate) -> Answer<'_, VolumeView>;
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView>;
     /// Removes a volume with all its data; an exported one only with `force`.
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()>;

@@ -32,7 +32,7 @@ use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
     ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView, ScrubReport,
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit;
 use crate::control::{Control, ControlError};
@@ -226,6 +226,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(scrub_pause))
         .routes(routes!(scrub_report))
         .routes(routes!(volume_list, volume_create))
+        .routes(routes!(volume_clone))
         .routes(routes!(volume_show, volume_set, volume_delete))
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
@@ -838,6 +839,20 @@ async fn volume_create(
     Given(create): Given<VolumeCreate>,
 ) -> Result<(StatusCode, Json<VolumeView>), ControlError> {
     let made = to_the_end(async move { shared.control.volume_create(create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Makes a volume that begins as this one is now, or as one of its snapshots shows it, and shares all of its bytes: at once,
+/// whatever its size. It is exported to nobody until an export is set.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/volume-clones", params(("name" = String, Path)),
+    request_body = VolumeCloneCreate, responses(
+    (status = 201, body = VolumeView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+async fn volume_clone(
+    State(shared): Api,
+    Named(name): Named,
+    Given(clone): Given<VolumeCloneCreate>,
+) -> Result<(StatusCode, Json<VolumeView>), ControlError> {
+    let made = to_the_end(async move { shared.control.volume_clone(name, clone).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 

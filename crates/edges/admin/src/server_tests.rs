@@ -60,6 +60,7 @@ fn view(name: &VolumeName) -> VolumeView {
         deduplicated_bytes: 3,
         exported: true,
         encryption: Default::default(),
+        clone_of: None,
     }
 }
 
@@ -238,6 +239,11 @@ impl Control for Pretend {
             ));
         }
         answer(Ok(view(&create.name)))
+    }
+
+    fn volume_clone(&self, source: VolumeName, clone: VolumeCloneCreate) -> Answer<'_, VolumeView> {
+        self.tell(format!("clone {source} {clone:?}"));
+        answer(only_main(&source).map(|()| view(&clone.name)))
     }
 
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {

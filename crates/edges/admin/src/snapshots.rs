@@ -36,6 +36,9 @@ pub struct SnapshotView {
     pub file_bytes: u64,
     /// What deleting it alone would free, before parity; `null` in lists that do not ask for it.
     pub frees_bytes: Option<u64>,
+    /// Volumes that began from it; it cannot be deleted as long as there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -190,6 +190,10 @@ impl PeerExports {
                 false => Err(Refusal::NotAllowed),
             },
             Target::Inode { volume, view, ino } => self.find_in(volume, |grant| {
+                // Nobody was ever given such a handle.
+                if ino.branch() != self.grants[grant].fs.branch() {
+                    return Err(Refusal::NotExported);
+                }
                 Ok(Object::Inode {
                     grant,
                     snapshot: self.snapshot(grant, view)?,

@@ -150,7 +150,9 @@ pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
             Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)
         }
         FsError::ReadOnly => Sense::new(Key::DataProtect, code::WRITE_PROTECTED),
-        FsError::TryLater | FsError::Fenced => Sense::new(Key::NotReady, code::BECOMING_READY),
+        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
+            Sense::new(Key::NotReady, code::BECOMING_READY)
+        }
         FsError::Stale | FsError::NotFound => Sense::illegal(code::LUN_NOT_SUPPORTED),
         FsError::Io(_) if is_write => Sense::new(Key::MediumError, code::WRITE_ERROR),
         FsError::Io(_) => Sense::new(Key::MediumError, code::UNRECOVERED_READ),

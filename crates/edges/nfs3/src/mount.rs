@@ -378,6 +378,7 @@ fn mount_error(error: &FsError) -> MountError {
         | FsError::NoAttribute
         | FsError::AttributeTooLarge
         | FsError::TryLater
+        | FsError::NotOwn(_)
         | FsError::Fenced => MountError::ServerFault,
     }
 }

@@ -81,7 +81,9 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
         ),
         // Not a fault of the server, which clients would try again.
         FsError::QuotaExceeded => (custom("QuotaExceeded"), Some(http::StatusCode::FORBIDDEN)),
-        FsError::TryLater | FsError::Fenced => (S3ErrorCode::ServiceUnavailable, None),
+        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
+            (S3ErrorCode::ServiceUnavailable, None)
+        }
         FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
         FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
         FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),

@@ -3,7 +3,7 @@
 //! Owns: the shape and the size of a batch. Must not know: how it is logged or applied.
 
 use bytes::Bytes;
-use cairn_base::{DiskId, Generation, LogPosition, SegmentId};
+use cairn_base::{Branch, DiskId, Generation, LogPosition, SegmentId};
 use cairn_formats::metadata::{
     Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, Put, SegmentRecord, versions,
 };
@@ -62,6 +62,8 @@ pub(crate) enum SegmentChange {
         birth: Generation,
         bytes: u64,
         records: u64,
+        /// Of the file.
+        branch: Branch,
     },
     Seal {
         id: SegmentId,
@@ -152,9 +154,10 @@ impl Batch {
     }
 
     /// What an extent that goes from the live view counted in its segment, and in the space stored: that is not live any
-    /// more, unless a snapshot sees the extent, which was born in `birth`. Then it becomes the history's.
+    /// more, unless a snapshot of the file's branch sees the extent, which was born in `birth`. Then it becomes the history's.
     pub fn release(
         &mut self,
+        branch: Branch,
         id: SegmentId,
         birth: Generation,
         bytes: u64,
@@ -166,6 +169,7 @@ impl Batch {
             birth,
             bytes,
             records,
+            branch,
         });
         self
     }

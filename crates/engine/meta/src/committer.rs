@@ -18,7 +18,7 @@ use std::time::Duration;
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, LogPosition};
+use cairn_base::{Branch, Generation, LogPosition};
 use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::join;
 use rustc_hash::FxHashSet;
@@ -231,7 +231,9 @@ impl Committer {
         let last = taken.last()?.position;
         // As they were before it: a change of snapshots is the last of its group.
         let mut group = Group::new(self.counters.record.generation, first, last);
-        group.newest_snapshot = self.counters.snapshots.newest();
+        let snapshots = &self.counters.snapshots;
+        group.newest_snapshot = snapshots.newest(Branch::MAIN);
+        group.newest_of_branches = snapshots.newest_of_branches();
         let mut journal = self.shared.journal.lock();
         self.shared
             .groups

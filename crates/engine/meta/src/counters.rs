@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, SegmentId};
-use cairn_formats::metadata::{CountersRecord, Group, Key, Put, QuotaKey};
+use cairn_base::{Branch, Generation, SegmentId};
+use cairn_formats::metadata::{CountersRecord, Group, Key, Put, QuotaKey, QuotaKind};
 use rustc_hash::FxHashSet;
 
 use crate::batch::{Batch, SegmentChange};
 use crate::segments::Segments;
 use crate::snapshots::{SnapshotChange, Snapshots};
-use crate::usage::Usages;
+use crate::usage::{Usages, root_tree, taken_over_tree};
 
 #[derive(Clone)]
 pub(crate) struct Counters {
@@ -70,7 +70,49 @@ impl Counters {
         }
     }
 
+    /// Inodes and bytes of files that a branch has.
+    pub fn counts_of(&self, branch: Branch) -> (u64, u64) {
+        if branch.is_main() {
+            return (self.record.inodes, self.record.file_bytes);
+        }
+        let Some((_, base)) = self.snapshots.base_of(branch) else {
+            return (0, 0);
+        };
+        let tree = |tree| QuotaKey {
+            tree,
+            kind: QuotaKind::Tree,
+            id: 0,
+        };
+        let own = self.usages.total(&tree(root_tree(branch)));
+        let taken_over = self.usages.own(&tree(taken_over_tree(branch)));
+        let mut clones = base.clones.iter();
+        let clone = clones.find(|clone| clone.branch == branch);
+        let nameless = clone.map_or((0, 0), |clone| {
+            (clone.nameless_inodes, clone.nameless_bytes)
+        });
+        let count = |base: u64, own: u64, without: [u64; 2]| {
+            let without = without[0].saturating_add(without[1]);
+            base.saturating_add(own).saturating_sub(without)
+        };
+        (
+            count(base.inodes, own.inodes, [taken_over.inodes, nameless.0]),
+            count(
+                base.file_bytes,
+                own.file_bytes,
+                [taken_over.file_bytes, nameless.1],
+            ),
+        )
+    }
+
     fn apply_snapshot(&mut self, change: &SnapshotChange, changed: &mut Changed) {
+        if let SnapshotChange::Put(_, record) = change {
+            let last = record.clones.iter().map(|clone| clone.branch.0).max();
+            let next = last.map_or(0, |last| last.saturating_add(1));
+            if next > self.record.branch_next {
+                self.record.branch_next = next;
+                changed.counters = true;
+            }
+        }
         let generation = match change {
             SnapshotChange::Take(record) => {
                 let taken = self.record.generation;
@@ -132,10 +174,11 @@ impl Counters {
                 birth,
                 bytes,
                 records,
+                branch,
             } => {
                 changed.counters = true;
                 let errors = &mut self.errors;
-                let is_seen = *birth <= self.snapshots.newest();
+                let is_seen = *birth <= self.snapshots.newest(*branch);
                 if is_seen && !planted::is(Bug::HistoryNotCounted) {
                     add(&mut self.record.history_bytes, *bytes as i64, errors);
                     return;

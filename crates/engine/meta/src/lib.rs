@@ -32,11 +32,12 @@ mod view;
 mod volume_log;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
+pub use cairn_formats::metadata::keys::branch_of;
 pub use cairn_formats::metadata::{
-    CookieRecord, DirentRecord, ExtentRecord, Fold, GraceRecord, InodeKind, InodeRecord,
-    JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey,
-    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
-    UsageRecord, decode_extent,
+    CloneRecord, CookieRecord, DirentRecord, ExtentRecord, Fold, GraceRecord, InodeKind,
+    InodeRecord, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind, QUOTA_PATH_LEN_BYTES_MAX,
+    QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
+    TreeState, UsageRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
@@ -50,7 +51,7 @@ pub use snapshots::{NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotError};
 pub use state::versions::{DeadVersion, GoneSince};
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
-pub use usage::{Owner, UsageDelta};
+pub use usage::{Owner, UsageDelta, root_tree, taken_over_tree};
 pub use view::MetaView;
 pub use volume_log::VolumeLog;
 

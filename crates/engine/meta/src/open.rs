@@ -313,6 +313,7 @@ fn empty_counters() -> Counters {
             // 0 is no inode, 1 is the root.
             ino_reserved: 2,
             segment_reserved: 1,
+            branch_next: 1,
         },
         segments: Segments::default(),
         snapshots: Snapshots::default(),

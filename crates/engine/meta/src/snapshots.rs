@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use bytes::Bytes;
-use cairn_base::{Generation, Timestamp};
-use cairn_formats::metadata::SnapshotRecord;
+use cairn_base::{Branch, Generation, Timestamp};
 use cairn_formats::metadata::keys::NAME_LEN_BYTES_MAX;
+use cairn_formats::metadata::{CLONE_COUNT_MAX, SnapshotRecord};
 
 /// Most snapshots of one volume, those that are being freed included.
 pub const SNAPSHOT_COUNT_MAX: usize = 4096;
@@ -26,6 +26,17 @@ pub enum SnapshotError {
     /// Nothing becomes of it, or of others, before that is done.
     #[error("the volume is being restored from it")]
     Restoring,
+    #[error("volumes began from it as clones; delete those first")]
+    HasClones,
+    #[error(
+        "a snapshot has at most {CLONE_COUNT_MAX} clones, and a volume makes at most {} in its life",
+        Branch::LAST
+    )]
+    TooManyClones,
+    #[error(
+        "a clone and the volume that it began from have no snapshots of one instant: take one after the other"
+    )]
+    SameStore,
     #[error("a volume has at most {SNAPSHOT_COUNT_MAX} snapshots; delete some first")]
     TooMany,
     #[error(
@@ -68,7 +79,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), SnapshotError> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshots {
     all: BTreeMap<Generation, SnapshotRecord>,
-    newest: Generation,
+    /// Of each branch that has any.
+    newest: BTreeMap<Branch, Generation>,
 }
 
 impl Deref for Snapshots {
@@ -91,9 +103,29 @@ impl Snapshots {
         was_there
     }
 
-    /// The newest that can be seen, or 0: what was born up to then and is changed becomes history.
-    pub fn newest(&self) -> Generation {
-        self.newest
+    /// The newest of a branch that can be seen, or 0: what was born up to then and is changed becomes history.
+    pub fn newest(&self, branch: Branch) -> Generation {
+        self.newest.get(&branch).copied().unwrap_or_default()
+    }
+
+    /// The same of all that are not the store's own volume and have any.
+    pub fn newest_of_branches(&self) -> Vec<(Branch, Generation)> {
+        let newest = self
+            .newest
+            .iter()
+            .map(|(branch, newest)| (*branch, *newest));
+        newest.filter(|(branch, _)| !branch.is_main()).collect()
+    }
+
+    /// What a branch began from.
+    pub fn base_of(&self, branch: Branch) -> Option<(Generation, &SnapshotRecord)> {
+        let is_base = |record: &SnapshotRecord| {
+            let mut clones = record.clones.iter();
+            clones.any(|clone| clone.branch == branch)
+        };
+        let mut all = self.all.iter();
+        let found = all.find(|(_, record)| is_base(record));
+        found.map(|(generation, record)| (*generation, record))
     }
 
     pub fn seen(&self) -> impl DoubleEndedIterator<Item = (Generation, &SnapshotRecord)> {
@@ -108,9 +140,9 @@ impl Snapshots {
         found.ok_or(SnapshotError::NotFound)
     }
 
-    pub fn named(&self, name: &[u8]) -> Option<Generation> {
+    pub fn named(&self, branch: Branch, name: &[u8]) -> Option<Generation> {
         let mut seen = self.seen();
-        seen.find(|(_, record)| record.name == name)
+        seen.find(|(_, record)| record.branch == branch && record.name == name)
             .map(|(generation, _)| generation)
     }
 
@@ -120,12 +152,17 @@ impl Snapshots {
         seen.find(|(_, record)| record.is_restoring)
     }
 
-    /// The nearest that can be seen before and after `generation`; 0 and none.
-    pub fn neighbours(&self, generation: Generation) -> (Generation, Option<Generation>) {
-        let is_seen = |(_, record): &(&Generation, &SnapshotRecord)| !record.is_deleted;
+    /// The nearest of its branch that can be seen before and after `generation`; 0 and none.
+    pub fn neighbours(
+        &self,
+        branch: Branch,
+        generation: Generation,
+    ) -> (Generation, Option<Generation>) {
+        let is_seen = |(at, record): &(&Generation, &SnapshotRecord)| {
+            **at != generation && record.branch == branch && !record.is_deleted
+        };
         let before = self.all.range(..generation).rev().find(is_seen);
-        let mut after = self.all.range(generation..);
-        let after = after.find(|(at, record)| **at != generation && !record.is_deleted);
+        let after = self.all.range(generation..).find(is_seen);
         (
             before.map_or(Generation(0), |(at, _)| *at),
             after.map(|(at, _)| *at),
@@ -133,8 +170,12 @@ impl Snapshots {
     }
 
     fn find_newest(&mut self) {
-        let newest = self.seen().next_back().map(|(generation, _)| generation);
-        self.newest = newest.unwrap_or(Generation(0));
+        // The later ones come last.
+        let newest = self
+            .seen()
+            .map(|(at, record)| (record.branch, at))
+            .collect();
+        self.newest = newest;
     }
 }
 
@@ -152,6 +193,8 @@ mod tests {
             schedule: Bytes::new(),
             inodes: 0,
             file_bytes: 0,
+            branch: Branch::MAIN,
+            clones: Vec::new(),
         }
     }
 
@@ -167,17 +210,17 @@ mod tests {
         };
         snapshots.insert(Generation(3), deleted("b"));
         snapshots.insert(Generation(7), deleted("d"));
-        assert_eq!(snapshots.newest(), Generation(5));
+        assert_eq!(snapshots.newest(Branch::MAIN), Generation(5));
         let neighbours = |at| {
-            let (before, after) = snapshots.neighbours(Generation(at));
+            let (before, after) = snapshots.neighbours(Branch::MAIN, Generation(at));
             (before.0, after.map(|after| after.0))
         };
         assert_eq!(neighbours(2), (0, Some(5)));
         assert_eq!(neighbours(3), (2, Some(5)));
         assert_eq!(neighbours(5), (2, None));
         assert_eq!(neighbours(7), (5, None));
-        assert_eq!(snapshots.named(b"b"), None);
-        assert_eq!(snapshots.named(b"c"), Some(Generation(5)));
+        assert_eq!(snapshots.named(Branch::MAIN, b"b"), None);
+        assert_eq!(snapshots.named(Branch::MAIN, b"c"), Some(Generation(5)));
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
-use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
+use cairn_base::{Branch, DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
 use cairn_formats::metadata::{
-    JournalEntry, Key, QuotaKey, SegmentRecord, SnapshotRecord, UsageRecord,
+    CLONE_COUNT_MAX, CloneRecord, JournalEntry, Key, QuotaKey, SegmentRecord, SnapshotRecord,
+    UsageRecord,
 };
 use futures_util::future::{Either, select};
 use rustc_hash::FxHashMap;
@@ -206,7 +207,16 @@ impl<L: CommitLog> MetaStore<L> {
     /// Ends the generation, and keeps what was submitted up to now: it can be seen when the ticket is applied. What is in
     /// the journal alone is not in it; callers see to that.
     pub fn take_snapshot(&self, new: NewSnapshot) -> Result<(Generation, Ticket), SnapshotError> {
-        let taken = Self::take_snapshots(&[self], &new).map_err(|(_, error)| error)?;
+        self.take_snapshot_of(Branch::MAIN, new)
+    }
+
+    /// Does that to a branch.
+    pub fn take_snapshot_of(
+        &self,
+        branch: Branch,
+        new: NewSnapshot,
+    ) -> Result<(Generation, Ticket), SnapshotError> {
+        let taken = Self::take_snapshots(&[(self, branch)], &new).map_err(|(_, error)| error)?;
         taken.into_iter().next().ok_or(SnapshotError::Closed)
     }
 
@@ -216,12 +226,16 @@ impl<L: CommitLog> MetaStore<L> {
     /// Fails with the index of the store that refuses; then no snapshot was begun, unless a store is closed meanwhile
     /// ([`SnapshotError::Closed`]). A store that is named twice has the name the second time ([`SnapshotError::Exists`]).
     pub fn take_snapshots(
-        stores: &[&Self],
+        stores: &[(&Self, Branch)],
         new: &NewSnapshot,
     ) -> Result<Vec<(Generation, Ticket)>, (usize, SnapshotError)> {
         check_name(&new.name).map_err(|error| (0, error))?;
         // In one order, whoever asks: two calls about the same stores wait for one another, and not for ever.
-        let place = |index: &usize| stores.get(*index).map(|store| Arc::as_ptr(&store.shared));
+        let place = |index: &usize| {
+            stores
+                .get(*index)
+                .map(|(store, _)| Arc::as_ptr(&store.shared))
+        };
         let mut order: Vec<usize> = (0..stores.len()).collect();
         order.sort_by_key(place);
         if let Some(pair) = order
@@ -232,12 +246,13 @@ impl<L: CommitLog> MetaStore<L> {
         }
         let mut held: Vec<_> = order
             .iter()
-            .filter_map(|index| Some((*index, &stores.get(*index)?.shared)))
-            .map(|(index, shared)| (index, shared, shared.pending.lock()))
+            .filter_map(|index| Some((*index, stores.get(*index)?)))
+            .map(|(index, (store, branch))| (index, *branch, &store.shared))
+            .map(|(index, branch, shared)| (index, branch, shared, shared.pending.lock()))
             .collect();
-        for (index, _, pending) in &held {
+        for (index, branch, _, pending) in &held {
             let snapshots = &pending.counters.snapshots;
-            if snapshots.named(&new.name).is_some() {
+            if snapshots.named(*branch, &new.name).is_some() {
                 return Err((*index, SnapshotError::Exists));
             }
             if snapshots.len() >= SNAPSHOT_COUNT_MAX {
@@ -245,9 +260,9 @@ impl<L: CommitLog> MetaStore<L> {
             }
         }
         let mut all = Vec::with_capacity(held.len());
-        for (index, shared, pending) in &mut held {
-            let counters = &pending.counters.record;
-            let generation = counters.generation;
+        for (index, branch, shared, pending) in &mut held {
+            let (inodes, file_bytes) = pending.counters.counts_of(*branch);
+            let generation = pending.counters.record.generation;
             let record = SnapshotRecord {
                 name: new.name.clone(),
                 taken: new.taken,
@@ -255,8 +270,10 @@ impl<L: CommitLog> MetaStore<L> {
                 is_deleted: false,
                 is_restoring: false,
                 schedule: new.schedule.clone(),
-                inodes: counters.inodes,
-                file_bytes: counters.file_bytes,
+                inodes,
+                file_bytes,
+                branch: *branch,
+                clones: Vec::new(),
             };
             let change = SnapshotChange::Take(record);
             // Before it is there: it must not be seen as one that was always there.
@@ -286,18 +303,89 @@ impl<L: CommitLog> MetaStore<L> {
         if record.is_deleted && old.is_locked {
             return Err(SnapshotError::Locked);
         }
+        if record.is_deleted && !old.clones.is_empty() {
+            return Err(SnapshotError::HasClones);
+        }
+        // Those come and go elsewhere.
+        record.branch = old.branch;
+        record.clones.clone_from(&old.clones);
         let others = snapshots.restoring().filter(|(at, _)| *at != generation);
         if record.is_deleted && old.is_restoring || record.is_restoring && others.is_some() {
             return Err(SnapshotError::Restoring);
         }
         if record.name != old.name {
             check_name(&record.name)?;
-            if snapshots.named(&record.name).is_some() {
+            if snapshots.named(record.branch, &record.name).is_some() {
                 return Err(SnapshotError::Exists);
             }
         }
         let change = SnapshotChange::Put(generation, record);
         self.submit_snapshot(&mut pending, change)
+    }
+
+    /// Begins a branch from a snapshot: a number that no branch of the store ever had. `nameless`: inodes without a name that
+    /// the snapshot counts, and their bytes.
+    pub fn begin_branch(
+        &self,
+        generation: Generation,
+        volume: VolumeId,
+        nameless: (u64, u64),
+    ) -> Result<(Branch, Ticket), SnapshotError> {
+        let mut pending = self.shared.pending.lock();
+        let counters = &pending.counters;
+        let mut record = counters.snapshots.seen_at(generation)?.clone();
+        let branch = Branch(counters.record.branch_next);
+        if branch > Branch::LAST || record.clones.len() >= CLONE_COUNT_MAX {
+            return Err(SnapshotError::TooManyClones);
+        }
+        if record.is_restoring {
+            return Err(SnapshotError::Restoring);
+        }
+        record.clones.push(CloneRecord {
+            branch,
+            volume,
+            is_deleted: false,
+            ino_mark: pending.ino_next,
+            nameless_inodes: nameless.0,
+            nameless_bytes: nameless.1,
+        });
+        let ticket = self.submit_snapshot(&mut pending, SnapshotChange::Put(generation, record))?;
+        Ok((branch, ticket))
+    }
+
+    /// Notes that a branch is deleted, or, when all that only it had is freed, that it is no more.
+    pub fn end_branch(&self, branch: Branch, is_freed: bool) -> Result<Ticket, SnapshotError> {
+        let mut pending = self.shared.pending.lock();
+        let snapshots = &pending.counters.snapshots;
+        let (generation, record) = snapshots.base_of(branch).ok_or(SnapshotError::NotFound)?;
+        let own = snapshots
+            .values()
+            .filter(|snapshot| snapshot.branch == branch);
+        for snapshot in own {
+            let has_clones = snapshot.clones.iter().any(|clone| !clone.is_deleted);
+            if is_freed || has_clones {
+                return Err(SnapshotError::HasClones);
+            }
+            if snapshot.is_locked {
+                return Err(SnapshotError::Locked);
+            }
+        }
+        let mut record = record.clone();
+        match is_freed {
+            true => record.clones.retain(|clone| clone.branch != branch),
+            false => {
+                let mut clones = record.clones.iter_mut();
+                if let Some(clone) = clones.find(|clone| clone.branch == branch) {
+                    clone.is_deleted = true;
+                }
+            }
+        }
+        self.submit_snapshot(&mut pending, SnapshotChange::Put(generation, record))
+    }
+
+    /// Inodes and bytes of files that a branch has.
+    pub fn counts_of(&self, branch: Branch) -> (u64, u64) {
+        self.shared.pending.lock().counters.counts_of(branch)
     }
 
     /// Forgets a snapshot that was deleted, when all that only it held is freed.
@@ -331,13 +419,18 @@ impl<L: CommitLog> MetaStore<L> {
         max: usize,
     ) -> Result<Vec<DeadVersion>, MetaError> {
         self.shared.check()?;
-        let (after, up_to) = {
+        let (branch, span) = {
             let pending = self.shared.pending.lock();
             let counters = &pending.counters;
-            let (after, up_to) = counters.snapshots.neighbours(generation);
-            (after, up_to.unwrap_or(counters.record.generation))
+            let snapshots = &counters.snapshots;
+            let branch = snapshots
+                .get(&generation)
+                .map_or(Branch::MAIN, |record| record.branch);
+            let (after, up_to) = snapshots.neighbours(branch, generation);
+            let up_to = up_to.unwrap_or(counters.record.generation);
+            (branch, (after, up_to))
         };
-        let found = versions::dead_between(&*self.shared.state, after, up_to, from, max);
+        let found = versions::dead_between(&*self.shared.state, branch, span, from, max);
         found.map_err(|error| self.shared.told(error))
     }
 
@@ -525,6 +618,11 @@ impl<L: CommitLog> MetaStore<L> {
         let pending = self.shared.pending.lock();
         let mut all = pending.counters.usages.all_own();
         all.any(|(key, _)| key.tree == tree)
+    }
+
+    /// What is used of one, without the trees in it.
+    pub fn own_usage(&self, key: &QuotaKey) -> UsageRecord {
+        self.shared.pending.lock().counters.usages.own(key)
     }
 
     /// What is used of each tree, without the trees in it: as it is stored.

@@ -5,12 +5,22 @@
 //! Every inode counts in one tree, for one user and for one group, whether there are quotas or not: so a quota on a user
 //! is right from its first moment. Only sums of trees alone are stored; those with the trees in them are made in memory.
 
-use cairn_base::Ino;
+use cairn_base::{Branch, Ino};
 use cairn_formats::metadata::{QuotaKey, QuotaKind, UsageRecord};
 use rustc_hash::FxHashMap;
 
 /// The tree of all that is in no directory with a quota.
 const VOLUME: Ino = Ino(0);
+
+/// The tree of all that a branch has of its own. Nothing of it counts in the store's own volume.
+pub fn root_tree(branch: Branch) -> Ino {
+    Ino(1).in_branch(branch)
+}
+
+/// Where it is counted what a branch had from its beginning and has of its own since: what that was then.
+pub fn taken_over_tree(branch: Branch) -> Ino {
+    Ino(0).in_branch(branch)
+}
 
 /// Who is charged for an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,7 +170,11 @@ fn around(parents: &FxHashMap<Ino, Ino>, tree: Ino) -> impl Iterator<Item = Ino>
     // No chain is longer than there are trees, whatever is stored.
     (0..=parents.len() + 1).map_while(move |_| {
         let tree = next?;
-        next = (tree != VOLUME).then(|| parents.get(&tree).copied().unwrap_or(VOLUME));
+        next = match tree.branch().is_main() {
+            true => (tree != VOLUME).then(|| parents.get(&tree).copied().unwrap_or(VOLUME)),
+            // A branch is in no other.
+            false => None,
+        };
         Some(tree)
     })
 }

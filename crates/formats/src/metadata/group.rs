@@ -3,11 +3,11 @@
 //! Owns: the payload of a log record (docs/reference/formats/metadata.md). Must not know: files, waiting.
 
 use bytes::Bytes;
-use cairn_base::{AlignedBuf, Epoch, Generation, Ino, LogPosition, Timestamp};
+use cairn_base::{AlignedBuf, Branch, Epoch, Generation, Ino, LogPosition, Timestamp};
 use rustc_hash::FxHashMap;
 
 use super::fields::Fields;
-use super::keys::Key;
+use super::keys::{Key, branch_of};
 use super::log::{RECORD_HEAD_BYTES, RecordBuf, record_len_bytes};
 use super::records::RecordError;
 use crate::encryption::{Encryption, Salt, Tag};
@@ -24,6 +24,7 @@ const ENCRYPTED: u32 = 1 << 31;
 const _: () = assert!(JOURNAL_DATA_BYTES_MAX < ENCRYPTED as usize);
 const JOURNAL_FIXED_BYTES: usize = 8 + 8 + 8 + 8 + 12 + 12 + 4 + 4;
 const FOLD_BYTES: usize = 8 + 8 + 8 + 8;
+const NEWEST_BYTES: usize = 2 + 8;
 
 /// The data of one small synchronous write. It rides in the log with the metadata, one sync for
 /// both, and is not in the state: only a replay returns it.
@@ -83,6 +84,8 @@ pub struct Group {
     pub generation: Generation,
     /// The newest snapshot that there was: what was born up to then, and is changed here, is history.
     pub newest_snapshot: Generation,
+    /// The same for branches that have snapshots: each sees its own keys alone.
+    pub newest_of_branches: Vec<(Branch, Generation)>,
     pub first: LogPosition,
     pub last: LogPosition,
     /// Each key once, with its last value.
@@ -103,6 +106,17 @@ impl Group {
             last,
             ..Self::default()
         }
+    }
+
+    /// The newest snapshot that sees a key.
+    pub fn newest_that_sees(&self, key: &Key) -> Generation {
+        let branch = branch_of(key.as_bytes());
+        if branch.is_main() {
+            return self.newest_snapshot;
+        }
+        let mut newest = self.newest_of_branches.iter();
+        let found = newest.find(|(of, _)| *of == branch);
+        found.map_or(Generation(0), |(_, newest)| *newest)
     }
 
     /// Sets a key; the last change of a key in a group is the one that counts.
@@ -128,6 +142,8 @@ impl Group {
             .iter()
             .map(|entry| JOURNAL_FIXED_BYTES + encryption_len_bytes(entry) + entry.data.len());
         8 + 8
+            + 2
+            + self.newest_of_branches.len() * NEWEST_BYTES
             + 4
             + 4
             + 4
@@ -144,6 +160,11 @@ impl Group {
         };
         out.u64(self.generation.0);
         out.u64(self.newest_snapshot.0);
+        out.bytes(&(self.newest_of_branches.len() as u16).to_be_bytes());
+        for (branch, newest) in &self.newest_of_branches {
+            out.bytes(&branch.0.to_be_bytes());
+            out.u64(newest.0);
+        }
         out.u32(self.puts.len() as u32);
         out.u32(self.journal.len() as u32);
         out.u32(self.folds.len() as u32);
@@ -201,6 +222,11 @@ impl Group {
         let mut fields = Fields::unversioned("log record", payload);
         let mut group = Self::new(Generation(fields.u64("generation")?), first, last);
         group.newest_snapshot = Generation(fields.u64("newest snapshot")?);
+        for _ in 0..fields.u16("count")? {
+            let branch = Branch(fields.u16("branch")?);
+            let newest = Generation(fields.u64("newest snapshot")?);
+            group.newest_of_branches.push((branch, newest));
+        }
         let put_count = fields.u32("count")?;
         let journal_count = fields.u32("count")?;
         let fold_count = fields.u32("count")?;
@@ -308,6 +334,7 @@ mod tests {
     fn group() -> Group {
         let mut group = Group::new(Generation::FIRST, LogPosition(4), LogPosition(6));
         group.newest_snapshot = Generation(7);
+        group.newest_of_branches = vec![(Branch(3), Generation(6))];
         let put = |key, value: &'static [u8]| Put::new(key, Some(Bytes::from_static(value)));
         group.put(put(Key::inode(Ino(1)), b"old"));
         group.put(Put::new(Key::dirent(Ino(1), b"name"), None));
@@ -356,6 +383,9 @@ mod tests {
         let read = Group::decode(&payload, group.first, group.last).expect("decodes");
         assert_eq!(read.puts, group.puts);
         assert_eq!(read.newest_snapshot, group.newest_snapshot);
+        assert_eq!(read.newest_of_branches, group.newest_of_branches);
+        let seen_by = |branch| read.newest_that_sees(&Key::inode(Ino(1).in_branch(Branch(branch))));
+        assert_eq!([0, 3, 4].map(|branch| seen_by(branch).0), [7, 6, 0]);
         assert_eq!(read.puts[0].value.as_deref(), Some(&b"new"[..]));
         assert_eq!(read.journal, group.journal);
         assert_eq!(read.folds, group.folds);

@@ -22,6 +22,7 @@
 //! | 0x14 | xattr: ino u64, name, 0x00 | the bytes of the attribute after a version byte | yes |
 //! | 0x15 | acl: ino u64 (reserved) | | yes |
 //! | 0x16 | orphan: ino u64 | a version byte | yes |
+//! | 0x17 | gone: ino u64 | a version byte: what a branch had from its beginning is removed there | yes |
 //! | 0x20 | segment: id u64 | [`super::records::SegmentRecord`] | no |
 //! | 0x21 | snapshot: generation u64 | [`super::records::SnapshotRecord`] | no |
 //! | 0x22 | quota: tree u64, kind u8, id u32 | [`super::quota::QuotaRecord`] | no |
@@ -37,7 +38,7 @@
 
 use std::fmt;
 
-use cairn_base::{Generation, Ino, SegmentId};
+use cairn_base::{Branch, Generation, Ino, SegmentId};
 use smallvec::SmallVec;
 
 use super::quota::{QuotaKey, QuotaKind};
@@ -59,6 +60,7 @@ const TAG_EXTENT: u8 = 0x13;
 const TAG_XATTR: u8 = 0x14;
 const TAG_ACL: u8 = 0x15;
 const TAG_ORPHAN: u8 = 0x16;
+const TAG_GONE: u8 = 0x17;
 const TAG_SEGMENT: u8 = 0x20;
 const TAG_SNAPSHOT: u8 = 0x21;
 const TAG_QUOTA: u8 = 0x22;
@@ -99,6 +101,7 @@ pub enum KeyKind<'a> {
     },
     Acl(Ino),
     Orphan(Ino),
+    Gone(Ino),
     Segment(SegmentId),
     Snapshot(Generation),
     Quota(QuotaKey),
@@ -181,6 +184,11 @@ impl Key {
     /// An inode without a name that is still open, or whose bytes are still being freed.
     pub fn orphan(ino: Ino) -> Self {
         Self::of_u64(TAG_ORPHAN, ino.0)
+    }
+
+    /// An inode of a branch that what the branch began from has, and the branch has no more.
+    pub fn gone(ino: Ino) -> Self {
+        Self::of_u64(TAG_GONE, ino.0)
     }
 
     /// Written by the store alone (`Batch::put_segment`); read segments with `MetaStore::segment`.
@@ -394,6 +402,26 @@ impl Key {
         )
     }
 
+    /// All keys of a branch that has versions, in ranges: one for each kind.
+    pub fn of_branch(branch: Branch) -> impl Iterator<Item = (Self, Self)> {
+        (TAG_INODE..=TAG_GONE).map(move |tag| {
+            let first = |branch: u16| Self::of_u64(tag, Ino(0).in_branch(Branch(branch)).0);
+            (first(branch.0), first(branch.0.saturating_add(1)))
+        })
+    }
+
+    /// The inodes of a branch, but for those that are numbered from the end of the store's own volume.
+    pub fn inodes_of(branch: Branch) -> (Self, Self) {
+        let first = |branch: u16| Self::inode(Ino(0).in_branch(Branch(branch)));
+        (first(branch.0), first(branch.0.saturating_add(1)))
+    }
+
+    /// The orphans of a branch.
+    pub fn orphans_of(branch: Branch) -> (Self, Self) {
+        let first = |branch: u16| Self::orphan(Ino(0).in_branch(Branch(branch)));
+        (first(branch.0), first(branch.0.saturating_add(1)))
+    }
+
     /// The whole key space.
     pub fn everything() -> (Self, Self) {
         (Self::with_tag(0), Self::with_tag(u8::MAX))
@@ -525,6 +553,7 @@ impl<'a> KeyKind<'a> {
             }
             TAG_ACL => Self::Acl(Ino(only_u64(rest)?)),
             TAG_ORPHAN => Self::Orphan(Ino(only_u64(rest)?)),
+            TAG_GONE => Self::Gone(Ino(only_u64(rest)?)),
             TAG_SEGMENT => Self::Segment(SegmentId(only_u64(rest)?)),
             TAG_SNAPSHOT => Self::Snapshot(Generation(only_u64(rest)?)),
             TAG_QUOTA => Self::Quota(quota_key(rest)?),
@@ -569,7 +598,18 @@ impl<'a> KeyKind<'a> {
 /// As [`Key::is_versioned`], of the bytes of a key.
 pub fn is_versioned(key: &[u8]) -> bool {
     key.first()
-        .is_some_and(|tag| (TAG_INODE..=TAG_ORPHAN).contains(tag) || *tag == TAG_DEDUPE)
+        .is_some_and(|tag| (TAG_INODE..=TAG_GONE).contains(tag) || *tag == TAG_DEDUPE)
+}
+
+/// The branch of a key that has versions.
+pub fn branch_of(key: &[u8]) -> Branch {
+    match key.split_first() {
+        Some((tag, rest)) if (TAG_INODE..=TAG_GONE).contains(tag) => {
+            let ino = rest.first_chunk::<8>();
+            ino.map_or(Branch::MAIN, |ino| Ino(u64::from_be_bytes(*ino)).branch())
+        }
+        _ => Branch::MAIN,
+    }
 }
 
 /// A key that has versions; not one of history, so that this goes no deeper.
@@ -649,6 +689,7 @@ mod tests {
             ),
             (Key::acl(Ino(4)), KeyKind::Acl(Ino(4))),
             (Key::orphan(Ino(5)), KeyKind::Orphan(Ino(5))),
+            (Key::gone(Ino(5)), KeyKind::Gone(Ino(5))),
             (Key::segment(SegmentId(6)), KeyKind::Segment(SegmentId(6))),
             (
                 Key::snapshot(Generation(2)),
@@ -768,6 +809,30 @@ mod tests {
         ));
         assert!(within(Key::orphans(), Key::orphan(Ino(u64::MAX))));
         assert!(within(Key::inodes(), Key::inode(Ino(0))));
+    }
+
+    #[test]
+    fn keys_of_a_branch_are_in_its_ranges() {
+        let one = Branch(1);
+        let within = |key: &Key| Key::of_branch(one).any(|(from, to)| from <= *key && *key < to);
+        for (ino, want) in [
+            (Ino(1).in_branch(one), true),
+            (Ino(u64::MAX - 1).in_branch(one), true),
+            (Ino(1), false),
+            (Ino(1).in_branch(Branch(2)), false),
+            (Ino(u64::MAX - 1), false),
+        ] {
+            for key in [
+                Key::inode(ino),
+                Key::dirent(ino, b"a"),
+                Key::extent(ino, 9),
+                Key::gone(ino),
+            ] {
+                assert_eq!(within(&key), want, "{key:?}");
+                assert_eq!(branch_of(key.as_bytes()) == one, want, "{key:?}");
+            }
+        }
+        assert_eq!(branch_of(Key::dedupe(&[0x11; 32]).as_bytes()), Branch::MAIN);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! because guessing would be data loss. Integers are big-endian.
 
 use bytes::Bytes;
-use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, Timestamp};
+use cairn_base::{Branch, DiskId, Epoch, Generation, Ino, LogPosition, Timestamp, VolumeId};
 
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
 use super::keys::{KeyError, NAME_LEN_BYTES_MAX};
@@ -519,6 +519,27 @@ pub struct SnapshotRecord {
     /// Counters of the live view when it was taken.
     pub inodes: u64,
     pub file_bytes: u64,
+    /// Whose it is.
+    pub branch: Branch,
+    /// Those that began from it. It cannot be deleted as long as there are any.
+    pub clones: Vec<CloneRecord>,
+}
+
+/// Most clones of one snapshot.
+pub const CLONE_COUNT_MAX: usize = 1024;
+
+/// A branch that began from a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloneRecord {
+    pub branch: Branch,
+    pub volume: VolumeId,
+    /// Nobody sees it any more, and what only it had is being freed.
+    pub is_deleted: bool,
+    /// No inode that it began with has this number or one above.
+    pub ino_mark: u64,
+    /// Inodes without a name that the snapshot counts, and their bytes: the branch has none of them.
+    pub nameless_inodes: u64,
+    pub nameless_bytes: u64,
 }
 
 impl SnapshotRecord {
@@ -537,6 +558,16 @@ impl SnapshotRecord {
             out.push(text.len() as u8);
             out.extend_from_slice(text);
         }
+        out.extend_from_slice(&self.branch.0.to_be_bytes());
+        out.extend_from_slice(&(self.clones.len() as u16).to_be_bytes());
+        for clone in &self.clones {
+            out.extend_from_slice(&clone.branch.0.to_be_bytes());
+            out.extend_from_slice(&clone.volume.0.to_be_bytes());
+            out.push(u8::from(clone.is_deleted));
+            put_u64(&mut out, clone.ino_mark);
+            put_u64(&mut out, clone.nameless_inodes);
+            put_u64(&mut out, clone.nameless_bytes);
+        }
         out
     }
 
@@ -552,10 +583,32 @@ impl SnapshotRecord {
         let name = fields.take(name_len, "name")?;
         let schedule_len = usize::from(fields.u8("schedule")?);
         let schedule = fields.take(schedule_len, "schedule")?;
+        let branch = Branch(fields.u16("branch")?);
+        let clone_count = usize::from(fields.u16("clones")?);
+        if clone_count > CLONE_COUNT_MAX {
+            return Err(fields.malformed("clones"));
+        }
+        let mut clones = Vec::with_capacity(clone_count);
+        for _ in 0..clone_count {
+            clones.push(CloneRecord {
+                branch: Branch(fields.u16("clone")?),
+                volume: VolumeId(fields.u32("clone")?),
+                is_deleted: fields.bool("clone")?,
+                ino_mark: fields.u64("clone")?,
+                nameless_inodes: fields.u64("clone")?,
+                nameless_bytes: fields.u64("clone")?,
+            });
+        }
         fields.end()?;
         let is_good = !name.is_empty() && !name.contains(&0) && !name.contains(&b'/');
         if !is_good || is_deleted && (is_locked || is_restoring) {
             return Err(fields.malformed("name"));
+        }
+        let is_clone = |clone: &CloneRecord| {
+            !clone.branch.is_main() && clone.branch <= Branch::LAST && clone.branch != branch
+        };
+        if branch > Branch::LAST || !clones.iter().all(is_clone) || is_deleted && clone_count > 0 {
+            return Err(fields.malformed("clones"));
         }
         Ok(Self {
             name: Bytes::copy_from_slice(name),
@@ -566,6 +619,8 @@ impl SnapshotRecord {
             schedule: Bytes::copy_from_slice(schedule),
             inodes,
             file_bytes,
+            branch,
+            clones,
         })
     }
 }
@@ -616,6 +671,8 @@ pub struct CountersRecord {
     pub ino_reserved: u64,
     /// No segment id at or above this was ever given out.
     pub segment_reserved: u64,
+    /// No branch at or above this was ever made.
+    pub branch_next: u16,
 }
 
 impl CountersRecord {
@@ -629,6 +686,7 @@ impl CountersRecord {
         put_u64(&mut out, self.history_bytes);
         put_u64(&mut out, self.ino_reserved);
         put_u64(&mut out, self.segment_reserved);
+        out.extend_from_slice(&self.branch_next.to_be_bytes());
         out
     }
 
@@ -642,6 +700,7 @@ impl CountersRecord {
             history_bytes: fields.u64("history bytes")?,
             ino_reserved: fields.u64("inode mark")?,
             segment_reserved: fields.u64("segment mark")?,
+            branch_next: fields.u16("branch mark")?,
         };
         fields.end()?;
         // There are always more to give out.
@@ -778,6 +837,7 @@ mod tests {
             history_bytes: 2,
             ino_reserved: 4,
             segment_reserved: 5,
+            branch_next: 3,
         };
         check(&counters, counters.encode(), CountersRecord::decode, false);
         let snapshot = SnapshotRecord {
@@ -789,6 +849,15 @@ mod tests {
             schedule: Bytes::from_static(b"daily"),
             inodes: 7,
             file_bytes: 8,
+            branch: Branch(1),
+            clones: vec![CloneRecord {
+                branch: Branch(2),
+                volume: VolumeId(9),
+                is_deleted: true,
+                ino_mark: 77,
+                nameless_inodes: 2,
+                nameless_bytes: 5000,
+            }],
         };
         check(&snapshot, snapshot.encode(), SnapshotRecord::decode, false);
     }

@@ -130,7 +130,7 @@ impl FsView {
                 // Moved by garbage collection: the extents say where to by now.
                 Err(error) if error.kind() == ErrorKind::Gone && attempt < READ_ATTEMPTS_MAX => {
                     attempt += 1;
-                    if let View::Snapshot(_) = self.view {
+                    if let View::Snapshot(_) = inode.view {
                         shared.await_moves().await;
                         inode.lock().extents.unload();
                     }

@@ -15,6 +15,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, View};
 use cairn_meta::{
     CookieRecord, DeadVersion, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError,
+    branch_of,
 };
 use rustc_hash::FxHashMap;
 
@@ -135,10 +136,14 @@ enum Side {
 
 impl Fs {
     /// What changed from one snapshot to a later one; [`FsError::Invalid`] if it is not later. What the hidden folder has is
-    /// left out.
+    /// left out. [`FsError::NotSupported`] for a clone.
     ///
     /// Pages fail with [`FsError::Stale`] when one of the two is deleted meanwhile.
     pub fn diff(&self, earlier: Generation, later: Generation) -> Result<SnapshotDiff, FsError> {
+        // A clone does not tell what it took over from what was changed.
+        if !self.branch().is_main() {
+            return Err(FsError::NotSupported);
+        }
         if earlier >= later {
             return Err(FsError::Invalid);
         }
@@ -203,7 +208,9 @@ impl SnapshotDiff {
         };
         let page = self.shared.reading(read).await?;
         self.looked_at += page.looked_at;
-        for version in &page.versions {
+        // What clones changed is none of it.
+        let is_own = |version: &&DeadVersion| branch_of(version.key.as_bytes()).is_main();
+        for version in page.versions.iter().filter(is_own) {
             match self.stage {
                 Stage::Gone => self.name_went(version).await?,
                 Stage::Replaced => self.name_is_anothers(version).await?,

@@ -9,6 +9,7 @@ use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta, Ticket, Us
 use cairn_segment::SegmentInfo;
 use rustc_hash::FxHashMap;
 
+use crate::branches::of_volume;
 use crate::extents::{Change, Extent};
 use crate::inode::State;
 use crate::quota::owner_of;
@@ -146,10 +147,10 @@ impl Shared {
             }
         }
         for ((segment, birth), (bytes, records)) in released {
-            batch.release(segment, birth, bytes, records);
+            batch.release(ino.branch(), segment, birth, bytes, records);
         }
         space.file_bytes = file_bytes;
-        batch.space(space);
+        batch.space(of_volume(ino, space));
         // What only a snapshot holds is nobody's: whoever removes a file has its space again.
         let charge = UsageDelta {
             inodes: 0,

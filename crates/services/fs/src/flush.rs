@@ -169,7 +169,7 @@ impl Shared {
         let now = self.env.clock.monotonic();
         let (mut jobs, mut jobs_bytes) = (Vec::new(), 0);
         for ino in self.meta.journal_inodes(through) {
-            if let Ok(inode) = self.inode(ino) {
+            if let Ok(inode) = self.own_inode(ino) {
                 let mut state = inode.lock();
                 // After a flush that failed it waits as all others do.
                 if now < state.dirty_since {

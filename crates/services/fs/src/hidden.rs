@@ -6,9 +6,10 @@
 //! It is a folder like any other, so that what lies in it has protection, space, crash safety and a next owner like the rest
 //! of the volume. Only its own entry is missing: no lookup finds it, and a signed handle to it is never given out.
 
-use cairn_base::Ino;
-use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta};
+use cairn_base::{Branch, Ino, View};
+use cairn_meta::{Batch, InodeKind, InodeRecord, Key, SpaceDelta, Ticket, UsageDelta, root_tree};
 
+use crate::branches::of_volume;
 use crate::quota::owner_of;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared};
@@ -20,8 +21,9 @@ impl Fs {
     /// The hidden folder; `None` if nothing was ever put there.
     pub async fn hidden_folder(&self) -> Result<Option<Ino>, FsError> {
         let shared = &self.shared;
-        match shared.reading(|| shared.inode(HIDDEN)).await {
-            Ok(_) => Ok(Some(HIDDEN)),
+        let hidden = HIDDEN.in_branch(self.branch());
+        match shared.reading(|| shared.inode_in(View::Live, hidden)).await {
+            Ok(_) => Ok(Some(hidden)),
             Err(FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }
@@ -30,17 +32,18 @@ impl Fs {
     /// The hidden folder, made if there is none yet. Durable when answered.
     pub async fn make_hidden_folder(&self) -> Result<Ino, FsError> {
         let shared = &self.shared;
-        let made = shared.reading(|| shared.make_hidden()).await;
+        let made = shared.reading(|| shared.make_hidden(self.branch())).await;
         shared.settle(made).await
     }
 }
 
 impl Shared {
-    fn make_hidden(&self) -> Result<(Ino, Ticket), FsError> {
+    fn make_hidden(&self, branch: Branch) -> Result<(Ino, Ticket), FsError> {
+        let hidden = HIDDEN.in_branch(branch);
         // Of two who make it at the same time, one finds it.
         let _turn = self.directory_moves.lock();
-        match self.inode(HIDDEN) {
-            Ok(found) => return Ok((HIDDEN, found.lock().shown())),
+        match self.inode(hidden) {
+            Ok(found) => return Ok((hidden, found.lock().shown())),
             Err(FsError::Stale) => {}
             Err(error) => return Err(error),
         }
@@ -49,16 +52,21 @@ impl Shared {
         let mut record = InodeRecord::new(InodeKind::Directory);
         record.mode = 0o700;
         record.nlink = 2;
-        record.parent = ROOT;
+        record.parent = ROOT.in_branch(branch);
+        if !branch.is_main() {
+            record.tree = root_tree(branch);
+        }
         record.cookie_next = crate::namespace::COOKIE_FIRST;
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut batch = Batch::new();
-        batch.put(Key::inode(HIDDEN), record.encode());
+        batch.put(Key::inode(hidden), record.encode());
         batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
-        batch.space(SpaceDelta {
+        let space = SpaceDelta {
             inodes: 1,
             ..SpaceDelta::default()
-        });
-        Ok((HIDDEN, self.meta.submit(batch)))
+        };
+        batch.space(of_volume(hidden, space));
+        let submit = || self.meta.submit(batch);
+        Ok((hidden, self.branches.within(branch, submit)?))
     }
 }

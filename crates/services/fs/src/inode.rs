@@ -423,12 +423,17 @@ impl InodeTable {
             .sum()
     }
 
+    /// Whether an inode is in memory.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().inodes.contains_key(&ino)
+    }
+
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
     /// Shows each inode in memory to `visit`, without a lock of the table.
-    pub fn visit(&self, visit: impl Fn(&Inode)) {
+    pub fn visit(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in &self.shards {
             let inodes: Vec<Arc<Inode>> = shard.lock().inodes.values().cloned().collect();
             for inode in inodes {

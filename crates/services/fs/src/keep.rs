@@ -322,6 +322,10 @@ impl Shared {
     /// The directory nearest above which wants contents kept, `dir` with it.
     pub(crate) fn kept_directory(&self, dir: Ino) -> Result<Option<Ino>, FsError> {
         let mut at = dir;
+        if !dir.branch().is_main() {
+            // A clone keeps nothing by itself.
+            return Ok(None);
+        }
         for _ in 0..DEPTH_MAX {
             if at == HIDDEN {
                 break;

@@ -13,7 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod branches;
 mod budget;
+mod clones;
 mod compare;
 mod data;
 mod dedupe;
@@ -52,6 +54,7 @@ mod xattr;
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
+pub use clones::CloneOfVolume;
 pub use compare::Compared;
 pub use dedupe::{Dedupe, DedupeIndex};
 pub use diff::{ChangeKind, FileChange, SnapshotDiff};

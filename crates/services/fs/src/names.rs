@@ -94,7 +94,8 @@ impl Shared {
             require(who, state.guarded(), READ)?;
             require(who, state.guarded(), EXECUTE)?;
         }
-        let (from, to) = Key::dirents_after(dir, after, inclusive);
+        let (view, stored_dir) = self.stored_at(view, dir)?;
+        let (from, to) = Key::dirents_after(stored_dir, after, inclusive);
         let mut entries = Vec::new();
         let mut problem = None;
         let mut eof = true;
@@ -106,7 +107,7 @@ impl Shared {
             match (KeyKind::parse(key), DirentRecord::decode(value)) {
                 (Ok(KeyKind::Dirent { name, .. }), Ok(record)) => entries.push(NamedEntry {
                     name: name.into(),
-                    ino: record.ino,
+                    ino: record.ino.in_branch(dir.branch()),
                     kind: kind_of(record.kind),
                 }),
                 (Err(error), _) => problem = Some(meta_error(error.into())),

@@ -13,6 +13,7 @@ use cairn_meta::{
     UsageDelta,
 };
 
+use crate::branches::of_volume;
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
 use crate::keep::{Changed, Keep, Wanted, is_silly};
@@ -439,7 +440,11 @@ impl Shared {
             let attr = is_durable.then(|| state.attr(dir));
             match name {
                 b"." => (dir, attr, state.changed),
-                b".." => (state.record.parent, attr, state.changed),
+                b".." => (
+                    state.record.parent.in_branch(dir.branch()),
+                    attr,
+                    state.changed,
+                ),
                 _ => match self.dirent_with_ticket(view, dir, name)? {
                     (Some(entry), ticket) => (entry.ino, attr, ticket),
                     (None, ticket) => return Ok((None, ticket)),
@@ -469,7 +474,7 @@ impl Shared {
             require(who, state.guarded(), READ)?;
             (
                 state.attr(dir),
-                state.record.parent,
+                state.record.parent.in_branch(dir.branch()),
                 state.record.cookie_next,
                 require(who, state.guarded(), EXECUTE).is_ok(),
             )
@@ -489,7 +494,8 @@ impl Shared {
             }
         }
         let room = limit - entries.len();
-        let (from, to) = Key::cookies_after(dir, cookie.max(COOKIE_FIRST - 1));
+        let (view, stored_dir) = self.stored_at(view, dir)?;
+        let (from, to) = Key::cookies_after(stored_dir, cookie.max(COOKIE_FIRST - 1));
         // One more than asked for tells whether this is the end.
         let found = shared.meta.view(view);
         let found = found.and_then(|meta| meta.scan(&from, &to, room + 1));
@@ -506,7 +512,7 @@ impl Shared {
                 )));
             };
             entries.push(DirEntry {
-                ino: record.ino,
+                ino: record.ino.in_branch(dir.branch()),
                 name: record.name.as_ref().into(),
                 cookie: seq,
                 attr: None,
@@ -549,12 +555,16 @@ impl Shared {
         dir: Ino,
         name: &[u8],
     ) -> Result<(Option<DirentRecord>, Ticket), FsError> {
-        let key = Key::dirent(dir, name);
+        let (view, stored_dir) = self.stored_at(view, dir)?;
+        let key = Key::dirent(stored_dir, name);
         let found = self.meta.view(view);
         let found = found.and_then(|meta| meta.get_with_ticket(&key));
         let (stored, ticket) = found.map_err(meta_error)?;
         let entry = stored.map(|bytes| DirentRecord::decode(&bytes)).transpose();
-        let entry = entry.map_err(|error| meta_error(error.into()))?;
+        let mut entry = entry.map_err(|error| meta_error(error.into()))?;
+        if let Some(entry) = &mut entry {
+            entry.ino = entry.ino.in_branch(dir.branch());
+        }
         Ok((entry, ticket))
     }
 
@@ -639,7 +649,7 @@ impl Shared {
             }
         }
 
-        let ino = self.meta.allocate_ino();
+        let ino = self.allocate_ino(dir.branch());
         let before = parent.pre_attr();
         let mut batch = Batch::new();
         let stored = stored_kind(kind);
@@ -658,10 +668,11 @@ impl Shared {
         for (name, value) in xattrs {
             batch.put(Key::xattr(ino, &name), crate::xattr::stored(&value));
         }
-        batch.space(SpaceDelta {
+        let space = SpaceDelta {
             inodes: 1,
             ..SpaceDelta::default()
-        });
+        };
+        batch.space(of_volume(ino, space));
         // In the table before anybody can find it: who lists the directory would put it there, too.
         let inode = Inode::new(
             ino,
@@ -814,12 +825,13 @@ impl Shared {
             });
         }
         if goes_now {
-            batch.delete(Key::inode(child.ino));
+            self.delete_inode(child.ino, batch);
             batch.charge(owner_of(&state.record), -usage_of(&state.record));
-            batch.space(SpaceDelta {
+            let space = SpaceDelta {
                 inodes: -1,
                 ..SpaceDelta::default()
-            });
+            };
+            batch.space(of_volume(child.ino, space));
         } else {
             batch.put(Key::inode(child.ino), state.stored_record().encode());
             if planted::is(Bug::OrphanForgotten) {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use cairn_base::{Ino, View};
 use cairn_meta::{Batch, Fold, Key, KeyKind, SpaceDelta, Ticket, UsageDelta};
 
+use crate::branches::of_volume;
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::quota::owner_of;
 use crate::types::FsError;
@@ -164,19 +165,20 @@ impl Shared {
         }
         let reaped = &self.counters.orphans_reaped;
         reaped.fetch_add(count, Ordering::Relaxed);
+        self.branches.reaped.notify_one();
         self.gc_wake.notify_one();
         goes_on
     }
 
     /// Deletes a removed inode: its extents in steps, then itself. It is gone when the ticket is durable; without one
     /// the next start goes on with it.
-    async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
+    pub(crate) async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
         let mark = Key::orphan(ino);
         let is_marked = || {
             let found = self.meta.live().get(&mark).map_err(meta_error)?;
             Ok::<bool, FsError>(found.is_some())
         };
-        let inode = match self.inode(ino) {
+        let inode = match self.own_inode(ino) {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
                 if !is_marked()? {
@@ -219,7 +221,7 @@ impl Shared {
                 }
                 self.change_extents(ino, &mut state, &change, &mut batch);
                 if last {
-                    batch.delete(Key::inode(ino));
+                    self.delete_inode(ino, &mut batch);
                     batch.delete(Key::orphan(ino));
                     // Of one that never had a name there may be bytes in the journal still.
                     batch.fold(Fold {
@@ -229,10 +231,11 @@ impl Shared {
                         through: self.meta.last_ticket().0,
                     });
                     batch.charge(owner_of(&state.record), -UsageDelta::ONE_INODE);
-                    batch.space(SpaceDelta {
+                    let space = SpaceDelta {
                         inodes: -1,
                         ..SpaceDelta::default()
-                    });
+                    };
+                    batch.space(of_volume(ino, space));
                 }
                 state.extents.forget_from(0);
                 state.ticket = self.submit_change(&mut state, &change, batch);

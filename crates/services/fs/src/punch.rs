@@ -179,9 +179,9 @@ impl Shared {
         // What was looked at ends here.
         let mut end = range.end;
         if state.record.used_bytes > 0 {
-            let (from, _) = Key::extents_past(ino, range.start);
-            let to = Key::extent(ino, u64::MAX);
-            self.scan_extents(view, &from, &to, |extent| {
+            let (from, _) = Key::extents_past(inode.ino, range.start);
+            let to = Key::extent(inode.ino, u64::MAX);
+            self.scan_extents(inode.view, &from, &to, |extent| {
                 if extent.start >= end {
                     return false;
                 }

@@ -370,13 +370,14 @@ impl Shared {
     /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.
     fn require_not_above(&self, moved: Ino, dir: Ino) -> Result<(), FsError> {
         let mut at = dir;
-        while at != ROOT {
+        let root = ROOT.in_branch(dir.branch());
+        while at != root {
             if at == moved {
                 return Err(FsError::Invalid);
             }
-            at = self.inode(at)?.lock().record.parent;
+            at = self.parent_of(at)?;
         }
-        if moved == ROOT {
+        if moved == root {
             return Err(FsError::Invalid);
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, Ino, Timestamp, View};
+use cairn_base::{Branch, Generation, Ino, Timestamp, View};
 use cairn_meta::{
     Batch, CookieRecord, DeadVersion, DirentRecord, Fold, InodeKind, InodeRecord, JournalEntry,
     Key, KeyKind, MetaStore, NewSnapshot, QuotaRecord, SnapshotError, SpaceDelta, Ticket,
@@ -430,7 +430,8 @@ impl Reverting {
     fn release(&mut self, extent: &Extent) {
         let bytes = extent.live_bytes().unsigned_abs();
         let segment = extent.record.location.segment;
-        self.batch.release(segment, extent.birth, bytes, 1);
+        self.batch
+            .release(Branch::MAIN, segment, extent.birth, bytes, 1);
         self.batch.space(SpaceDelta {
             file_bytes: -(extent.len_bytes() as i64),
             ..SpaceDelta::default()

@@ -626,7 +626,14 @@ impl Shared {
                 .await?;
         }
         for (ino, extents) in by_ino {
-            let inode = match self.inode(ino) {
+            let inode = match self.own_inode(ino) {
+                // A clone began to take it over, and has what was moved here only in part.
+                Err(FsError::Stale) if !ino.branch().is_main() => {
+                    match self.reading(|| self.inode(ino)).await {
+                        Err(FsError::Stale) => continue,
+                        found => found?,
+                    }
+                }
                 Ok(inode) => inode,
                 Err(FsError::Stale) => continue,
                 Err(error) => return Err(error),

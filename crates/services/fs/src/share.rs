@@ -76,9 +76,11 @@ impl Unnamed {
         }
         let shared = self.shared().clone();
         let who = self.who().clone();
+        let inode = shared.reading(|| shared.inode_in(from.view(), ino)).await?;
         let source = Source {
-            view: from.view(),
-            inode: shared.reading(|| shared.inode_in(from.view(), ino)).await?,
+            // A clone may have it where it began.
+            view: inode.view,
+            inode,
             who: &who,
             end: range.end,
         };
@@ -417,7 +419,7 @@ impl Sharers {
         }
     }
 
-    fn segments(&self) -> Vec<SegmentId> {
+    pub fn segments(&self) -> Vec<SegmentId> {
         let segments: FxHashSet<SegmentId> = self.0.keys().map(|(segment, _)| *segment).collect();
         segments.into_iter().collect()
     }

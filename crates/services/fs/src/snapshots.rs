@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, LogPosition, Timestamp, View};
+use cairn_base::{Branch, Generation, LogPosition, Timestamp, View, VolumeId};
 use cairn_meta::{
     Batch, DeadVersion, KeyKind, MetaStore, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta,
     Ticket,
@@ -51,11 +51,15 @@ pub struct Snapshot {
     pub schedule: Bytes,
     /// Of the volume when it was taken.
     pub counts: VolumeCounts,
+    /// Volumes that began from it. It stays as long as there are any.
+    pub clones: Vec<VolumeId>,
 }
 
 impl Snapshot {
-    fn new(generation: Generation, record: SnapshotRecord) -> Self {
+    pub(crate) fn new(generation: Generation, record: SnapshotRecord) -> Self {
+        let clones = record.clones.iter().filter(|clone| !clone.is_deleted);
         Self {
+            clones: clones.map(|clone| clone.volume).collect(),
             generation,
             name: record.name,
             taken: record.taken,
@@ -109,7 +113,7 @@ pub(crate) struct SnapshotWork {
     is_journal_open: RwLock<bool>,
     /// When the list of snapshots changed last, or was opened.
     changed: Mutex<Timestamp>,
-    freeing: Notify,
+    pub(crate) freeing: Notify,
     freed_versions: AtomicU64,
     freed_bytes: AtomicU64,
     has_failed: AtomicBool,
@@ -170,7 +174,9 @@ impl FsView {
     /// The snapshots that can be seen, the oldest first.
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let all = self.shared.meta.snapshots().into_iter();
-        all.map(|(at, record)| Snapshot::new(at, record)).collect()
+        all.filter(|(_, record)| record.branch == self.branch())
+            .map(|(at, record)| Snapshot::new(at, record))
+            .collect()
     }
 
     /// Changes whenever the list of snapshots does, so that clients know what they have cached of it for old.
@@ -187,7 +193,7 @@ impl FsView {
 impl Fs {
     /// How many there are that can be seen.
     pub fn snapshot_count(&self) -> u64 {
-        self.shared.meta.snapshot_count()
+        self.snapshots().len() as u64
     }
 
     /// Takes a snapshot: of all that was acknowledged as stable before this call, and of what else is there at one instant
@@ -287,7 +293,8 @@ impl Fs {
 
     /// Frees what is left of deleted snapshots now, to the end.
     pub async fn free_snapshots(&self) -> Result<(), FsError> {
-        self.shared.free_deleted().await
+        self.shared.free_deleted().await?;
+        self.shared.free_branches().await
     }
 }
 
@@ -302,15 +309,16 @@ pub async fn take_snapshots(
 ) -> Result<Vec<Snapshot>, (usize, SnapshotFailure)> {
     let mut order: Vec<(usize, &Fs)> = volumes.iter().copied().enumerate().collect();
     // In one order, whoever asks.
-    order.sort_by_key(|(_, fs)| fs.volume());
+    order.sort_by_key(|(_, fs)| fs.store());
     let mut turns = Vec::with_capacity(order.len());
     for (at, (index, fs)) in order.iter().enumerate() {
         let index = *index;
-        let is_twice = at > 0
-            && order
-                .get(at - 1)
-                .is_some_and(|(_, before)| before.volume() == fs.volume());
-        if is_twice || fs.snapshot(name).is_some() {
+        let before = at.checked_sub(1).and_then(|before| order.get(before));
+        let before = before.filter(|(_, before)| before.store() == fs.store());
+        if before.is_some_and(|(_, before)| before.volume() != fs.volume()) {
+            return Err((index, SnapshotError::SameStore.into()));
+        }
+        if before.is_some() || fs.snapshot(name).is_some() {
             return Err((index, SnapshotError::Exists.into()));
         }
         let refuse = |error: FsError| (index, error.into());
@@ -337,7 +345,9 @@ pub async fn take_snapshots(
         taken: first.shared.now(),
         schedule: Bytes::copy_from_slice(schedule),
     };
-    let stores: Vec<&MetaStore> = volumes.iter().map(|fs| &*fs.shared.meta).collect();
+    let stores = volumes.iter();
+    let stores: Vec<(&MetaStore, Branch)> =
+        stores.map(|fs| (&*fs.shared.meta, fs.branch())).collect();
     let begun = MetaStore::take_snapshots(&stores, &new);
     drop(closed);
     let begun = match begun {
@@ -410,7 +420,7 @@ impl Shared {
         self.durable(self.meta.last_ticket()).await?;
         let mut flying = Vec::new();
         for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {
-            let inode = match self.reading(|| self.inode(ino)).await {
+            let inode = match self.reading(|| self.own_inode(ino)).await {
                 Ok(inode) => inode,
                 // Removed: its bytes are nobody's.
                 Err(FsError::Stale) => continue,
@@ -436,7 +446,10 @@ impl Shared {
             self.durable(self.meta.last_ticket()).await?;
             let mut left = self.meta.journal_inodes(LogPosition(u64::MAX));
             // What is left of removed files is nobody's.
-            left.retain(|ino| self.inode(*ino).is_ok_and(|inode| !inode.lock().removed));
+            left.retain(|ino| {
+                self.own_inode(*ino)
+                    .is_ok_and(|inode| !inode.lock().removed)
+            });
             if left.is_empty() {
                 return Ok(());
             }
@@ -465,7 +478,10 @@ impl Shared {
     /// The background task: frees what only deleted snapshots held.
     pub(crate) async fn run_freeing(self: Arc<Self>) {
         loop {
-            let freed = self.free_deleted().await;
+            let freed = match self.free_deleted().await {
+                Ok(()) => self.free_branches().await,
+                failed => failed,
+            };
             if self.tasks.is_stopping() {
                 return;
             }
@@ -492,7 +508,7 @@ impl Shared {
         }
     }
 
-    async fn free_deleted(&self) -> Result<(), FsError> {
+    pub(crate) async fn free_deleted(&self) -> Result<(), FsError> {
         let mut has_freed = false;
         while let Some((generation, record)) = self.meta.deleted_snapshots().into_iter().next() {
             let versions = self.free(generation).await?;

@@ -309,4 +309,7 @@ pub enum FsError {
     /// The volume is being taken away from this node or is stopping.
     #[error("the volume is not served here any more")]
     Fenced,
+    /// A clone began with this inode and has to take it over first. Nobody but [`crate::Fs`] itself sees it.
+    #[error("try again later")]
+    NotOwn(Ino),
 }

@@ -12,11 +12,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Timestamp};
+use cairn_base::{Branch, Ino, Timestamp};
 use cairn_meta::{
     Batch, DirentRecord, InodeKind, InodeRecord, Key, Owner, SpaceDelta, Ticket, UsageDelta,
+    root_tree,
 };
 
+use crate::branches::of_volume;
 use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
 use crate::dirty::Run;
 use crate::extents::ExtentMap;
@@ -84,7 +86,12 @@ pub struct Unnamed {
 impl Fs {
     /// Makes a file without a name, for `who` to fill. It counts in the volume until it is placed.
     pub fn make_unnamed(&self, who: &Credentials) -> Result<Unnamed, FsError> {
-        self.make_unnamed_in(who, VOLUME_TREE)
+        let branch = self.branch();
+        let tree = match branch.is_main() {
+            true => VOLUME_TREE,
+            false => root_tree(branch),
+        };
+        self.make_unnamed_in(who, branch, tree)
     }
 
     /// The same for a file that will come to a directory: its bytes count there from the first on.
@@ -92,10 +99,15 @@ impl Fs {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(dir)).await?;
         let tree = shared.quotas.inherited(&inode.lock().record);
-        self.make_unnamed_in(who, tree)
+        self.make_unnamed_in(who, dir.branch(), tree)
     }
 
-    fn make_unnamed_in(&self, who: &Credentials, tree: Ino) -> Result<Unnamed, FsError> {
+    fn make_unnamed_in(
+        &self,
+        who: &Credentials,
+        branch: Branch,
+        tree: Ino,
+    ) -> Result<Unnamed, FsError> {
         let shared = &self.shared;
         shared.require_serving()?;
         shared.require_pool_space(METADATA_BYTES)?;
@@ -107,7 +119,7 @@ impl Fs {
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
         state.removed = false;
-        let inode = Inode::new(shared.meta.allocate_ino(), state);
+        let inode = Inode::new(shared.allocate_ino(branch), state);
         shared.inodes.insert(inode.clone());
         Ok(Unnamed {
             shared: shared.clone(),
@@ -186,11 +198,14 @@ impl Unnamed {
             if !planted::is(Bug::OrphanForgotten) {
                 batch.put(Key::orphan(self.inode.ino), vec![1]);
             }
-            batch.space(SpaceDelta {
+            let space = SpaceDelta {
                 inodes: 1,
                 ..SpaceDelta::default()
-            });
-            state.ticket = self.shared.meta.submit(batch);
+            };
+            batch.space(of_volume(self.inode.ino, space));
+            let branch = self.inode.ino.branch();
+            let submit = || self.shared.meta.submit(batch);
+            state.ticket = self.shared.branches.within(branch, submit)?;
             self.is_noted = true;
         }
         if let Some(data) = self.small.clone() {
@@ -535,10 +550,11 @@ impl Shared {
                 batch.delete(Key::orphan(ino));
             }
             false => {
-                batch.space(SpaceDelta {
+                let space = SpaceDelta {
                     inodes: 1,
                     ..SpaceDelta::default()
-                });
+                };
+                batch.space(of_volume(ino, space));
             }
         }
         if let Some(beginning) = place.beginning

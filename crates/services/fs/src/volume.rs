@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, Ino, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Generation, Ino, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
@@ -17,6 +17,7 @@ use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentS
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::branches::Branches;
 use crate::budget::{DirtyAccount, DirtyBudget};
 use crate::dedupe::{Dedupe, DedupeIndex, Deduping, INDEX_BYTES_DEFAULT};
 use crate::dirty::Run;
@@ -33,10 +34,12 @@ use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
 use crate::tasks::Tasks;
-use crate::types::{FileKind, FsError, RequestId, VolumeSpace};
+use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
 
 /// The root directory of every volume.
 pub const ROOT: Ino = Ino(1);
+/// Inodes that one operation has a clone take over, at most: those that it names, and then those that it meets.
+const TAKE_OVER_MAX: usize = 1 << 10;
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
 /// Inodes of snapshots in memory.
@@ -194,6 +197,16 @@ pub(crate) struct Counters {
 pub struct FsView {
     pub(crate) shared: Arc<Shared>,
     pub(crate) view: View,
+    /// If it is a clone in the store of another volume.
+    pub(crate) clone: Option<Arc<CloneName>>,
+}
+
+/// What a clone is called.
+#[derive(Debug)]
+pub(crate) struct CloneName {
+    pub branch: Branch,
+    pub volume: VolumeId,
+    pub name: String,
 }
 
 impl FsView {
@@ -202,15 +215,28 @@ impl FsView {
     }
 
     pub fn volume(&self) -> VolumeId {
+        let clone = self.clone.as_ref();
+        clone.map_or(self.shared.volume, |clone| clone.volume)
+    }
+
+    /// The volume in whose store this one is: itself, but for a clone.
+    pub fn store(&self) -> VolumeId {
         self.shared.volume
     }
 
     pub fn name(&self) -> &str {
-        &self.shared.name
+        let clone = self.clone.as_ref();
+        clone.map_or(&self.shared.name, |clone| &clone.name)
     }
 
     pub fn root(&self) -> Ino {
-        ROOT
+        ROOT.in_branch(self.branch())
+    }
+
+    /// Which part of its store it is.
+    pub fn branch(&self) -> Branch {
+        let clone = self.clone.as_ref();
+        clone.map_or(Branch::MAIN, |clone| clone.branch)
     }
 }
 
@@ -248,6 +274,7 @@ pub(crate) struct Shared {
         rustc_hash::FxBuildHasher,
     >,
     pub snapshots: SnapshotWork,
+    pub branches: Branches,
     pub extent_count: ExtentCount,
     extents_max: usize,
     pub dirty: DirtyAccount,
@@ -349,6 +376,7 @@ impl Fs {
             env.entropy.fill(&mut verifier);
         }
         let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
+        let branches = Branches::open(&meta);
         let shared = Arc::new(Shared {
             quotas,
             tasks: Arc::new(Tasks::new(env.clone())),
@@ -369,6 +397,7 @@ impl Fs {
                 Default::default(),
             ),
             snapshots: SnapshotWork::default(),
+            branches,
             extent_count: ExtentCount::default(),
             extents_max,
             dirty: DirtyAccount::new(dirty),
@@ -391,6 +420,7 @@ impl Fs {
             live: FsView {
                 shared,
                 view: View::Live,
+                clone: None,
             },
             keeps: true,
         };
@@ -428,12 +458,18 @@ impl Fs {
         self.shared.requests.made_before(&self.shared.env, request)
     }
 
+    /// A volume in its live view.
+    pub(crate) fn of_view(live: FsView) -> Self {
+        Self { live, keeps: false }
+    }
+
     /// What it changes keeps nothing: it is the volume's own doing.
     pub(crate) fn of(shared: &Arc<Shared>) -> Self {
         Self {
             live: FsView {
                 shared: shared.clone(),
                 view: View::Live,
+                clone: None,
             },
             keeps: false,
         }
@@ -441,7 +477,10 @@ impl Fs {
 
     /// The same volume for whoever keeps previous contents itself: what is changed by it has none kept.
     pub fn without_keeping(&self) -> Self {
-        Self::of(&self.shared)
+        Self {
+            live: self.live.clone(),
+            keeps: false,
+        }
     }
 
     /// Whether somebody may want the content of files that this changes.
@@ -482,7 +521,17 @@ impl Fs {
     pub fn in_view(&self, view: View) -> Result<FsView, FsError> {
         let shared = self.shared.clone();
         shared.meta.view(view).map_err(meta_error)?;
-        Ok(FsView { shared, view })
+        if let View::Snapshot(generation) = view {
+            let mut own = self.snapshots().into_iter();
+            own.find(|snapshot| snapshot.generation == generation)
+                .ok_or(FsError::Stale)?;
+        }
+        let clone = self.clone.clone();
+        Ok(FsView {
+            shared,
+            view,
+            clone,
+        })
     }
 
     /// Changes whenever unstable writes may have been lost (RFC 1813, section 3.3.7).
@@ -539,7 +588,7 @@ impl Fs {
     /// size limit leaves, whichever is less.
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
         let shared = &self.shared;
-        let counters = shared.meta.counters();
+        let counts = self.counts();
         // Whoever asks wants to know how it is now.
         shared.forget_space();
         let view = shared.pool_space();
@@ -547,17 +596,27 @@ impl Fs {
         let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
         let mut free_bytes = view.free_bytes.saturating_sub(pending);
-        if let Some(limit) = shared.policy.read().size_limit_bytes {
+        let limit = shared.policy.read().size_limit_bytes;
+        // That of the store's own volume.
+        if let Some(limit) = limit.filter(|_| self.branch().is_main()) {
             total_bytes = total_bytes.min(limit);
-            let used = counters.file_bytes.saturating_add(dirty);
+            let used = counts.file_bytes.saturating_add(dirty);
             free_bytes = free_bytes.min(limit.saturating_sub(used));
         }
         Ok(VolumeSpace {
             total_bytes,
             free_bytes,
             total_inodes: INODES_MAX,
-            free_inodes: INODES_MAX.saturating_sub(counters.inodes),
+            free_inodes: INODES_MAX.saturating_sub(counts.inodes),
         })
+    }
+}
+
+impl FsView {
+    /// Inodes and bytes of files.
+    pub fn counts(&self) -> VolumeCounts {
+        let (inodes, file_bytes) = self.shared.meta.counts_of(self.branch());
+        VolumeCounts { inodes, file_bytes }
     }
 }
 
@@ -574,15 +633,21 @@ impl Shared {
         }
     }
 
-    /// The inode as it is in a view; `Stale` if it is not there (any more).
+    /// The inode as it is in a view, for reading; `Stale` if it is not there (any more). That of a clone may be one of what
+    /// the clone began from: it says where its names, attributes and extents are.
     pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        match view {
-            View::Live => self.inode(ino),
-            View::Snapshot(generation) => self.inode_of_snapshot(generation, ino),
+        self.branches.within(ino.branch(), || ())?;
+        match self.stored_at(view, ino)? {
+            (View::Live, ino) => self.own_inode(ino),
+            (View::Snapshot(generation), ino) => self.inode_of_snapshot(generation, ino),
         }
     }
 
-    fn inode_of_snapshot(&self, generation: Generation, ino: Ino) -> Result<Arc<Inode>, FsError> {
+    pub(crate) fn inode_of_snapshot(
+        &self,
+        generation: Generation,
+        ino: Ino,
+    ) -> Result<Arc<Inode>, FsError> {
         let view = View::Snapshot(generation);
         // Also for one in memory: it may be gone.
         let meta = self.meta.view(view).map_err(meta_error)?;
@@ -602,8 +667,27 @@ impl Shared {
         Ok(inode)
     }
 
-    /// The inode in the live view, from memory or the metadata; `Stale` if it is not there (any more).
+    /// The inode in the live view, to be changed; `Stale` if it is not there (any more). [`FsError::NotOwn`] if a clone began
+    /// with it and has not changed it yet: [`Self::reading`] sees to that.
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        loop {
+            let branch = ino.branch();
+            if !branch.is_main() {
+                self.branches.within(branch, || ())?;
+            }
+            match self.own_inode(ino) {
+                Err(FsError::Stale) if !branch.is_main() => {}
+                found => return found,
+            }
+            // Else somebody took it over just now.
+            if self.base_inode(ino)?.is_some() {
+                return Err(FsError::NotOwn(ino));
+            }
+        }
+    }
+
+    /// As [`Self::inode`], also of a clone that is being deleted; `Stale` for what a clone has not taken over.
+    pub fn own_inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let found = self
             .inodes
             .find_or_load(ino, || {
@@ -644,8 +728,20 @@ impl Shared {
     /// Does something that reads metadata, without blocking the thread for what is not in memory. It may be done again
     /// from its beginning after a read failed, so it must not have changed anything by then: that holds for whatever
     /// leaves things as they were when a disk gives an error.
-    pub async fn reading<T>(&self, op: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
-        self.meta.reading(op).await
+    ///
+    /// What a clone has not taken over yet, and `op` is about to change, is taken over first.
+    pub async fn reading<T>(
+        &self,
+        mut op: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        for _ in 0..TAKE_OVER_MAX {
+            match self.meta.reading(&mut op).await {
+                // In a box, for few wait: else each operation would carry the room for it along.
+                Err(FsError::NotOwn(ino)) => Box::pin(self.take_over(ino)).await?,
+                done => return done,
+            }
+        }
+        Err(FsError::TryLater)
     }
 
     /// Waits until `ticket` is durable.
@@ -837,7 +933,7 @@ impl Shared {
     /// whatever cuts a file moves its change time.
     fn replay(self: &Arc<Self>, journal: Vec<JournalEntry>) -> Result<(), FsError> {
         for entry in journal {
-            let inode = match self.inode(entry.ino) {
+            let inode = match self.own_inode(entry.ino) {
                 Ok(inode) => inode,
                 Err(FsError::Stale) => continue,
                 Err(error) => return Err(error),

@@ -165,6 +165,7 @@ impl Shared {
     }
 
     fn stored_xattr(&self, view: View, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, FsError> {
+        let (view, ino) = self.stored_at(view, ino)?;
         let key = Key::xattr(ino, name);
         let stored = self.meta.view(view).and_then(|meta| meta.get(&key));
         let stored = stored.map_err(meta_error)?;
@@ -178,6 +179,7 @@ impl Shared {
     }
 
     fn xattr_names(&self, view: View, ino: Ino) -> Result<Vec<Bytes>, FsError> {
+        let (view, ino) = self.stored_at(view, ino)?;
         let (from, to) = Key::xattrs(ino);
         let mut names = Vec::new();
         let visit = |key: &[u8], _: &[u8], _: Generation| {

@@ -403,6 +403,15 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
                 names.extend(name.map(|name| name.to_string()));
             }
         }
+        for clone in &copy.clones {
+            let is_noted = newest.deleted.contains(&clone.volume.deleted());
+            let is_deleted = is_saved && (is_known || is_noted);
+            let is_listed = state.clone_of(clone.volume.id).is_some();
+            if !is_deleted && !is_listed {
+                let name = state.bring_back_clone(clone);
+                names.extend(name.map(|name| name.to_string()));
+            }
+        }
     }
     names
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cairn_base::VolumeId;
 use cairn_formats::encryption::{VolumeEncryption, WrappedKey};
-use cairn_formats::pool_file::{PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 use cairn_formats::settings::VolumeName;
 use cairn_keys::{KeyError, VolumeKey};
 
@@ -104,6 +104,13 @@ impl Pool {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let now = self.env.clock.now();
+        let clones = self.dependents(&state, state.volume(name)?.id);
+        if !clones.is_empty() {
+            return Err(ChangeFailure::Refused(ChangeError::HasClones {
+                volume: name.clone(),
+                clones,
+            }));
+        }
         let volume = state.volume_mut(name)?;
         match volume.encryption {
             None => {

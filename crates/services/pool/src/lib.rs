@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod clones;
 mod deleted_volumes;
 pub mod disk_changes;
 mod encryption;
@@ -37,6 +38,7 @@ pub mod watch;
 
 pub use assemble::AssembleError;
 pub use cairn_formats::pool_file::PoolState;
+pub use clones::{CloneOrigin, CloneVolumeFailure};
 pub use encryption::{Rotation, wrapped_keys};
 pub use nodes::OnNode;
 pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};

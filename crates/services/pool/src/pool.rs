@@ -352,11 +352,22 @@ impl Pool {
     }
 
     pub fn service(&self, id: VolumeId) -> Option<VolumeService> {
-        self.volumes.read().get(&id).cloned()
+        let found = self.volumes.read().get(&id).cloned();
+        found.or_else(|| self.clone_service(id))
     }
 
     pub fn services(&self) -> BTreeMap<VolumeId, VolumeService> {
         self.volumes.read().clone()
+    }
+
+    /// The same with clones, which are in the stores of others.
+    pub fn services_with_clones(&self) -> BTreeMap<VolumeId, VolumeService> {
+        let mut services = self.services();
+        for clone in &self.state().clones {
+            let id = clone.volume.id;
+            services.extend(self.clone_service(id).map(|service| (id, service)));
+        }
+        services
     }
 
     /// What a volume did before it was opened the last time.
@@ -417,7 +428,8 @@ impl Pool {
 
     /// Tells the host which volumes are served.
     pub fn publish(&self) {
-        self.host.publish(&self.state(), &self.services());
+        self.host
+            .publish(&self.state(), &self.services_with_clones());
     }
 
     /// Closes all volumes: flushes, seals, makes the metadata whole. The pool ends with that. `before`: what ends with

@@ -40,6 +40,8 @@ pub enum RestoreVolumeFailure {
     Change(#[from] ChangeFailure),
     #[error("the volume is not served here just now")]
     NotServed,
+    #[error("the volume is a clone of another, and cannot be restored in place")]
+    IsClone,
     /// It is as it was.
     #[error(transparent)]
     Snapshot(#[from] SnapshotFailure),
@@ -66,6 +68,12 @@ impl Pool {
             return Err(RestoreVolumeFailure::NotServed);
         };
         // What can be refused is before anybody has to wait.
+        if !fs.branch().is_main() {
+            return Err(RestoreVolumeFailure::IsClone);
+        }
+        if fs.has_clones() {
+            return Err(SnapshotFailure::from(SnapshotError::HasClones).into());
+        }
         let found = fs.snapshot(snapshot).ok_or(SnapshotError::NotFound);
         let generation = found.map_err(SnapshotFailure::from)?.generation;
         if keep.is_some_and(|name| fs.snapshot(name).is_some()) {

@@ -164,6 +164,7 @@ impl Pool {
             is_fenced: false,
         })?;
         tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
+        self.delete_leftover_clones(&fs).await;
         self.sweep(volume.id);
         Ok(fs)
     }
@@ -283,13 +284,21 @@ impl Pool {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let volume = state.volume_mut(name)?;
+        let before = volume.settings;
         change(volume);
         let (id, settings) = (volume.id, volume.settings);
+        if settings != before && state.clone_of(id).is_some() {
+            return Err(ChangeFailure::Impossible(format!(
+                "the settings of clone \"{name}\" are those of the volume in whose store it is; only its class can be changed"
+            )));
+        }
         self.require_code(&settings)?;
         state.check_class_of(state.volume(name)?)?;
         self.save(&mut tried, &mut state).await?;
         self.host.classes(&self.state());
-        if let Some(VolumeService::Serving(fs)) = self.service(id) {
+        if let Some(VolumeService::Serving(fs)) = self.service(id)
+            && fs.branch().is_main()
+        {
             // First: data must not be safer than the metadata that it is found by.
             self.set_copies(&fs, &settings).await;
             fs.set_policy(policy(&settings))
@@ -338,6 +347,13 @@ impl Pool {
             return Err(ChangeFailure::Exported(name.clone()));
         }
         let id = volume.id;
+        let volume = volume.clone();
+        if self
+            .delete_if_clone(&mut state, &volume, &mut tried)
+            .await?
+        {
+            return Ok(());
+        }
         state.delete_volume(id);
         // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
         self.save(&mut tried, &mut state).await?;

@@ -12,8 +12,8 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, View};
-use cairn_formats::metadata::keys::{GENERATION_LEN_BYTES, is_versioned};
+use cairn_base::{Branch, Generation, View};
+use cairn_formats::metadata::keys::{GENERATION_LEN_BYTES, branch_of, is_versioned};
 use cairn_formats::metadata::{Group, Key, KeyKind, versions};
 
 use super::{StateCursor, StateKey, StateStore};
@@ -44,7 +44,8 @@ pub(crate) fn writes_of(
     state: &dyn StateStore,
     group: &Group,
 ) -> Result<Vec<(StateKey, Option<Bytes>)>, MetaError> {
-    let has_snapshots = group.newest_snapshot > Generation(0);
+    let has_snapshots =
+        group.newest_snapshot > Generation(0) || !group.newest_of_branches.is_empty();
     let mut writes = Vec::with_capacity(group.puts.len() + 1);
     for put in &group.puts {
         let bytes = put.key.as_bytes();
@@ -53,9 +54,15 @@ pub(crate) fn writes_of(
             continue;
         }
         let birth = put.kept_birth.unwrap_or(group.generation);
-        if has_snapshots && let Some(old) = state.get(bytes)? {
+        let newest_snapshot = match has_snapshots {
+            true => group.newest_that_sees(&put.key),
+            false => Generation(0),
+        };
+        if newest_snapshot > Generation(0)
+            && let Some(old) = state.get(bytes)?
+        {
             let (old_birth, _) = versions::split(&old)?;
-            let is_seen = old_birth <= group.newest_snapshot && old_birth < birth;
+            let is_seen = old_birth <= newest_snapshot && old_birth < birth;
             if is_seen && !planted::is(Bug::HistoryNotKept) {
                 let history = Key::history(&put.key, group.generation);
                 let dead = Key::dead(&put.key, group.generation, old_birth);
@@ -324,12 +331,12 @@ impl DeadVersion {
     }
 }
 
-/// Up to `max` versions that were born after snapshot `after`, and died up to snapshot `up_to`: those that none sees, if
-/// there is none between the two. The first are told that come at or after `from`; `None` begins.
+/// Up to `max` versions of a branch that were born after its snapshot `after`, and died up to its snapshot `up_to`: those that
+/// none sees, if it has none between the two. The first are told that come at or after `from`; `None` begins.
 pub(crate) fn dead_between(
     state: &dyn StateStore,
-    after: Generation,
-    up_to: Generation,
+    branch: Branch,
+    (after, up_to): (Generation, Generation),
     from: Option<&Key>,
     max: usize,
 ) -> Result<Vec<DeadVersion>, MetaError> {
@@ -348,6 +355,9 @@ pub(crate) fn dead_between(
                 // Those that died then and were born early enough are not walked over.
                 at = Key::dead_from(death, born_first);
                 continue 'seek;
+            }
+            if branch_of(key) != branch {
+                continue;
             }
             let key = Key::parse(key)?;
             let stored = state.get(Key::history(&key, death).as_bytes())?;
@@ -504,11 +514,16 @@ mod tests {
     }
 
     fn key(number: u64) -> Key {
+        let ino = Ino(number).in_branch(Branch((number / 4) as u16));
         // Some end with a NUL, as bounds of ranges do.
         match number % 2 {
-            0 => Key::extent(Ino(number), number << 8),
-            _ => Key::dirent(Ino(number), b"a"),
+            0 => Key::extent(ino, number << 8),
+            _ => Key::dirent(ino, b"a"),
         }
+    }
+
+    fn is_of(branch: Branch) -> impl Fn(&(&Key, &Bytes)) -> bool {
+        move |(key, _)| branch_of(key.as_bytes()) == branch
     }
 
     #[derive(Clone, Debug)]
@@ -516,7 +531,7 @@ mod tests {
         Put(u64, u8),
         Delete(u64),
         Move(u64),
-        Take,
+        Take(u16),
         DeleteSnapshot(usize),
     }
 
@@ -525,25 +540,30 @@ mod tests {
             4 => (0u64..8, any::<u8>()).prop_map(|(key, value)| Op::Put(key, value)),
             2 => (0u64..8).prop_map(Op::Delete),
             1 => (0u64..8).prop_map(Op::Move),
-            1 => Just(Op::Take),
+            1 => (0u16..2).prop_map(Op::Take),
             1 => (0usize..4).prop_map(Op::DeleteSnapshot),
         ]
     }
 
     proptest! {
         /// Several snapshots, each against a copy of all keys that was made when it was taken; and what goes with a
-        /// snapshot that is deleted is exactly what no other sees.
+        /// snapshot that is deleted is exactly what no other sees. A snapshot of one branch knows nothing of the other.
         #[test]
         fn snapshots_show_what_was_there(ops in proptest::collection::vec(ops(), 1..80)) {
             let state = memory::empty();
             let mut generation = Generation::FIRST;
             let mut model = Model::new();
             let mut births: BTreeMap<Key, Generation> = BTreeMap::new();
-            let mut snapshots: BTreeMap<Generation, Model> = BTreeMap::new();
+            let mut snapshots: BTreeMap<Generation, (Branch, Model)> = BTreeMap::new();
             for op in ops {
-                let newest = snapshots.keys().next_back().copied().unwrap_or(Generation(0));
+                let newest = |branch| {
+                    let mut all = snapshots.iter().rev();
+                    let found = all.find(|(_, (of, _))| *of == Branch(branch));
+                    found.map_or(Generation(0), |(at, _)| *at)
+                };
                 let mut group = Group::new(generation, LogPosition(1), LogPosition(1));
-                group.newest_snapshot = newest;
+                group.newest_snapshot = newest(0);
+                group.newest_of_branches = vec![(Branch(1), newest(1))];
                 match op {
                     Op::Put(number, value) => {
                         let value = Bytes::from(vec![1, value]);
@@ -561,8 +581,9 @@ mod tests {
                         // Snapshots that see it see what it is now.
                         let moved = Bytes::from([&value[..], b"moved"].concat());
                         let birth = births[&key];
-                        let seen = snapshots.range_mut(birth..).map(|(_, shown)| shown);
-                        for shown in seen {
+                        let branch = branch_of(key.as_bytes());
+                        let seen = snapshots.range_mut(birth..).filter(|(_, (of, _))| *of == branch);
+                        for (_, (_, shown)) in seen {
                             shown.insert(key.clone(), moved.clone());
                         }
                         model.insert(key.clone(), moved.clone());
@@ -571,16 +592,20 @@ mod tests {
                             ..Put::new(key, Some(moved))
                         });
                     }
-                    Op::Take => {
-                        snapshots.insert(generation, model.clone());
+                    Op::Take(branch) => {
+                        let branch = Branch(branch);
+                        let shown = model.iter().filter(is_of(branch));
+                        let shown = shown.map(|(key, value)| (key.clone(), value.clone())).collect();
+                        snapshots.insert(generation, (branch, shown));
                         generation.0 += 1;
                     }
                     Op::DeleteSnapshot(index) => {
                         let Some(gone) = snapshots.keys().nth(index).copied() else { continue };
-                        snapshots.remove(&gone);
-                        let after = snapshots.range(..gone).next_back().map_or(Generation(0), |(at, _)| *at);
-                        let up_to = snapshots.range(gone..).next().map_or(generation, |(at, _)| *at);
-                        let dead = dead_between(&state, after, up_to, None, usize::MAX).expect("reads");
+                        let Some((branch, _)) = snapshots.remove(&gone) else { continue };
+                        let is_of_it = |(_, (of, _)): &(&Generation, &(Branch, Model))| *of == branch;
+                        let after = snapshots.range(..gone).rev().find(is_of_it).map_or(Generation(0), |(at, _)| *at);
+                        let up_to = snapshots.range(gone..).find(is_of_it).map_or(generation, |(at, _)| *at);
+                        let dead = dead_between(&state, branch, (after, up_to), None, usize::MAX).expect("reads");
                         for version in dead {
                             prop_assert!(version.value.is_some());
                             let gone = [Key::history(&version.key, version.death), Key::dead(&version.key, version.death, version.birth)];
@@ -591,9 +616,10 @@ mod tests {
                         let (from, to) = Key::all_history();
                         let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
                         while let Some((bytes, stored)) = cursor.next().expect("reads") {
-                            let Ok(KeyKind::History { death, .. }) = KeyKind::parse(bytes) else { panic!() };
+                            let Ok(KeyKind::History { death, key }) = KeyKind::parse(bytes) else { panic!() };
                             let (birth, _) = versions::split(stored).expect("a version");
-                            prop_assert!(snapshots.range(birth..death).next().is_some());
+                            let branch = branch_of(key);
+                            prop_assert!(snapshots.range(birth..death).any(|(_, (of, _))| *of == branch));
                         }
                     }
                 }
@@ -601,12 +627,14 @@ mod tests {
                 state.apply(&mut writes.into_iter()).expect("applies");
             }
             // What one shows and a later one does not is found by its mark, whatever lies between them.
-            let spans = snapshots.iter().flat_map(|(seen, shown)| {
-                let later = snapshots.range(Generation(seen.0 + 1)..).map(|(at, later)| (*at, later));
+            let spans = snapshots.iter().filter(|(_, (of, _))| of.is_main()).flat_map(|(seen, (_, shown))| {
+                let later = snapshots.range(Generation(seen.0 + 1)..).filter(|(_, (of, _))| of.is_main());
+                let later = later.map(|(at, (_, later))| (*at, later));
                 later.chain([(generation, &model)]).map(move |(up_to, later)| (Span { seen: *seen, up_to }, shown, later))
             });
             for (span, shown, later) in spans {
-                for (from, to) in [(key(0), Key::all_history().0), Key::all_extents(), Key::all_dirents()] {
+                let main = |(from, _): (Key, Key)| (from, Key::extent(Ino(0).in_branch(Branch(1)), 0));
+                for (from, to) in [main(Key::all_extents()), Key::dirents(Ino(1)), Key::dirents(Ino(3))] {
                     let mut gone = Model::new();
                     let mut at = None;
                     // One at a time: the next call goes on where the last one ended.
@@ -622,18 +650,21 @@ mod tests {
                     }
                 }
             }
-            let views = snapshots.iter().map(|(at, shown)| (View::Snapshot(*at), shown));
+            let views = snapshots.iter().map(|(at, (branch, shown))| (View::Snapshot(*at), Some(*branch), shown));
             let bounds: Vec<Key> = (0..8).flat_map(|number| [key(number), key(number).successor()])
                 .chain([Key::everything().0, Key::all_segments().0]).collect();
-            for (view, shown) in views.chain([(View::Live, &model)]) {
-                for number in 0..8 {
+            for (view, branch, shown) in views.chain([(View::Live, None, &model)]) {
+                let is_shown = |key: &Key| branch.is_none_or(|branch| branch_of(key.as_bytes()) == branch);
+                for number in (0..8).filter(|number| is_shown(&key(*number))) {
                     let found = get(&state, &key(number), view).expect("reads");
                     prop_assert_eq!(found.map(|found| found.value), shown.get(&key(number)).cloned());
                 }
                 for from in &bounds {
                     for to in bounds.iter().filter(|to| *to > from) {
                         let want: Model = shown.range(from.clone()..to.clone()).map(|(key, value)| (key.clone(), value.clone())).collect();
-                        prop_assert_eq!(scan(&state, from, to, view), want);
+                        let mut found = scan(&state, from, to, view);
+                        found.retain(|key, _| is_shown(key));
+                        prop_assert_eq!(found, want);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Snapshots in the store: what a group with a moved value does, names and locks, what a start finds.
 
-use cairn_base::{Generation, View};
+use cairn_base::{Branch, Generation, View};
 
 use super::*;
 use crate::{NewSnapshot, SnapshotError};
@@ -105,7 +105,7 @@ fn snapshots_of_two_stores_are_of_one_instant() {
         }
         for round in 0..ROUNDS {
             // In either order, as two callers may name them.
-            let named = [&*stores[round % 2], &*stores[1 - round % 2]];
+            let named = [round % 2, 1 - round % 2].map(|at| (&*stores[at], Branch::MAIN));
             let ended = AtomicBool::new(false);
             let begun = AtomicBool::new(false);
             let last = number_at(stores[0].live().get(&Key::inode(Ino(5))).expect("reads"));
@@ -129,7 +129,7 @@ fn snapshots_of_two_stores_are_of_one_instant() {
             });
             let taken = taken.expect("are taken");
             let mut numbers = Vec::new();
-            for (store, (generation, ticket)) in named.iter().zip(taken) {
+            for ((store, _), (generation, ticket)) in named.iter().zip(taken) {
                 store.applied(ticket).await.expect("applied");
                 numbers.push(number_at(seen(store, generation)));
                 let gone = store.change_snapshot(generation, |record| record.is_deleted = true);
@@ -149,7 +149,7 @@ fn snapshots_of_two_stores_are_of_one_instant() {
         }
         // All or none: a name that one of them has is refused, and the other has none after that.
         take(&stores[1], "mine").await;
-        let both = [&*stores[0], &*stores[1]];
+        let both = [0, 1].map(|at| (&*stores[at], Branch::MAIN));
         let refused = MetaStore::take_snapshots(&both, &new("mine"));
         assert_eq!(refused.map(drop), Err((1, SnapshotError::Exists)));
         assert_eq!(stores[0].snapshot_count(), 0);

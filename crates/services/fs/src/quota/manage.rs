@@ -59,6 +59,10 @@ impl Fs {
         path: &[u8],
     ) -> Result<QuotaView, FsError> {
         let shared = &self.shared;
+        // A clone has none of its own.
+        if !self.branch().is_main() {
+            return Err(FsError::NotSupported);
+        }
         let _turn = shared.quotas.turn.lock().await;
         let record = QuotaRecord {
             bytes: limits.bytes,
@@ -101,6 +105,9 @@ impl Fs {
 
     /// All quotas, those of one directory together.
     pub fn quotas(&self) -> Vec<QuotaView> {
+        if !self.branch().is_main() {
+            return Vec::new();
+        }
         let keys: Vec<QuotaKey> = {
             let table = self.shared.quotas.table.read();
             let volume = Some(tree_key(VOLUME_TREE)).filter(|_| table.size_limit_bytes.is_some());
@@ -161,7 +168,7 @@ impl Fs {
     pub async fn space_at(&self, ino: Ino) -> Result<VolumeSpace, FsError> {
         let mut space = self.space().await?;
         let shared = &self.shared;
-        if !shared.quotas.has_limits() {
+        if !shared.quotas.has_limits() || !self.branch().is_main() {
             return Ok(space);
         }
         let inode = shared.reading(|| shared.inode(ino)).await?;

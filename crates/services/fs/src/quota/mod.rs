@@ -33,6 +33,11 @@ pub(crate) const VOLUME_TREE: Ino = Ino(0);
 /// Lists of domains that are remembered, one for each user and group in a tree.
 const OWNERS_MAX: usize = 16 << 10;
 
+/// Whether a tree is that of a clone, which lies in no other and has no quotas in it.
+fn is_branch(tree: Ino) -> bool {
+    !tree.branch().is_main()
+}
+
 /// Who is charged for an inode.
 pub(crate) fn owner_of(record: &InodeRecord) -> Owner {
     Owner {
@@ -170,6 +175,7 @@ impl Table {
     /// A tree that has a quota, the volume included.
     fn is_live(&self, tree: Ino) -> bool {
         tree == VOLUME_TREE
+            || is_branch(tree)
             || self
                 .tree(tree)
                 .is_some_and(|record| record.state != TreeState::Leaving)
@@ -192,7 +198,7 @@ impl Table {
     fn around(&self, tree: Ino) -> Vec<Ino> {
         let mut trees = vec![tree];
         let mut at = tree;
-        while at != VOLUME_TREE && trees.len() <= self.records.len() + 1 {
+        while at != VOLUME_TREE && !is_branch(at) && trees.len() <= self.records.len() + 1 {
             at = self.tree(at).map_or(VOLUME_TREE, |record| record.parent);
             trees.push(at);
         }
@@ -337,6 +343,9 @@ impl Quotas {
 
     /// Where new inodes of a directory count.
     pub fn inherited(&self, dir: &InodeRecord) -> Ino {
+        if is_branch(dir.tree) {
+            return dir.tree;
+        }
         match self.has_trees.load(Ordering::Acquire) {
             true => self.table.read().resolve(dir.tree),
             false => VOLUME_TREE,

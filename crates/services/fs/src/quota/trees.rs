@@ -15,6 +15,7 @@ use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
 use cairn_meta::{
     Batch, CookieRecord, InodeKind, InodeRecord, Key, KeyKind, QuotaRecord, Ticket, TreeState,
+    root_tree,
 };
 
 use super::{VOLUME_TREE, owner_of, tree_key, usage_of};
@@ -51,6 +52,9 @@ impl Shared {
     /// The tree that a directory is in, whatever its inode says: that is not so yet while the tree is being counted.
     pub(crate) fn tree_around(&self, dir: Ino) -> Result<Ino, FsError> {
         let mut at = dir;
+        if !dir.branch().is_main() {
+            return Ok(root_tree(dir.branch()));
+        }
         loop {
             if at == ROOT {
                 return Ok(VOLUME_TREE);

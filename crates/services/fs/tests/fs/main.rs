@@ -2,6 +2,7 @@
 
 mod ahead;
 mod bounds;
+mod clones;
 mod dedupe;
 mod diff;
 mod durability;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
 use bytes::Bytes;
-use cairn_base::{Ino, Timestamp, View};
+use cairn_base::{Branch, Ino, Timestamp, View, VolumeId};
 use cairn_fs::*;
 use cairn_testkit::Crash;
 use proptest::prelude::*;
@@ -98,6 +98,12 @@ enum Step {
         keep: bool,
         cut: u8,
     },
+    /// A volume that begins as this one is, or as a snapshot shows it.
+    Clone(Option<u8>),
+    /// The steps that follow are about another of the volumes.
+    Switch(u8),
+    /// Deletes another volume than the one that the steps are about, and perhaps waits until what it had is freed.
+    DropClone(u8, bool),
     /// What is told to be different of any two snapshots is.
     Diff,
     /// Lets freeing come to its end, and counts all space again.
@@ -167,6 +173,16 @@ fn step_with_snapshots() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The same with clones, which are written, cloned and deleted.
+fn step_with_clones() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => step_with_snapshots(),
+        2 => prop::option::of(0..4u8).prop_map(Step::Clone),
+        3 => any::<u8>().prop_map(Step::Switch),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(of, free)| Step::DropClone(of, free)),
+    ]
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     File(Vec<u8>),
@@ -200,6 +216,33 @@ impl Model {
         };
         Self {
             inodes: BTreeMap::from([(Ino(1), root)]),
+        }
+    }
+
+    /// What a clone begins with.
+    fn in_branch(&self, branch: Branch) -> Self {
+        let of = |ino: Ino| ino.in_branch(branch);
+        let inodes = self.inodes.iter().map(|(ino, entry)| {
+            let node = match &entry.node {
+                Node::Dir(entries) => {
+                    let entries = entries.iter();
+                    Node::Dir(
+                        entries
+                            .map(|(name, ino)| (name.clone(), of(*ino)))
+                            .collect(),
+                    )
+                }
+                node => node.clone(),
+            };
+            let entry = Entry {
+                node,
+                parent: of(entry.parent),
+                ..entry.clone()
+            };
+            (of(*ino), entry)
+        });
+        Self {
+            inodes: inodes.collect(),
         }
     }
 
@@ -301,7 +344,7 @@ impl Model {
             if ino == above {
                 return true;
             }
-            if ino == Ino(1) {
+            if ino == Ino(1).in_branch(ino.branch()) {
                 return false;
             }
             ino = self.inodes[&ino].parent;
@@ -381,7 +424,9 @@ async fn list_all(fs: &FsView, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
 async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
     compare(fs, model).await;
     assert_eq!(fs.stats().flush_errors, 0);
-    assert_eq!(fs.snapshots().len(), snapshots.len());
+    let own = fs.snapshots().into_iter();
+    let own = own.filter(|snapshot| snapshot.schedule.is_empty());
+    assert_eq!(own.count(), snapshots.len());
     for (number, model) in snapshots {
         let snapshot = fs.snapshot(&name(*number)).expect("is there");
         let shown = fs.in_view(snapshot.view()).expect("can be seen");
@@ -389,8 +434,55 @@ async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
     }
 }
 
+/// A volume that the steps are not about just now.
+struct Other {
+    model: Model,
+    snapshots: BTreeMap<u8, Model>,
+}
+
+/// The volume that the store was made for.
+const MAIN: u32 = 0;
+/// Volumes of one store.
+const VOLUMES_MAX: usize = 5;
+
+/// One of the volumes in the world's store.
+fn fs_of(world: &World, volume: u32) -> Fs {
+    match volume {
+        MAIN => world.fs.clone(),
+        volume => world
+            .fs
+            .open_clone(VolumeId(volume), "clone")
+            .expect("a clone"),
+    }
+}
+
+/// What a clone is said to have is what a walk over it finds.
+async fn check_counts(fs: &Fs, model: &Model) {
+    // Bytes that are in the journal alone count when they are flushed.
+    fs.take_snapshot(b"counted", b"").await.unwrap();
+    fs.delete_snapshot(b"counted").await.unwrap();
+    let mut want = VolumeCounts::default();
+    for ino in model.inodes.keys() {
+        want.inodes += 1;
+        want.file_bytes += fs.attr(*ino).await.unwrap().used_bytes;
+    }
+    // What was removed goes in the background.
+    for _ in 0..100_000 {
+        if fs.counts() == want {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fs.counts(), want);
+}
+
 async fn diff_all(fs: &Fs) {
-    let all = fs.snapshots();
+    if !fs.branch().is_main() {
+        return;
+    }
+    // Those that were taken for clones go with the last.
+    let mut all = fs.snapshots();
+    all.retain(|snapshot| snapshot.schedule.is_empty());
     for (at, earlier) in all.iter().enumerate() {
         for later in &all[at + 1..] {
             check_diff(fs, earlier, later).await;
@@ -434,13 +526,17 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     };
     let mut model = Model::new();
     let mut snapshots: BTreeMap<u8, Model> = BTreeMap::new();
+    let mut volume = MAIN;
+    let mut others: BTreeMap<u32, Other> = BTreeMap::new();
+    // What each clone began from.
+    let mut bases: BTreeMap<u32, (u32, Option<u8>)> = BTreeMap::new();
     let who = &ROOT_USER;
     let set = |mode| SetAttr {
         mode: Some(mode),
         ..SetAttr::default()
     };
     for (index, step) in steps.into_iter().enumerate() {
-        let fs = world.fs.clone();
+        let fs = fs_of(&world, volume);
         let dirs = model.dirs();
         let files = model.files();
         match step {
@@ -837,7 +933,16 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
             }
             Step::DropSnapshot(number) => {
                 let before = fs.snapshot(&name(number));
-                let deleted = fs.delete_snapshot(&name(number)).await;
+                let mut deleted = fs.delete_snapshot(&name(number)).await;
+                if deleted == Err(SnapshotError::HasClones.into()) {
+                    // Perhaps of one that is deleted and not freed.
+                    fs.free_snapshots().await.unwrap();
+                    deleted = fs.delete_snapshot(&name(number)).await;
+                }
+                if bases.values().any(|base| *base == (volume, Some(number))) {
+                    assert_eq!(deleted, Err(SnapshotError::HasClones.into()));
+                    continue;
+                }
                 match snapshots.remove(&number) {
                     None => assert_eq!(deleted.unwrap_err(), SnapshotError::NotFound.into()),
                     Some(_) => {
@@ -851,7 +956,67 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 fs.free_snapshots().await.unwrap();
                 recount(&fs).await;
             }
+            Step::Clone(number) if others.len() + 1 < VOLUMES_MAX => {
+                if !crashes {
+                    for ino in &files {
+                        fs.commit(who, *ino, 0, 0).await.unwrap();
+                    }
+                }
+                let id = 100 + index as u32;
+                let of = number.map(name);
+                let made = fs.clone_volume(of.as_deref(), VolumeId(id)).await;
+                let shown = match number {
+                    None => &model,
+                    Some(number) => match snapshots.get(&number) {
+                        Some(shown) => shown,
+                        None => {
+                            assert_eq!(made.unwrap_err(), SnapshotError::NotFound.into());
+                            continue;
+                        }
+                    },
+                };
+                let made = made.unwrap();
+                bases.insert(id, (volume, number));
+                let other = Other {
+                    model: shown.in_branch(made.branch),
+                    snapshots: BTreeMap::new(),
+                };
+                compare_all(&fs_of(&world, id), &other.model, &other.snapshots).await;
+                others.insert(id, other);
+            }
+            Step::Switch(to) if !others.is_empty() => {
+                let to = *others.keys().nth(usize::from(to) % others.len()).unwrap();
+                let other = others.remove(&to).unwrap();
+                let before = Other {
+                    model: std::mem::replace(&mut model, other.model),
+                    snapshots: std::mem::replace(&mut snapshots, other.snapshots),
+                };
+                others.insert(volume, before);
+                volume = to;
+            }
+            Step::DropClone(of, is_freed) => {
+                let clones = others.keys().filter(|id| **id != MAIN);
+                let clones: Vec<u32> = clones.copied().collect();
+                let Some(id) = clones.get(usize::from(of) % clones.len().max(1)).copied() else {
+                    continue;
+                };
+                let clone = fs_of(&world, id);
+                let deleted = fs.delete_clone(VolumeId(id)).await;
+                if bases.values().any(|(from, _)| *from == id) {
+                    assert_eq!(deleted, Err(SnapshotError::HasClones.into()));
+                    continue;
+                }
+                deleted.unwrap();
+                assert_eq!(clone.attr(clone.root()).await.unwrap_err(), FsError::Stale);
+                others.remove(&id);
+                bases.remove(&id);
+                if is_freed {
+                    fs.free_snapshots().await.unwrap();
+                    recount(&fs).await;
+                }
+            }
             Step::Rewrite => {
+                fs.free_snapshots().await.unwrap();
                 let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
                 let pace = cairn_segment::Pace::new(world.env.clock.clone(), 0);
                 fs.rewrite_segments(&ids, &pace).await.unwrap();
@@ -865,6 +1030,10 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let Some(shown) = snapshots.get(&snapshot).cloned() else {
                     continue;
                 };
+                fs.free_snapshots().await.unwrap();
+                if fs.has_clones() {
+                    continue;
+                }
                 let restored = fs.snapshot(&name(snapshot)).expect("is there");
                 drop(fs);
                 // No step takes or deletes one of that name.
@@ -888,24 +1057,47 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
             Step::Restart => {
                 drop(fs);
                 world = world.restart(seed + index as u64).await;
-                compare_all(&world.fs, &model, &snapshots).await;
+                compare_all(&fs_of(&world, volume), &model, &snapshots).await;
             }
             Step::Crash(mode) if crashes => {
                 drop(fs);
                 let mode = Crash::ALL[mode as usize % Crash::ALL.len()];
                 world = world.crash(seed + index as u64, mode).await;
-                compare_all(&world.fs, &model, &snapshots).await;
+                compare_all(&fs_of(&world, volume), &model, &snapshots).await;
             }
             _ => {}
         }
     }
-    compare_all(&world.fs, &model, &snapshots).await;
-    diff_all(&world.fs).await;
-    for number in snapshots.into_keys().step_by(2) {
-        world.fs.delete_snapshot(&name(number)).await.unwrap();
+    others.insert(volume, Other { model, snapshots });
+    for (volume, other) in others {
+        let fs = fs_of(&world, volume);
+        compare_all(&fs, &other.model, &other.snapshots).await;
+        diff_all(&fs).await;
+        for ino in other.model.files() {
+            fs.commit(who, ino, 0, 0).await.unwrap();
+        }
+        check_counts(&fs, &other.model).await;
+        for number in other.snapshots.into_keys().step_by(2) {
+            if !bases.values().any(|base| *base == (volume, Some(number))) {
+                let deleted = fs.delete_snapshot(&name(number)).await;
+                let may_fail = deleted == Err(SnapshotError::HasClones.into());
+                assert!(deleted.is_ok() || may_fail, "{deleted:?}");
+            }
+        }
     }
     world.fs.free_snapshots().await.unwrap();
     recount(&world.fs).await;
+    // The later ones began from the earlier ones.
+    while let Some((id, _)) = bases.pop_last() {
+        world.fs.delete_clone(VolumeId(id)).await.unwrap();
+        if id % 2 == 0 {
+            world.fs.free_snapshots().await.unwrap();
+            recount(&world.fs).await;
+        }
+    }
+    world.fs.free_snapshots().await.unwrap();
+    recount(&world.fs).await;
+    check_nothing_is_left(&world.fs);
     world.fs.close().await.unwrap();
 }
 
@@ -1023,6 +1215,16 @@ proptest! {
 
     #[test]
     fn snapshots_survive_crashes(seed: u64, steps in prop::collection::vec(step_with_snapshots(), 1..60)) {
+        block_on(run(seed >> 1, 4, steps, true));
+    }
+
+    #[test]
+    fn clones_behave_as_copies(seed: u64, steps in prop::collection::vec(step_with_clones(), 1..100)) {
+        block_on(run(seed >> 1, 1, steps, false));
+    }
+
+    #[test]
+    fn clones_survive_crashes(seed: u64, steps in prop::collection::vec(step_with_clones(), 1..80)) {
         block_on(run(seed >> 1, 4, steps, true));
     }
 

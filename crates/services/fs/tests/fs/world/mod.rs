@@ -14,7 +14,7 @@ use cairn_fs::*;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
     Batch, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Owner,
-    Succession, decode_extent,
+    Succession, branch_of, decode_extent, taken_over_tree,
 };
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -373,9 +373,10 @@ pub async fn recount(fs: &Fs) {
     let (from, to) = Key::everything();
     let snapshots = meta.snapshots();
     for version in meta.history(&from, &to, None, usize::MAX).unwrap() {
-        let seen = snapshots
-            .iter()
-            .any(|(at, _)| version.birth <= *at && *at < version.death);
+        let branch = branch_of(version.key.as_bytes());
+        let seen = snapshots.iter().any(|(at, record)| {
+            record.branch == branch && version.birth <= *at && *at < version.death
+        });
         assert!(seen || !meta.deleted_snapshots().is_empty(), "{version:?}");
         let value = version.value.unwrap();
         if let Ok(KeyKind::Extent { .. }) = version.key.kind() {
@@ -399,6 +400,27 @@ pub async fn recount(fs: &Fs) {
         live,
         BTreeMap::new(),
         "extents in segments that are not there"
+    );
+}
+
+/// Where all clones are deleted and freed, no key tells of them.
+pub fn check_nothing_is_left(fs: &Fs) {
+    let meta = fs.meta();
+    let (from, to) = Key::everything();
+    let scanned = meta.live().scan_with(&from, &to, |key, _, _| {
+        assert!(branch_of(key).is_main(), "{key:?}");
+        ControlFlow::Continue(())
+    });
+    scanned.unwrap();
+    let usages = meta.own_usages().into_iter();
+    let left: Vec<_> = usages
+        .filter(|(key, _)| !key.tree.branch().is_main())
+        .collect();
+    assert_eq!(left, []);
+    assert!(
+        meta.snapshots()
+            .iter()
+            .all(|(_, snapshot)| snapshot.branch.is_main())
     );
 }
 
@@ -429,7 +451,14 @@ fn recount_usages(fs: &Fs, of_inodes: &BTreeMap<Ino, (u64, u64)>) {
             sum.stored_bytes += stored;
         }
     }
-    let counted: BTreeMap<QuotaKey, UsageRecord> = meta.own_usages().into_iter().collect();
+    // What clones took over is found where they are looked at.
+    let taken_over = |key: &QuotaKey| {
+        let branch = key.tree.branch();
+        !branch.is_main() && key.tree == taken_over_tree(branch)
+    };
+    let counted = meta.own_usages().into_iter();
+    let counted: BTreeMap<QuotaKey, UsageRecord> =
+        counted.filter(|(key, _)| !taken_over(key)).collect();
     assert_eq!(counted, want, "usage");
     let volume = fs.quota(ROOT_INO, QuotaKind::Tree, 0).expect("a volume");
     let counters = meta.counters();

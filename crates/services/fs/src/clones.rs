@@ -1,0 +1,413 @@
+//! Clones of a volume: made, opened, deleted, freed.
+//!
+//! Owns: what begins a clone, what keeps one from being deleted, and freeing what only a deleted one had.
+//! Must not know: how inodes of a clone are read (`branches`), what it is called.
+//!
+//! A clone begins with one commit, whatever the size of the volume. One that is deleted is noted first; then its snapshots
+//! go, and its inodes one by one, as if they were removed. A crash between two steps leaves a deleted clone, and the next
+//! start goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{Branch, Generation, LogPosition, View, VolumeId};
+use cairn_meta::{
+    Batch, DeadVersion, Fold, InodeRecord, Key, KeyKind, MetaError, Owner, SnapshotError, Ticket,
+    UsageDelta, taken_over_tree,
+};
+
+use crate::inode::Inode;
+use crate::snapshots::{Snapshot, SnapshotFailure, extent_of};
+use crate::tasks::let_others_run;
+use crate::types::FsError;
+use crate::volume::{CloneName, Fs, FsView, Shared, meta_error};
+
+/// Where other snapshots name their schedule: one that was taken for a clone goes with the last.
+const BEGINNING: &[u8] = b".volume-clone";
+/// Keys that one step of freeing looks at.
+const FREE_KEYS_MAX: usize = 1024;
+/// When it is looked again whether inodes are gone that were removed.
+const REAPED_PAUSE: Duration = Duration::from_millis(100);
+
+/// A clone in the store of the volume that it began from, or of which that began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneOfVolume {
+    pub branch: Branch,
+    pub volume: VolumeId,
+    /// The volume that it began from; `None`: the one that the store was made for.
+    pub from: Option<VolumeId>,
+    /// Of that volume.
+    pub snapshot: Snapshot,
+}
+
+impl Fs {
+    /// Makes a clone of the volume as it is now, or as one of its snapshots shows it: a volume of its own that shares all of
+    /// its bytes. Takes one or two commits, however much there is. `volume` is its id, which no volume ever had.
+    pub async fn clone_volume(
+        &self,
+        snapshot: Option<&[u8]>,
+        volume: VolumeId,
+    ) -> Result<CloneOfVolume, SnapshotFailure> {
+        let shared = &self.shared;
+        shared.require_serving()?;
+        let _turn = shared.branches.beginning.lock().await;
+        let base = match snapshot {
+            Some(name) => self.snapshot(name).ok_or(SnapshotError::NotFound)?,
+            None => {
+                let name = format!("clone.{volume}");
+                self.take_snapshot(name.as_bytes(), BEGINNING).await?
+            }
+        };
+        let nameless = shared.count_nameless(self.branch(), base.generation);
+        let begun = nameless
+            .await
+            .map_err(SnapshotFailure::from)
+            .and_then(|nameless| {
+                let begun = shared.meta.begin_branch(base.generation, volume, nameless);
+                Ok(begun?)
+            });
+        let (branch, ticket) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                if snapshot.is_none() {
+                    self.delete_snapshot(&base.name).await?;
+                }
+                return Err(error);
+            }
+        };
+        shared.branches.load(&shared.meta);
+        shared.snapshots.note_change(shared.now());
+        shared.outcome(ticket).await?;
+        let mut all = self.clones().into_iter();
+        let made = all.find(|clone| clone.branch == branch);
+        made.ok_or(SnapshotError::NotFound.into())
+    }
+
+    /// All clones in the store that are not deleted, whatever they began from.
+    pub fn clones(&self) -> Vec<CloneOfVolume> {
+        let shared = &self.shared;
+        let all = shared.branches.all();
+        let snapshots = shared.meta.snapshots();
+        let volume_of = |branch| {
+            let found = all.iter().find(|(of, _)| *of == branch);
+            found.map(|(_, state)| state.volume)
+        };
+        let there = all.iter().filter(|(_, state)| !state.is_deleted());
+        there
+            .filter_map(|(branch, state)| {
+                let base = snapshots.iter().find(|(at, _)| *at == state.base);
+                let (at, record) = base?;
+                Some(CloneOfVolume {
+                    branch: *branch,
+                    volume: state.volume,
+                    from: volume_of(state.from),
+                    snapshot: Snapshot::new(*at, record.clone()),
+                })
+            })
+            .collect()
+    }
+
+    /// A clone in this store, to be used as a volume; [`FsError::Stale`] if there is none such.
+    pub fn open_clone(&self, volume: VolumeId, name: &str) -> Result<Self, FsError> {
+        let all = self.clones();
+        let found = all.iter().find(|clone| clone.volume == volume);
+        let branch = found.ok_or(FsError::Stale)?.branch;
+        let clone = CloneName {
+            branch,
+            volume,
+            name: name.to_owned(),
+        };
+        let live = FsView {
+            shared: self.shared.clone(),
+            view: View::Live,
+            clone: Some(Arc::new(clone)),
+        };
+        Ok(Self::of_view(live))
+    }
+
+    /// Deletes a clone: nobody can use it when this returns, and what only it had is freed in the background.
+    ///
+    /// [`SnapshotError::HasClones`] if another volume began from one of its snapshots, [`SnapshotError::Locked`] if one of them
+    /// is locked, [`SnapshotError::NotFound`] if there is no such clone.
+    pub async fn delete_clone(&self, volume: VolumeId) -> Result<(), SnapshotFailure> {
+        let shared = &self.shared;
+        shared.require_serving()?;
+        let all = self.clones();
+        let found = all.iter().find(|clone| clone.volume == volume);
+        let branch = found.ok_or(SnapshotError::NotFound)?.branch;
+        let ticket = shared.meta.end_branch(branch, false)?;
+        shared.branches.close(branch);
+        shared.snapshots.note_change(shared.now());
+        shared.outcome(ticket).await?;
+        shared.snapshots.freeing.notify_one();
+        Ok(())
+    }
+
+    /// Whether there are clones in the store, those that are being freed included.
+    pub fn has_clones(&self) -> bool {
+        !self.shared.branches.all().is_empty()
+    }
+
+    /// Clones that are deleted and not freed to the end.
+    pub fn clones_freeing(&self) -> u64 {
+        let all = self.shared.branches.all().into_iter();
+        all.filter(|(_, state)| state.is_deleted()).count() as u64
+    }
+}
+
+impl Shared {
+    /// Inodes of a branch that a snapshot has without a name, and their bytes: their files were removed just before it was taken.
+    /// Costs as much as there are.
+    async fn count_nameless(
+        &self,
+        branch: Branch,
+        generation: Generation,
+    ) -> Result<(u64, u64), FsError> {
+        let (mut from, to) = Key::orphans_of(branch);
+        let mut nameless = (0, 0);
+        loop {
+            let read = || {
+                let view = self.meta.view(View::Snapshot(generation))?;
+                let page = view.scan(&from, &to, FREE_KEYS_MAX)?;
+                let mut bytes = 0;
+                for (key, _) in &page {
+                    let KeyKind::Orphan(ino) = key.kind()? else {
+                        continue;
+                    };
+                    let stored = view.get(&Key::inode(ino))?;
+                    let record = stored
+                        .map(|stored| InodeRecord::decode(&stored))
+                        .transpose()?;
+                    bytes += record.map_or(0, |record| record.used_bytes);
+                }
+                Ok::<_, MetaError>((page, bytes))
+            };
+            let (page, bytes) = self.meta.reading(read).await.map_err(meta_error)?;
+            nameless.0 += page.len() as u64;
+            nameless.1 += bytes;
+            let Some((last, _)) = page.last().filter(|_| page.len() == FREE_KEYS_MAX) else {
+                return Ok(nameless);
+            };
+            from = last.successor();
+            let_others_run().await;
+        }
+    }
+
+    /// Frees what only deleted clones had.
+    pub(crate) async fn free_branches(self: &Arc<Self>) -> Result<(), FsError> {
+        let _turn = self.branches.freeing.lock().await;
+        // One that began from another has a higher number, and holds a snapshot of that.
+        for (branch, state) in self.branches.all().into_iter().rev() {
+            if state.is_deleted() {
+                self.free_branch(branch, state.base).await?;
+                tracing::info!(volume = %self.volume, clone = %state.volume, "what only a deleted clone had is freed");
+            }
+        }
+        self.forget_beginnings().await
+    }
+
+    /// Deletes snapshots that were taken for clones, all of which are gone.
+    async fn forget_beginnings(&self) -> Result<(), FsError> {
+        // Who just makes a clone has a snapshot that nothing began from yet.
+        let Ok(_turn) = self.branches.beginning.try_lock() else {
+            return Ok(());
+        };
+        let mut has_any = false;
+        for (generation, record) in self.meta.snapshots() {
+            if record.schedule != BEGINNING || !record.clones.is_empty() {
+                continue;
+            }
+            match self
+                .meta
+                .change_snapshot(generation, |record| record.is_deleted = true)
+            {
+                Ok(ticket) => self.durable(ticket).await?,
+                Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+                // Somebody locked it, or began another clone.
+                Err(_) => continue,
+            }
+            has_any = true;
+        }
+        match has_any {
+            true => self.free_deleted().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn free_branch(
+        self: &Arc<Self>,
+        branch: Branch,
+        base: Generation,
+    ) -> Result<(), FsError> {
+        // Its snapshots first: what they see would become history.
+        for (generation, record) in self.meta.snapshots() {
+            if record.branch == branch {
+                let deleted = self.meta.change_snapshot(generation, |record| {
+                    record.is_locked = false;
+                    record.is_deleted = true;
+                });
+                match deleted {
+                    Ok(ticket) => self.durable(ticket).await?,
+                    Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+                    Err(SnapshotError::NotFound) => {}
+                    Err(error) => return Err(FsError::Io(error.to_string())),
+                }
+            }
+        }
+        self.free_deleted().await?;
+        while self.free_inodes(branch).await? > 0 {
+            // The reaper is at work. A call that began before may have made another, too.
+            let reaped = self.branches.reaped.notified();
+            if !self.tasks.pause(REAPED_PAUSE, reaped).await {
+                return Err(FsError::Fenced);
+            }
+        }
+        self.free_rest(branch).await?;
+        let ended = self.meta.end_branch(branch, true);
+        match ended {
+            Ok(ticket) => self.durable(ticket).await?,
+            Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+            Err(error) => return Err(FsError::Io(format!("{error} (snapshot {base})"))),
+        }
+        self.branches.load(&self.meta);
+        self.gc_wake.notify_one();
+        Ok(())
+    }
+
+    /// Removes all inodes that a branch has of its own; returns how many there are still.
+    async fn free_inodes(self: &Arc<Self>, branch: Branch) -> Result<u64, FsError> {
+        let mut count = 0;
+        let (mut from, to) = Key::inodes_of(branch);
+        loop {
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+            let read = || self.meta.live().scan(&from, &to, FREE_KEYS_MAX);
+            let page = self.meta.reading(read).await.map_err(meta_error)?;
+            for (key, _) in &page {
+                let Ok(KeyKind::Inode(ino)) = key.kind() else {
+                    continue;
+                };
+                let inode = match self.reading(|| self.own_inode(ino)).await {
+                    Ok(inode) => inode,
+                    Err(FsError::Stale) => continue,
+                    Err(error) => return Err(error),
+                };
+                count += 1;
+                self.meta.admit().await;
+                self.remove_of_branch(&inode);
+            }
+            let Some((key, _)) = page.last().filter(|_| page.len() == FREE_KEYS_MAX) else {
+                return Ok(count);
+            };
+            from = key.successor();
+            let_others_run().await;
+        }
+    }
+
+    /// Has an inode of a branch be one that was removed.
+    fn remove_of_branch(self: &Arc<Self>, inode: &Arc<Inode>) {
+        let mut state = inode.lock();
+        if state.removed {
+            return;
+        }
+        let mut batch = Batch::new();
+        state.removed = true;
+        state.record.nlink = 0;
+        self.discard_dirty(&mut state, 0);
+        state.attr_dirty = false;
+        if state.journal_last.0 > 0 {
+            batch.fold(Fold {
+                ino: inode.ino,
+                start: 0,
+                end: u64::MAX,
+                through: state.journal_last,
+            });
+        }
+        batch.put(Key::inode(inode.ino), state.stored_record().encode());
+        batch.put(Key::orphan(inode.ino), vec![1]);
+        let ticket = self.meta.submit(batch);
+        state.note_change(ticket);
+        drop(state);
+        self.add_orphan(inode.ino);
+    }
+
+    /// Deletes what else a branch has: names, marks, and what it began to take over.
+    async fn free_rest(self: &Arc<Self>, branch: Branch) -> Result<(), FsError> {
+        for (from, to) in Key::of_branch(branch) {
+            loop {
+                if self.tasks.is_stopping() {
+                    return Err(FsError::Fenced);
+                }
+                let ticket = self.free_some_keys(branch, &from, &to)?;
+                let Some(ticket) = ticket else { break };
+                self.durable(ticket).await?;
+                self.meta.admit().await;
+                let_others_run().await;
+            }
+        }
+        let mut batch = Batch::new();
+        let taken_over = Owner {
+            tree: taken_over_tree(branch),
+            uid: 0,
+            gid: 0,
+        };
+        let used = self.meta.own_usage(&taken_over.keys()[0]);
+        let of = |value: u64| -i64::try_from(value).unwrap_or(i64::MAX);
+        let back = UsageDelta {
+            inodes: of(used.inodes),
+            file_bytes: of(used.file_bytes),
+            stored_bytes: of(used.stored_bytes),
+        };
+        batch.charge(taken_over, back);
+        for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {
+            if ino.branch() == branch {
+                batch.fold(Fold {
+                    ino,
+                    start: 0,
+                    end: u64::MAX,
+                    through: self.meta.last_ticket().0,
+                });
+            }
+        }
+        self.durable(self.meta.submit(batch)).await
+    }
+
+    fn free_some_keys(
+        &self,
+        branch: Branch,
+        from: &Key,
+        to: &Key,
+    ) -> Result<Option<Ticket>, FsError> {
+        let mut batch = Batch::new();
+        let mut found = Vec::new();
+        let visit = |key: &[u8], value: &[u8], birth: Generation| {
+            found.push((Key::parse(key), bytes::Bytes::copy_from_slice(value), birth));
+            match found.len() < FREE_KEYS_MAX {
+                true => std::ops::ControlFlow::Continue(()),
+                false => std::ops::ControlFlow::Break(()),
+            }
+        };
+        let scanned = self.meta.live().scan_with(from, to, visit);
+        scanned.map_err(meta_error)?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        for (key, value, birth) in found {
+            let key = key.map_err(|error| meta_error(error.into()))?;
+            let version = DeadVersion {
+                key,
+                birth,
+                death: birth,
+                value: Some(value),
+            };
+            if let Some(extent) = extent_of(&version)? {
+                let segment = extent.record.location.segment;
+                let bytes = extent.live_bytes() as u64;
+                batch.release(branch, segment, birth, bytes, 1);
+            }
+            batch.delete(version.key);
+        }
+        Ok(Some(self.meta.submit(batch)))
+    }
+}

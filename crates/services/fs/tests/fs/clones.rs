@@ -1,0 +1,207 @@
+//! Clones of volumes: what the model's small files do not reach, and what is refused.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use cairn_base::VolumeId;
+use cairn_fs::*;
+use cairn_testkit::Crash;
+
+use crate::world::*;
+
+/// More extents than one batch takes over.
+const PIECES: u64 = 2600;
+const PIECE_BYTES: u64 = 4096;
+/// More names than are read at a time.
+const NAMES: u64 = 2500;
+const CLONE: VolumeId = VolumeId(7);
+
+fn guarded() -> CreateMode {
+    CreateMode::Guarded(SetAttr::default())
+}
+
+async fn make(fs: &Fs, dir: cairn_base::Ino, name: &[u8]) -> cairn_base::Ino {
+    let made = fs.create(&ROOT_USER, dir, name, guarded()).await;
+    made.unwrap().attr.ino
+}
+
+async fn find(fs: &FsView, dir: cairn_base::Ino, name: &[u8]) -> cairn_base::Ino {
+    fs.lookup(&ROOT_USER, dir, name).await.unwrap().0.ino
+}
+
+/// A file of many extents, and a directory of many names.
+async fn fill(fs: &Fs) {
+    let file = make(fs, ROOT_INO, b"pieces").await;
+    for piece in 0..PIECES {
+        let data = Bytes::from(vec![piece as u8 | 1; PIECE_BYTES as usize]);
+        let at = 2 * piece * PIECE_BYTES;
+        let written = fs.write(&ROOT_USER, file, at, data, Stability::Unstable);
+        written.await.unwrap();
+        if piece % 100 == 99 {
+            fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+        }
+    }
+    fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+    let made = fs.make_dir(&ROOT_USER, ROOT_INO, b"names", SetAttr::default());
+    let dir = made.await.unwrap().attr.ino;
+    for name in 0..NAMES {
+        make(fs, dir, format!("{name}").as_bytes()).await;
+    }
+}
+
+async fn names_of(fs: &FsView, dir: cairn_base::Ino) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let page = fs.read_dir(&ROOT_USER, dir, cookie, 300, false).await;
+        let page = page.unwrap();
+        for entry in page.entries {
+            cookie = entry.cookie;
+            names.push(entry.name.to_vec());
+        }
+        if page.eof {
+            names.sort();
+            return names;
+        }
+    }
+}
+
+/// Polls so often, and then leaves it.
+async fn for_a_while<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let mut future = pin!(future);
+    let mut count = 0;
+    poll_fn(|context| {
+        if let Poll::Ready(done) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(done));
+        }
+        count += 1;
+        match count < polls {
+            true => Poll::Pending,
+            false => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+/// What takes several steps to take over is whole for everybody at each of them, also after a crash there; and what was taken
+/// over in part goes with the clone.
+#[test]
+fn what_is_large_is_taken_over_in_steps() {
+    block_on(async {
+        for (round, polls) in [1usize, 3, 6, 12, 1 << 20].into_iter().enumerate() {
+            let mut world = World::new(80 + round as u64, 2).await;
+            fill(&world.fs).await;
+            let source = find(&world.fs, ROOT_INO, b"pieces").await;
+            let want = read_all(&world.fs, source).await;
+            let clone = world.fs.clone_volume(None, CLONE).await.unwrap();
+            assert_eq!(world.fs.counts(), clone.snapshot.counts);
+            let fs = world.fs.open_clone(CLONE, "clone").unwrap();
+            let file = find(&fs, fs.root(), b"pieces").await;
+            let dir = find(&fs, fs.root(), b"names").await;
+            let data = Bytes::from_static(b"changed");
+            let write = fs.write(&ROOT_USER, file, 10, data.clone(), Stability::Stable);
+            let written = for_a_while(write, polls).await;
+            let made = for_a_while(fs.create(&ROOT_USER, dir, b"new", guarded()), polls).await;
+            drop(fs);
+            if round % 2 == 0 {
+                let mode = Crash::ALL[round % Crash::ALL.len()];
+                world = world.crash(90 + round as u64, mode).await;
+            }
+            let fs = world.fs.open_clone(CLONE, "clone").unwrap();
+            // What was not answered may be there or not; all else is.
+            let mut changed = want.clone();
+            changed[10..17].copy_from_slice(&data);
+            let found = read_all(&fs, file).await;
+            assert!(found == changed || written.is_none() && found == want);
+            let mut names = names_of(&world.fs, find(&world.fs, ROOT_INO, b"names").await).await;
+            let found = names_of(&fs, dir).await;
+            assert!(made.is_none() || found.contains(&b"new".to_vec()));
+            if found.contains(&b"new".to_vec()) {
+                names.push(b"new".to_vec());
+                names.sort();
+            }
+            assert_eq!(found, names);
+            assert!(read_all(&world.fs, source).await == want);
+            recount(&world.fs).await;
+            if round < 3 {
+                // To the end.
+                let written = fs.write(&ROOT_USER, file, 10, data, Stability::Stable);
+                written.await.unwrap();
+                assert!(read_all(&fs, file).await == changed);
+                let gone = fs.remove(&ROOT_USER, dir, b"17").await;
+                gone.unwrap();
+                recount(&world.fs).await;
+            }
+            drop(fs);
+            world.fs.delete_clone(CLONE).await.unwrap();
+            world.fs.free_snapshots().await.unwrap();
+            recount(&world.fs).await;
+            check_nothing_is_left(&world.fs);
+            assert!(read_all(&world.fs, source).await == want);
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+/// Files that were removed just before are none of the clone's.
+#[test]
+fn a_clone_counts_no_file_without_a_name() {
+    block_on(async {
+        let world = World::new(61, 1).await;
+        let fs = &world.fs;
+        let file = make(fs, ROOT_INO, b"a").await;
+        let data = Bytes::from(vec![7; 1 << 20]);
+        let written = fs.write(&ROOT_USER, file, 0, data, Stability::Stable);
+        written.await.unwrap();
+        fs.commit(&ROOT_USER, file, 0, 0).await.unwrap();
+        fs.remove(&ROOT_USER, ROOT_INO, b"a").await.unwrap();
+        fs.clone_volume(None, CLONE).await.unwrap();
+        let clone = fs.open_clone(CLONE, "clone").unwrap();
+        let want = VolumeCounts {
+            inodes: 1,
+            file_bytes: 0,
+        };
+        assert_eq!(clone.counts(), want);
+    });
+}
+
+#[test]
+fn what_a_clone_has_not_is_refused() {
+    block_on(async {
+        let world = World::new(62, 1).await;
+        let fs = &world.fs;
+        fs.take_snapshot(b"a", b"").await.unwrap();
+        fs.take_snapshot(b"b", b"").await.unwrap();
+        fs.clone_volume(Some(b"a"), CLONE).await.unwrap();
+        let clone = fs.open_clone(CLONE, "clone").unwrap();
+        let has_clones: SnapshotFailure = SnapshotError::HasClones.into();
+        assert_eq!(fs.delete_snapshot(b"a").await, Err(has_clones));
+        let taken = take_snapshots(&[fs, &clone], b"both", b"").await;
+        let same: SnapshotFailure = SnapshotError::SameStore.into();
+        assert_eq!(taken.unwrap_err().1, same);
+        // Of the same name: each volume has its own.
+        let own = clone.take_snapshot(b"a", b"").await.unwrap();
+        assert_eq!(clone.snapshots(), std::slice::from_ref(&own));
+        assert_eq!(fs.in_view(own.view()).map(drop), Err(FsError::Stale));
+        let seen = fs.snapshot(b"b").unwrap();
+        assert_eq!(clone.in_view(seen.view()).map(drop), Err(FsError::Stale));
+        let diff = clone.diff(own.generation, own.generation);
+        assert_eq!(diff.map(drop).unwrap_err(), FsError::NotSupported);
+        let limits = QuotaLimits::default();
+        let set = clone.set_quota(clone.root(), QuotaKind::Tree, 0, limits, b"");
+        assert_eq!(set.await.map(drop), Err(FsError::NotSupported));
+        assert!(fs.open_clone(VolumeId(99), "none").is_err());
+        let gone: SnapshotFailure = SnapshotError::NotFound.into();
+        assert_eq!(fs.delete_clone(VolumeId(99)).await, Err(gone));
+        clone.lock_snapshot(b"a", true).await.unwrap();
+        let locked: SnapshotFailure = SnapshotError::Locked.into();
+        assert_eq!(fs.delete_clone(CLONE).await, Err(locked));
+        clone.lock_snapshot(b"a", false).await.unwrap();
+        fs.delete_clone(CLONE).await.unwrap();
+        fs.free_snapshots().await.unwrap();
+        fs.delete_snapshot(b"a").await.unwrap();
+        check_nothing_is_left(fs);
+    });
+}
