@@ -12,7 +12,7 @@ use cairn_formats::metadata::log::{
 };
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, GraceRecord, Group,
-    InodeRecord, Key, KeyKind, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
+    ApplyRecord, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
     UsageRecord, decode_extent, versions,
 };
 
@@ -130,7 +130,9 @@ fn record(bytes: &[u8]) {
         SnapshotRecord,
         UsageRecord,
         QuotaRecord,
-        GraceRecord
+        GraceRecord,
+        PolicyRecord,
+        ApplyRecord
     );
     // A key and its value, one behind the other; and a value under the keys that matter to it.
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {

@@ -14,6 +14,7 @@ use crate::inode::{Inode, Locked};
 use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
+use crate::policy::Found;
 use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
@@ -264,6 +265,9 @@ impl Shared {
             None => {}
         }
         state.record.parent = m.to_dir;
+        if across {
+            state.policy_found = Found::default();
+        }
         state.record.cookie = cookie;
         if let Mover::Versions { is_frozen } = m.mover {
             state.record.is_frozen = is_frozen;
@@ -279,6 +283,9 @@ impl Shared {
             batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
         }
         self.requests.note(&mut batch, who, m.moved.ino);
+        if is_dir && across {
+            self.policies.note_moved();
+        }
         let ticket = match first {
             None => self.meta.submit(batch),
             Some(ticket) => {

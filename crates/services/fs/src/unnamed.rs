@@ -24,6 +24,7 @@ use crate::inode::{Inode, Locked, State};
 use crate::keep::{Beginning, Replaced};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
+use crate::policy::Found;
 use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
@@ -84,7 +85,7 @@ pub struct Unnamed {
 impl Fs {
     /// Makes a file without a name, for `who` to fill. It counts in the volume until it is placed.
     pub fn make_unnamed(&self, who: &Credentials) -> Result<Unnamed, FsError> {
-        self.make_unnamed_in(who, VOLUME_TREE)
+        self.make_unnamed_in(who, VOLUME_TREE, Ino(0))
     }
 
     /// The same for a file that will come to a directory: its bytes count there from the first on.
@@ -92,10 +93,10 @@ impl Fs {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(dir)).await?;
         let tree = shared.quotas.inherited(&inode.lock().record);
-        self.make_unnamed_in(who, tree)
+        self.make_unnamed_in(who, tree, dir)
     }
 
-    fn make_unnamed_in(&self, who: &Credentials, tree: Ino) -> Result<Unnamed, FsError> {
+    fn make_unnamed_in(&self, who: &Credentials, tree: Ino, near: Ino) -> Result<Unnamed, FsError> {
         let shared = &self.shared;
         shared.require_serving()?;
         shared.require_pool_space(METADATA_BYTES)?;
@@ -107,6 +108,7 @@ impl Fs {
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
         state.removed = false;
+        state.near = near;
         let inode = Inode::new(shared.meta.allocate_ino(), state);
         shared.inodes.insert(inode.clone());
         Ok(Unnamed {
@@ -511,6 +513,8 @@ impl Shared {
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
         (record.nlink, record.parent, record.cookie) = (1, dir, cookie);
+        state.policy_found = Found::default();
+        let record = &mut state.record;
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
             SetTime::To(time) => time,
