@@ -11,6 +11,7 @@
 //! live records that the metadata counts, are left to one pass over all extents.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -524,8 +525,8 @@ impl Shared {
         }
         let mut policies: FxHashMap<Ino, Policy> = FxHashMap::default();
         for victim in &victims {
-            if !policies.contains_key(&victim.ino) {
-                policies.insert(victim.ino, self.policy_of_ino(victim.ino).await);
+            if let Entry::Vacant(place) = policies.entry(victim.ino) {
+                place.insert(self.policy_of_ino(victim.ino).await);
             }
         }
         let mut victims = victims.into_iter().peekable();
