@@ -11,9 +11,9 @@ use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, GraceRecord, Group,
-    ApplyRecord, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
-    UsageRecord, decode_extent, versions,
+    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord,
+    GraceRecord, Group, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord, RequestRecord,
+    SegmentRecord, SnapshotRecord, UsageRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).

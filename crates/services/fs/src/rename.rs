@@ -14,7 +14,6 @@ use crate::inode::{Inode, Locked};
 use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
-use crate::policy::Found;
 use crate::quota::owner_of;
 use crate::types::*;
 use crate::volume::{Fs, ROOT, Shared};
@@ -265,9 +264,6 @@ impl Shared {
             None => {}
         }
         state.record.parent = m.to_dir;
-        if across {
-            state.policy_found = Found::default();
-        }
         state.record.cookie = cookie;
         if let Mover::Versions { is_frozen } = m.mover {
             state.record.is_frozen = is_frozen;

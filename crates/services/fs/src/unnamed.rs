@@ -24,7 +24,6 @@ use crate::inode::{Inode, Locked, State};
 use crate::keep::{Beginning, Replaced};
 use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
-use crate::policy::Found;
 use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
@@ -513,8 +512,6 @@ impl Shared {
         (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
         record.tree = new.tree;
         (record.nlink, record.parent, record.cookie) = (1, dir, cookie);
-        state.policy_found = Found::default();
-        let record = &mut state.record;
         let time = |set: SetTime| match set {
             SetTime::Keep | SetTime::Now => now,
             SetTime::To(time) => time,

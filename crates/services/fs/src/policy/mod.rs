@@ -5,8 +5,8 @@
 //!
 //! What holds for a file follows from where it is now: each setting is that of the nearest directory above it that says one,
 //! else the volume's. An inode remembers what was found, together with the number of the state of things that it was found
-//! in. That number changes with each change of a policy and each move of a directory; so a flush compares two numbers, and
-//! looks at its directory, which remembers, too, only after such a change. Nothing of it is stored but the policies: a crash,
+//! in, and its directory. That number changes with each change of a policy and each move of a directory; so a flush compares two
+//! numbers, and looks at its directory, which remembers, too, only after such a change. Nothing of it is stored but the policies: a crash,
 //! a restored snapshot or another owner leaves nothing behind that could be wrong. Why: docs/design/policies.md.
 
 mod apply;
@@ -35,11 +35,12 @@ use crate::volume::{AccessPattern, Policy, ROOT, Shared};
 /// No directory says anything.
 const NOBODY: u64 = 0;
 
-/// What was found to hold for an inode, and in which state of things.
+/// What was found to hold for an inode, in which state of things, and in which directory it was then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     said: PolicyRecord,
     at: u64,
+    parent: Ino,
 }
 
 /// The policies of a volume's directories.
@@ -137,11 +138,11 @@ impl Shared {
                 let state = at.lock();
                 (state.policy_found, state.policy_parent())
             };
-            if found.at == state {
+            if found.at == state && found.parent == parent {
                 break found.said;
             }
             let ino = at.ino;
-            below.push(at);
+            below.push((at, parent));
             if ino == ROOT || parent == ino || parent == Ino(0) {
                 break PolicyRecord::default();
             }
@@ -152,9 +153,13 @@ impl Shared {
                 Err(error) => return Err(error),
             };
         };
-        for inode in below.into_iter().rev() {
+        for (inode, parent) in below.into_iter().rev() {
             said = self.policies.of(inode.ino).within(&said);
-            inode.lock().policy_found = Found { said, at: state };
+            inode.lock().policy_found = Found {
+                said,
+                at: state,
+                parent,
+            };
         }
         Ok(said)
     }
