@@ -104,6 +104,17 @@ struct Made {
     by_hash: FxHashMap<Hash, (usize, Vec<Bytes>)>,
 }
 
+impl Made {
+    fn add(&mut self, record: EncodedRecord, hash: Option<Hash>, parts: Vec<Bytes>) -> Source {
+        let index = self.records.len();
+        self.records.push(record);
+        if let Some(hash) = hash {
+            self.by_hash.insert(hash, (index, parts));
+        }
+        Source::New(index)
+    }
+}
+
 /// A piece, and the record that has its bytes.
 struct Placed {
     range: Range<u64>,
@@ -118,13 +129,13 @@ struct Pointed {
     placed: Vec<Placed>,
 }
 
-/// Whether a record is in the form that a policy asks for, as far as that can be told without its bytes.
-fn has_form(policy: &Policy, record: &RecordPointer) -> bool {
+/// Whether a record with this codec is what a policy asks for, as far as that can be told without its bytes.
+fn has_codec(policy: &Policy, codec: Codec) -> bool {
     match policy.compression {
-        Compression::None => record.codec == Codec::Raw,
-        Compression::Lz4 => record.codec == Codec::Lz4,
+        Compression::None => codec == Codec::Raw,
+        Compression::Lz4 => codec == Codec::Lz4,
         // With which level is not known. It is left alone.
-        Compression::Zstd(_) => record.codec == Codec::Zstd,
+        Compression::Zstd(_) => codec == Codec::Zstd,
         Compression::Auto => false,
     }
 }
@@ -139,7 +150,7 @@ pub(super) fn may_differ(policy: &Policy, extent: &Extent) -> bool {
     let size = record_bytes(policy);
     let is_cut = extent.start / size != extent.end.saturating_sub(1) / size;
     let may_be_shared = policy.dedupe != Dedupe::Off && extent.len_bytes() >= DEDUPE_LEN_BYTES_MIN;
-    is_cut || may_be_shared || !has_form(policy, &extent.record)
+    is_cut || may_be_shared || !has_codec(policy, extent.record.codec)
 }
 
 /// The bytes of an extent from `start` on, cut where records of a file end.
@@ -290,42 +301,32 @@ impl Shared {
                 false => None,
             };
             let found = match &hash {
-                Some(hash) => {
-                    let same = self.find_record(hash, &parts, policy.dedupe, &made.by_hash);
-                    same.await
-                }
+                Some(hash) => self.find_same(hash, &parts, &victim, made).await,
                 None => None,
             };
-            let is_itself = |known: &Known| known.location == extent.record.location;
             let source = match found {
-                Some(Source::There(known)) if is_itself(&known) && is_whole => return None,
-                // Of what it is a part itself nothing is gained.
-                Some(Source::There(known)) if is_itself(&known) => None,
-                found => found,
-            };
-            let source = match source {
-                Some(source) => source,
-                None => {
-                    let encoded = match is_one && has_form(&policy, &extent.record) {
-                        true => None,
-                        false => Some(encoder.encode(parts.clone(), policy.compression)),
-                    };
+                Some((source, codec)) if has_codec(&policy, codec) => source,
+                found => {
+                    let is_right = is_one && has_codec(&policy, extent.record.codec);
                     let encoded =
-                        encoded.filter(|encoded| !is_one || encoded.codec() != extent.record.codec);
-                    let Some(encoded) = encoded else {
-                        self.remember_whole(&victim, is_whole, hash);
-                        return None;
-                    };
-                    let index = made.records.len();
-                    let owner = RecordOwner {
-                        object: victim.ino.0,
-                        offset: range.start,
-                    };
-                    made.records.push(encoded.owned_by(owner));
-                    if let Some(hash) = hash {
-                        made.by_hash.insert(hash, (index, parts));
+                        (!is_right).then(|| encoder.encode(parts.clone(), policy.compression));
+                    match (found, encoded) {
+                        // Bytes that do not compress, say.
+                        (Some((source, codec)), Some(encoded)) if encoded.codec() == codec => {
+                            source
+                        }
+                        (_, Some(encoded)) if !is_one || encoded.codec() != extent.record.codec => {
+                            let owner = RecordOwner {
+                                object: victim.ino.0,
+                                offset: range.start,
+                            };
+                            made.add(encoded.owned_by(owner), hash, parts)
+                        }
+                        _ => {
+                            self.remember_whole(&victim, is_whole, hash);
+                            return None;
+                        }
                     }
-                    Source::New(index)
                 }
             };
             pieces.push(Piece {
@@ -335,6 +336,28 @@ impl Shared {
             });
         }
         Some(Plan { victim, pieces })
+    }
+
+    /// A record with the same bytes that is not the victim's own, and how it is compressed.
+    async fn find_same(
+        &self,
+        hash: &Hash,
+        parts: &[Bytes],
+        victim: &Victim,
+        made: &Made,
+    ) -> Option<(Source, Codec)> {
+        let dedupe = victim.policy.dedupe;
+        let found = self.find_record(hash, parts, dedupe, &made.by_hash).await?;
+        let codec = match found {
+            Source::New(index) | Source::Again(index) => made.records.get(index)?.codec(),
+            Source::There(known) if known.location == victim.extent.record.location => return None,
+            Source::There(known) => {
+                let code = self.code().ok()?;
+                let there = self.reading(|| self.record_there(&known, code)).await;
+                there.ok().flatten()?.codec
+            }
+        };
+        Some((found, codec))
     }
 
     /// Whoever writes the bytes of a whole record next finds them where they are.

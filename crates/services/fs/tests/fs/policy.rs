@@ -365,6 +365,40 @@ fn what_was_written_twice_comes_to_be_there_once() {
     });
 }
 
+/// What is shared is converted, too, and stays shared; where two directories want two forms of the same bytes there are two.
+#[test]
+fn what_is_shared_gets_another_form_once() {
+    block_on(async {
+        for dedupe in [Dedupe::On, Dedupe::Verify] {
+            let world = World::deduplicating(22, 1, dedupe).await;
+            let fs = &world.fs;
+            let dir = make_dir(fs, ROOT_INO, b"dir").await;
+            let bytes = pattern(LEN_BYTES, 9);
+            let outside = make(fs, ROOT_INO, b"outside", &bytes).await;
+            let mut inside = Vec::new();
+            for number in 0..3u8 {
+                inside.push(make(fs, dir, &[b'a' + number], &bytes).await);
+            }
+            fs.set_dir_policy(dir, policy(1)).await.unwrap();
+            fs.apply_policies(ROOT_INO).await.unwrap();
+            let record = applied(&world).await.record;
+            assert_eq!(record.left, 0);
+            // Some pieces of the pattern are the same.
+            assert!(record.rewritten_bytes <= u64::from(LEN_BYTES));
+            assert!(record.shared_bytes >= 2 * u64::from(LEN_BYTES));
+            assert_eq!(codecs_of(fs, outside), [Codec::Lz4]);
+            for ino in &inside {
+                assert_eq!(codecs_of(fs, *ino), [Codec::Zstd]);
+                assert!(read_all(fs, *ino).await == bytes);
+            }
+            recount(fs).await;
+            fs.apply_policies(ROOT_INO).await.unwrap();
+            let record = applied(&world).await.record;
+            assert_eq!((record.rewritten_bytes, record.shared_bytes), (0, 0));
+        }
+    });
+}
+
 /// Snapshots keep what they had, whatever is converted and deleted in which order.
 #[test]
 fn snapshots_keep_what_they_had() {
