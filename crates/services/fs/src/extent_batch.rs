@@ -128,8 +128,9 @@ impl Shared {
                     };
                     let key = Key::extent(ino, end);
                     // What is cut apart has the birth of what it was a part of.
+                    let is_new = replaced.before.is_none() && planted::is(Bug::CutApartBornNow);
                     match why {
-                        Why::Moved if !planted::is(Bug::MoveMakesHistory) => {
+                        Why::Moved if !is_new && !planted::is(Bug::MoveMakesHistory) => {
                             batch.put_moved(key, after.birth, record.encode())
                         }
                         Why::Moved | Why::Changed => batch.put(key, record.encode()),

@@ -586,7 +586,7 @@ fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -
             && offset.checked_sub(u64::from(old.offset_in_record)) == Some(extent.start - old.start)
     };
     let mut left: Vec<Extent> = extents.touching(range).filter(is_left).cloned().collect();
-    if planted::is(Bug::RewriteIgnoresOverwrites) {
+    if planted::is(Bug::ConversionIgnoresOverwrites) {
         left = vec![old.clone()];
     }
     if left.is_empty() {

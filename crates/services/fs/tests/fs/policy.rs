@@ -487,7 +487,7 @@ fn a_conversion_goes_on_after_a_crash() {
 fn nothing_that_is_written_meanwhile_is_lost() {
     block_on(async {
         assert!(write_meanwhile(None).await);
-        assert!(!write_meanwhile(Some(Bug::RewriteIgnoresOverwrites)).await);
+        assert!(!write_meanwhile(Some(Bug::ConversionIgnoresOverwrites)).await);
     });
 }
 
