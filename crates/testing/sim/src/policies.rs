@@ -10,7 +10,7 @@ use cairn_base::Ino;
 use cairn_base::env::Env;
 use cairn_formats::settings::{AccessPattern, Compression, Dedupe};
 use cairn_fs::{
-    ApplyFailure, Credentials, FileKind, Fs, FsError, PolicyFailure, PolicyRecord, ROOT,
+    ApplyFailure, Credentials, FileKind, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT,
 };
 use cairn_testkit::Rng;
 
@@ -50,18 +50,30 @@ impl Policer {
     }
 
     async fn step(&mut self, fs: &Fs) -> Result<(), FsError> {
-        let done = match self.rng.below(8) {
+        let done = match self.rng.below(12) {
             0 => fs.cancel_apply().await.map(drop),
-            1..4 => {
+            1..4 => fs.apply_policies(ROOT).await.map(drop),
+            4 => {
                 let dir = self.some_directory(fs).await?;
                 fs.apply_policies(dir).await.map(drop)
             }
+            5..8 => return self.change_volume(fs),
             _ => return self.change_policy(fs).await,
         };
         match done {
             Ok(()) | Err(ApplyFailure::Running | ApplyFailure::NotRunning) => Ok(()),
             Err(ApplyFailure::Fs(error)) => Err(error),
         }
+    }
+
+    /// Most files are in directories that say nothing.
+    fn change_volume(&mut self, fs: &Fs) -> Result<(), FsError> {
+        use cairn_segment::Compression::{Auto, Lz4, None, Zstd};
+        let compressions = [None, Lz4, Zstd(1), Auto];
+        fs.set_policy(Policy {
+            compression: compressions[self.rng.below(4) as usize],
+            ..fs.policy()
+        })
     }
 
     async fn change_policy(&mut self, fs: &Fs) -> Result<(), FsError> {
