@@ -845,6 +845,61 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{name}/policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All directories of a volume that have a policy. */
+        get: operations["policy_list"];
+        /** Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on. */
+        put: operations["policy_set"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a directory says, and what holds there. */
+        get: operations["policy_show"];
+        put?: never;
+        post?: never;
+        /** Takes the policy of a directory away. Data stays as it is. */
+        delete: operations["policy_clear"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/volumes/{name}/policy/apply": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How the conversion of existing data stands, or how the last one ended. */
+        get: operations["apply_show"];
+        put?: never;
+        /** Begins to convert existing data to what policies say, in the background. A restart goes on with it. */
+        post: operations["apply_start"];
+        /** Ends the conversion that is under way. What is converted stays so. */
+        delete: operations["apply_cancel"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/quota": {
         parameters: {
             query?: never;
@@ -1110,6 +1165,68 @@ export interface components {
         };
         AdminView: {
             url: string;
+        };
+        /** @description Whose data is to be converted. */
+        ApplyStart: {
+            /** @description A directory, from the root of the volume; `/` is all of it. */
+            path: string;
+        };
+        /** @enum {string} */
+        ApplyState: "running" | "done" | "cancelled";
+        /** @description How the conversion of existing data stands that is under way, or how the last one ended. */
+        ApplyView: {
+            /**
+             * Format: int64
+             * @description In seconds since 1970; the end is `null` while it is running.
+             */
+            began_seconds: number;
+            /** Format: int64 */
+            ended_seconds?: number | null;
+            /**
+             * Format: int64
+             * @description Files below the directory that were looked at.
+             */
+            files: number;
+            /**
+             * Format: int64
+             * @description Inodes of the whole volume that were looked at, of so many at the beginning.
+             */
+            inodes: number;
+            /** Format: int64 */
+            inodes_all: number;
+            /**
+             * Format: int64
+             * @description Parts of files that could not be read, or changed meanwhile: they are as they were, or as clients wrote them.
+             */
+            left: number;
+            /** @description The directory whose files are converted, where it is now; `null` if it is not there any more. */
+            path?: string | null;
+            /**
+             * Format: int64
+             * @description those that were written anew, because they were stored in another way,
+             */
+            rewritten_bytes: number;
+            /**
+             * Format: int64
+             * @description Their bytes, without holes,
+             */
+            seen_bytes: number;
+            /**
+             * Format: int64
+             * @description and those that refer to the same bytes elsewhere now.
+             */
+            shared_bytes: number;
+            state: components["schemas"]["ApplyState"];
+            /** Format: int64 */
+            stored_bytes_after: number;
+            /**
+             * Format: int64
+             * @description What the records took that were replaced, and what those take that were written; after compression, before parity.
+             */
+            stored_bytes_before: number;
+            volume: string;
+            /** @description Why it does not go on just now; it is tried again. */
+            waits_for?: string | null;
         };
         /** @description A bucket to make. */
         BucketCreate: {
@@ -1794,6 +1911,64 @@ export interface components {
             bucket: string;
             /** @description Only what begins with it. */
             prefix?: string;
+        };
+        /** @description What holds for data that is written in a directory now. */
+        PolicyInForce: {
+            /** @example streaming */
+            access_pattern: string;
+            /** @example zstd:3 */
+            compression: string;
+            /** @example on */
+            dedupe: string;
+            /**
+             * @description That of the volume.
+             * @example +2n
+             */
+            protection: string;
+        };
+        PolicyList: {
+            policies: components["schemas"]["PolicyView"][];
+        };
+        /** @description A policy to set, in the place of one that is there. */
+        PolicySet: {
+            /** @description From the root of the volume. */
+            path: string;
+            policy: components["schemas"]["PolicySettings"];
+            /**
+             * @description Refused: files of a volume have the protection of the volume.
+             * @example +2n
+             */
+            protection?: string | null;
+        };
+        /**
+         * @description What a directory says about data of files below it; what it leaves out is said by the next directory above it that does,
+         *     or by the volume.
+         */
+        PolicySettings: {
+            /**
+             * @description concurrent, streaming or random.
+             * @example streaming
+             */
+            access_pattern?: string | null;
+            /**
+             * @description none (or off), lz4, zstd, zstd:LEVEL or auto.
+             * @example zstd:3
+             */
+            compression?: string | null;
+            /**
+             * @description off, on or verify.
+             * @example on
+             */
+            dedupe?: string | null;
+        };
+        /** @description What a directory says, and what holds there. */
+        PolicyView: {
+            in_force: components["schemas"]["PolicyInForce"];
+            /** @description From the root of the volume, which is `/`. */
+            path: string;
+            /** @description What the directory says itself; nothing if it has no policy. */
+            policy: components["schemas"]["PolicySettings"];
+            volume: string;
         };
         PoolView: {
             /** Format: int64 */
@@ -7328,6 +7503,501 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    policy_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    policy_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicySet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    policy_show: {
+        parameters: {
+            query?: {
+                path?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    policy_clear: {
+        parameters: {
+            query?: {
+                path?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    apply_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApplyView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    apply_start: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApplyStart"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApplyView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    apply_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

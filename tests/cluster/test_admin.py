@@ -14,6 +14,7 @@ MADE = [
     ["s3", "key", "create", "--volume", "two", "--uid", "0", "--gid", "0"],
     ["snapshot", "create", "two", "first"],
     ["quota", "set", "two", "--hard", "1GiB"],
+    ["policy", "set", "two/pictures", "--compression", "zstd"],
 ]
 
 
@@ -42,6 +43,7 @@ class Admin(ClusterTest):
             self.assertEqual(self.names(cluster, node, "lun", "list", key="name"), ["main/own", "two/disk"])
             self.assertEqual(self.names(cluster, node, "bucket", "list", key="name"), ["two/pictures"])
             self.assertIn("first", cluster.cairn(node, "snapshot", "list", "two").stdout)
+            self.assertIn("/pictures", cluster.cairn(node, "policy", "list", "two").stdout)
             self.assertEqual(json.loads(cluster.cairn(node, "lun", "show", "two/disk", "--json").stdout)["maps"],
                              [{"igroup": "hosts", "number": 0}])
         refused = cluster.cairn(third, "lun", "create", "two/disk", "--size", "1GiB", check=False)

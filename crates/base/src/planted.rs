@@ -126,6 +126,9 @@ pub enum Bug {
     // garbage collection, in fs
     CollectorIgnoresPins,
     RewriteIgnoresOverwrites,
+    // conversions of data, in fs
+    ConversionIgnoresOverwrites,
+    CutApartBornNow,
     // deduplication, in fs
     DedupeTakesDead,
     DedupeTakesOther,
@@ -211,6 +214,8 @@ impl Bug {
         Bug::PutConditionLookedAtEarly,
         Bug::CollectorIgnoresPins,
         Bug::RewriteIgnoresOverwrites,
+        Bug::ConversionIgnoresOverwrites,
+        Bug::CutApartBornNow,
         Bug::DedupeTakesDead,
         Bug::DedupeTakesOther,
         Bug::DedupeHashPrefix,

@@ -19,14 +19,15 @@ use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
-    AppliedRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold,
-    GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, QuotaKey,
-    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
-    UsageRecord, state_file, versions,
+    AppliedRecord, ApplyRecord, ApplyState, CloneRecord, CookieRecord, CountersRecord,
+    DirentRecord, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry,
+    Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord,
+    SegmentRecord, SnapshotRecord, TreeState, UsageRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, PoolVolume, decode_pool, encode_pool};
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
+use crate::settings::{Compression, Dedupe};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
@@ -209,6 +210,8 @@ fn keys_are_golden() {
         ("quota", Key::quota(quota), KeyKind::Quota(quota)),
         ("usage", Key::usage(quota), KeyKind::Usage(quota)),
         ("grace", Key::grace(quota), KeyKind::Grace(quota)),
+        ("policy", Key::policy(ino), KeyKind::Policy(ino)),
+        ("apply", Key::apply(), KeyKind::Apply),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
         ("request", Key::request(258), KeyKind::Request(258)),
         (
@@ -372,6 +375,23 @@ fn values_are_golden() {
         bytes_since: Some(1_700_000_000),
         files_since: None,
     };
+    let policy = PolicyRecord {
+        compression: Some(Compression::Zstd(3)),
+        dedupe: Some(Dedupe::On),
+        access_pattern: None,
+    };
+    let apply = ApplyRecord {
+        state: ApplyState::Running,
+        dir: Ino(9),
+        at: Ino(300),
+        at_offset: 1 << 20,
+        end: Ino(1000),
+        began_seconds: 1_700_000_000,
+        files: 20,
+        seen_bytes: 4 << 20,
+        rewritten_bytes: 2 << 20,
+        ..ApplyRecord::default()
+    };
     let mut lines = Lines::default();
     lines.add("inode", inode().encode());
     lines.add("inode, plain", plain.encode());
@@ -387,6 +407,8 @@ fn values_are_golden() {
     lines.add("usage", usage.encode());
     lines.add("quota", quota.encode());
     lines.add("grace", grace.encode());
+    lines.add("policy", policy.encode());
+    lines.add("apply", apply.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -402,6 +424,8 @@ fn values_are_golden() {
     assert_eq!(UsageRecord::decode(&golden[11]), Ok(usage));
     assert_eq!(QuotaRecord::decode(&golden[12]), Ok(quota));
     assert_eq!(GraceRecord::decode(&golden[13]), Ok(grace));
+    assert_eq!(PolicyRecord::decode(&golden[14]), Ok(policy));
+    assert_eq!(ApplyRecord::decode(&golden[15]), Ok(apply));
 }
 
 #[test]

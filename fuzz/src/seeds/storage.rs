@@ -13,9 +13,10 @@ use cairn_formats::encryption::{
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, GraceRecord,
-    Group, InodeKind, InodeRecord, JournalEntry, Key, Put, QuotaKey, QuotaKind, QuotaLimit,
-    QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
+    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold,
+    GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key, PolicyRecord, Put, QuotaKey,
+    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
+    UsageRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
@@ -403,6 +404,8 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("usage", usage.encode()),
         ("quota", quota.encode()),
         ("grace", grace.encode()),
+        ("policy", PolicyRecord::default().encode()),
+        ("apply", ApplyRecord::default().encode()),
         ("file", InodeRecord::new(InodeKind::Regular).encode()),
         ("symlink", symlink.encode()),
         ("dirent", dirent.encode()),

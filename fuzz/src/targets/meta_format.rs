@@ -11,9 +11,9 @@ use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, GraceRecord, Group,
-    InodeRecord, Key, KeyKind, Put, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
-    UsageRecord, decode_extent, versions,
+    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord,
+    GraceRecord, Group, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord, RequestRecord,
+    SegmentRecord, SnapshotRecord, UsageRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -130,7 +130,9 @@ fn record(bytes: &[u8]) {
         SnapshotRecord,
         UsageRecord,
         QuotaRecord,
-        GraceRecord
+        GraceRecord,
+        PolicyRecord,
+        ApplyRecord
     );
     // A key and its value, one behind the other; and a value under the keys that matter to it.
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {

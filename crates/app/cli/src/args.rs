@@ -17,6 +17,7 @@ use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::key::KeyCommand;
 use crate::plan_args::PlanArgs;
+use crate::policy::PolicyCommand;
 use crate::quota::QuotaCommand;
 use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
@@ -95,6 +96,9 @@ pub enum Command {
     ///
     /// It takes no space until one of both changes, and is there at once, whatever its size.
     Clone(CloneArgs),
+    /// How data below directories is stored, and the conversion of data that is there
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Quotas of directories, users, groups and volumes
     #[command(subcommand)]
     Quota(QuotaCommand),
@@ -483,7 +487,8 @@ pub struct VolumeFlags {
     /// random (small accesses in large files) [a new volume: concurrent]
     #[arg(long, value_name = "PATTERN")]
     pub access_pattern: Option<AccessPattern>,
-    /// none, lz4, zstd (level 3) or zstd:1 to zstd:19 [a new volume: lz4]
+    /// none (or off), lz4, zstd (level 3), zstd:1 to zstd:19, or auto (lz4, or zstd where it saves clearly more) [a new
+    /// volume: lz4]
     #[arg(long)]
     pub compression: Option<Compression>,
     /// off, on or verify: whether bytes that the volume has already are written again. on trusts a hash of 256 bits, verify
@@ -801,6 +806,19 @@ mod tests {
             ("quota list main --users --json", true),
             ("quota show main/a --group staff", true),
             ("quota remove main/a", true),
+            (
+                "policy set main/a --compression zstd:3 --dedupe on --access-pattern inherit",
+                true,
+            ),
+            ("policy set main/a --compression zip", false),
+            ("policy set --dedupe on", false),
+            ("policy show main --json", true),
+            ("policy list main", true),
+            ("policy list main/a", false),
+            ("policy clear main/a", true),
+            ("policy apply main/a --wait", true),
+            ("policy status main", true),
+            ("policy cancel main", true),
             ("bucket create photos --path main/pictures --uid 1000", true),
             ("bucket create photos", true),
             ("bucket create", false),

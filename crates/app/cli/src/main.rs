@@ -22,6 +22,7 @@ mod host_plan;
 mod key;
 mod plan;
 mod plan_args;
+mod policy;
 mod print;
 mod quota;
 mod s3;
@@ -143,6 +144,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::S3(command) => s3::s3(&command),
         Command::Snapshot(command) => snapshot::snapshot(&command),
         Command::Clone(args) => clone::clone(&args),
+        Command::Policy(command) => policy::policy(&command),
         Command::Quota(command) => quota::quota(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),

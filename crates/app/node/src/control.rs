@@ -368,6 +368,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn policies(&self) -> Option<&dyn cairn_admin::policies::PolicyControl> {
+        Some(self)
+    }
+
     fn quotas(&self) -> Option<&dyn cairn_admin::quotas::QuotaControl> {
         Some(self)
     }

@@ -25,6 +25,8 @@ mod lock_wait;
 mod metadata_folders;
 mod metrics;
 mod node;
+mod paths;
+mod policies;
 mod quotas;
 mod read_cache;
 pub mod ready;

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
 use cairn_base::DiskId;
 use cairn_config::MemoryBudget;
-use cairn_fs::{FsStats, GcBacklog, QuotaCounts};
+use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts};
 use cairn_meta::MetaStats;
 use cairn_pool::watch::Counts;
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
@@ -68,6 +68,8 @@ pub struct VolumeNumbers {
     pub snapshots_freeing: u64,
     pub snapshot_bytes: u64,
     pub quotas: QuotaCounts,
+    pub policies: u64,
+    pub apply: ApplyRecord,
 }
 
 /// Shows a node to Prometheus.
@@ -471,6 +473,14 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_quotas_over_soft", "Quotas whose soft limit is passed", |n| n.quotas.over_soft),
         ("cairn_volume_quotas_at_hard", "Quotas whose hard limit is reached", |n| n.quotas.at_hard),
         ("cairn_volume_quota_refusals", "What quotas refused since the volume was opened", |n| n.quotas.refusals),
+        ("cairn_volume_policies", "Directories with a policy of their own", |n| n.policies),
+        ("cairn_volume_apply_running", "1 while existing data is converted to what policies say", |n| u64::from(n.apply.state == ApplyState::Running && n.apply.began_seconds > 0)),
+        ("cairn_volume_apply_inodes", "Inodes that this conversion, or the last one, looked at", |n| n.apply.inodes),
+        ("cairn_volume_apply_inodes_all", "Inodes that there were when it began", |n| n.apply.inodes_all),
+        ("cairn_volume_apply_seen_bytes", "Bytes of files that it looked at", |n| n.apply.seen_bytes),
+        ("cairn_volume_apply_rewritten_bytes", "Bytes of files that it wrote anew", |n| n.apply.rewritten_bytes),
+        ("cairn_volume_apply_shared_bytes", "Bytes of files that it found elsewhere, and which are shared now", |n| n.apply.shared_bytes),
+        ("cairn_volume_apply_left", "Parts of files that it could not convert", |n| n.apply.left),
         ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
         ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),

@@ -515,6 +515,10 @@ impl Inner {
                     snapshots_freeing: fs.snapshot_freeing().snapshots,
                     snapshot_bytes: counters.history_bytes,
                     quotas: fs.quota_counts(),
+                    policies: fs.dir_policy_count() as u64,
+                    apply: fs
+                        .applied_policies()
+                        .map_or_else(Default::default, |view| view.record),
                 },
             ));
         }

@@ -10,14 +10,13 @@ use cairn_base::Ino;
 use cairn_config::VolumeName;
 use cairn_formats::settings::SizeLimit;
 use cairn_fs::{
-    Credentials, FileKind, Fs, FsError, QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaKind, QuotaLimit,
-    QuotaLimits, ROOT,
+    Fs, FsError, QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaKind, QuotaLimit, QuotaLimits, ROOT,
 };
 
 use crate::control::{Controller, refusal};
+use crate::paths::names_of;
 
 const GRACE_SECONDS: u64 = 7 * 24 * 60 * 60;
-const WHO: Credentials = Credentials::ROOT;
 
 fn invalid(message: impl Into<String>) -> ControlError {
     ControlError::new(ErrorKind::Invalid, message.into())
@@ -102,36 +101,9 @@ fn id_of(of: QuotaOf, id: Option<u32>) -> Result<u32, ControlError> {
     }
 }
 
-/// The names of a path, without what is empty.
-fn names_of(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter(|name| !name.is_empty())
-}
-
 async fn directory_at(fs: &Fs, path: &str) -> Result<Ino, ControlError> {
-    let mut at = ROOT;
-    for name in names_of(path) {
-        let absent = || {
-            let message = format!("there is no directory {path} in volume {}", fs.name());
-            ControlError::new(ErrorKind::NotFound, message)
-        };
-        if name == "." || name == ".." {
-            return Err(invalid(format!(
-                "{path}: a path from the volume's root has no {name:?}"
-            )));
-        }
-        match fs.child(&WHO, at, name.as_bytes()).await {
-            Ok(Some((ino, FileKind::Directory))) => at = ino,
-            Ok(Some(_)) => {
-                return Err(invalid(format!(
-                    "{path} is no directory: quotas are for directories, users and groups"
-                )));
-            }
-            Ok(None) | Err(FsError::NotFound | FsError::Stale) => return Err(absent()),
-            Err(FsError::NameTooLong | FsError::Invalid) => return Err(absent()),
-            Err(error) => return Err(refused(path, error)),
-        }
-    }
-    Ok(at)
+    let only = "quotas are for directories, users and groups";
+    crate::paths::directory_at(fs, path, only).await
 }
 
 async fn view_of(fs: &Fs, quota: cairn_fs::QuotaView) -> Result<QuotaView, ControlError> {

@@ -15,6 +15,7 @@ use crate::api::{
 };
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
 use crate::keys::{KeyRotationView, MasterKeysView};
+use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
 use crate::s3::{
     AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketSet, BucketView,
@@ -57,6 +58,11 @@ fn snapshot_path(volume: &VolumeName, name: &str) -> Result<String, ClientError>
             hint: None,
         })),
     }
+}
+
+fn policy_path(volume: &VolumeName, path: &str) -> String {
+    let path = utf8_percent_encode(path, NON_ALPHANUMERIC);
+    format!("/api/v1/volumes/{volume}/policy?path={path}")
 }
 
 fn quota_path(volume: &VolumeName, what: &str, at: &QuotaAt) -> String {
@@ -389,6 +395,46 @@ impl Client {
 
     pub fn snapshot_delete(&self, volume: &VolumeName, name: &str) -> Result<(), ClientError> {
         self.delete(&snapshot_path(volume, name)?).map(drop)
+    }
+
+    pub fn policies(&self, volume: &VolumeName) -> Result<PolicyList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/policies"))
+    }
+
+    pub fn policy(&self, volume: &VolumeName, path: &str) -> Result<PolicyView, ClientError> {
+        self.get(&policy_path(volume, path))
+    }
+
+    pub fn policy_set(
+        &self,
+        volume: &VolumeName,
+        set: &PolicySet,
+    ) -> Result<PolicyView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/policies"));
+        self.call(self.agent.put(path), set)
+    }
+
+    pub fn policy_clear(&self, volume: &VolumeName, path: &str) -> Result<(), ClientError> {
+        self.delete(&policy_path(volume, path)).map(drop)
+    }
+
+    /// How the conversion of existing data stands, or how the last one ended.
+    pub fn apply(&self, volume: &VolumeName) -> Result<ApplyView, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/policy/apply"))
+    }
+
+    pub fn apply_start(
+        &self,
+        volume: &VolumeName,
+        start: &ApplyStart,
+    ) -> Result<ApplyView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/policy/apply"));
+        self.call(self.agent.post(path), start)
+    }
+
+    pub fn apply_cancel(&self, volume: &VolumeName) -> Result<(), ClientError> {
+        let path = format!("/api/v1/volumes/{volume}/policy/apply");
+        self.delete(&path).map(drop)
     }
 
     pub fn quotas(&self, volume: &VolumeName) -> Result<QuotaList, ClientError> {

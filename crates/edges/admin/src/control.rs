@@ -127,6 +127,10 @@ pub trait Control: Send + Sync + 'static {
     fn snapshots(&self) -> Option<&dyn crate::snapshots::SnapshotControl> {
         None
     }
+    /// What the node does with policies of directories, if it has any.
+    fn policies(&self) -> Option<&dyn crate::policies::PolicyControl> {
+        None
+    }
     /// What the node does with quotas, if it has any.
     fn quotas(&self) -> Option<&dyn crate::quotas::QuotaControl> {
         None

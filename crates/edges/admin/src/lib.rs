@@ -15,6 +15,7 @@ pub mod keys;
 pub mod live;
 mod pass;
 mod patience;
+pub mod policies;
 #[doc(hidden)]
 pub mod query;
 pub mod quotas;

@@ -287,6 +287,19 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::schedules,
             snapshot_routes::schedules_set
         ))
+        .routes(routes!(
+            policy_routes::policy_list,
+            policy_routes::policy_set
+        ))
+        .routes(routes!(
+            policy_routes::policy_show,
+            policy_routes::policy_clear
+        ))
+        .routes(routes!(
+            policy_routes::apply_show,
+            policy_routes::apply_start,
+            policy_routes::apply_cancel
+        ))
         .routes(routes!(quota_routes::quota_list, quota_routes::quota_set))
         .routes(routes!(
             quota_routes::quota_show,
@@ -976,6 +989,8 @@ mod class_routes;
 mod key_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
+#[path = "policy_routes.rs"]
+mod policy_routes;
 #[path = "quota_routes.rs"]
 mod quota_routes;
 #[path = "s3_routes.rs"]

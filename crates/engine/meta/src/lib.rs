@@ -34,11 +34,12 @@ mod volume_log;
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::keys::branch_of;
 pub use cairn_formats::metadata::{
-    CloneRecord, CookieRecord, DirentRecord, ExtentRecord, Fold, GraceRecord, InodeKind,
-    InodeRecord, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind, QUOTA_PATH_LEN_BYTES_MAX,
-    QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord,
-    TreeState, UsageRecord, decode_extent,
+    ApplyRecord, ApplyState, CloneRecord, CookieRecord, DirentRecord, ExtentRecord, Fold,
+    GraceRecord, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind,
+    PolicyRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord,
+    RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord, decode_extent,
 };
+pub use cairn_formats::settings as volume_settings;
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
     Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,

@@ -23,6 +23,12 @@ const SAMPLE_BYTES: usize = 4096;
 /// Records shorter than this are compressed without a probe, which would cost as much.
 const PROBE_LEN_BYTES_MIN: usize = 8 * SAMPLE_BYTES;
 
+/// What `Auto` looks at of a record.
+const AUTO_SAMPLE_BYTES: usize = 16 << 10;
+/// It takes zstd if that saves 1/this of what lz4 leaves.
+const AUTO_SAVING_DIVISOR: usize = 8;
+const AUTO_ZSTD_LEVEL: i32 = 3;
+
 /// How a volume compresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
@@ -31,6 +37,8 @@ pub enum Compression {
     Lz4,
     /// The level as zstd counts them: 1 is fast, 3 its default.
     Zstd(i32),
+    /// lz4, or zstd where a sample of the record says that it saves clearly more.
+    Auto,
 }
 
 /// A record in the form it is stored in, with its checksums.
@@ -295,6 +303,10 @@ fn compress(data: &[Bytes], len: usize, compression: Compression) -> Option<(Cod
         Compression::None => return None,
         Compression::Lz4 => (Codec::Lz4, lz4_compress(input)?),
         Compression::Zstd(level) => (Codec::Zstd, zstd_compress(input, room, level)?),
+        Compression::Auto if zstd_pays(input) => {
+            (Codec::Zstd, zstd_compress(input, room, AUTO_ZSTD_LEVEL)?)
+        }
+        Compression::Auto => (Codec::Lz4, lz4_compress(input)?),
     };
     // `shrink_to_fit` so that the record does not hold the worst case's memory until it is written.
     let mut stored = stored;
@@ -329,6 +341,21 @@ fn probe_parts(parts: &[Bytes], len: usize) -> bool {
 fn sample_saves(sample: &[u8]) -> bool {
     let room = sample.len() - sample.len().div_ceil(SAVING_DIVISOR);
     lz4_compress(sample).is_some_and(|packed| packed.len() <= room)
+}
+
+/// Whether zstd makes a sample from the middle smaller than lz4 does, by so much that its time is worth it.
+fn zstd_pays(input: &[u8]) -> bool {
+    let start = (input.len() / 2).saturating_sub(AUTO_SAMPLE_BYTES / 2);
+    let end = input.len().min(start + AUTO_SAMPLE_BYTES);
+    let Some(sample) = input.get(start..end) else {
+        return false;
+    };
+    let Some(packed) = lz4_compress(sample) else {
+        return false;
+    };
+    let packed_len = packed.len().min(sample.len());
+    let room = packed_len - packed_len.div_ceil(AUTO_SAVING_DIVISOR);
+    zstd_compress(sample, room, AUTO_ZSTD_LEVEL).is_some()
 }
 
 fn lz4_compress(input: &[u8]) -> Option<Vec<u8>> {
@@ -409,6 +436,9 @@ mod tests {
             ("noise", &noise(100_000), Compression::Lz4, Codec::Raw),
             ("noise", &noise(5_000), Compression::Zstd(1), Codec::Raw),
             ("half noise", &half, Compression::Lz4, Codec::Lz4),
+            ("text", &text, Compression::Auto, Codec::Zstd),
+            ("noise", &noise(100_000), Compression::Auto, Codec::Raw),
+            ("empty", b"", Compression::Auto, Codec::Raw),
             ("zeros", &[0; 1 << 20], Compression::Zstd(1), Codec::Zstd),
         ];
         for (name, data, compression, want) in cases {

@@ -31,6 +31,8 @@
 //! | 0x25 | request: slot u16 | [`super::records::RequestRecord`] | no |
 //! | 0x26 | usage: tree u64, kind u8, id u32 | [`super::quota::UsageRecord`] | no |
 //! | 0x27 | grace: tree u64, kind u8, id u32 | [`super::quota::GraceRecord`] | no |
+//! | 0x28 | policy: directory u64 | [`super::policy::PolicyRecord`] | no |
+//! | 0x29 | apply | [`super::policy::ApplyRecord`] | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
@@ -69,6 +71,8 @@ const TAG_SHARER: u8 = 0x24;
 const TAG_REQUEST: u8 = 0x25;
 const TAG_USAGE: u8 = 0x26;
 const TAG_GRACE: u8 = 0x27;
+const TAG_POLICY: u8 = 0x28;
+const TAG_APPLY: u8 = 0x29;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -107,6 +111,10 @@ pub enum KeyKind<'a> {
     Quota(QuotaKey),
     Usage(QuotaKey),
     Grace(QuotaKey),
+    /// What a directory says about data below it.
+    Policy(Ino),
+    /// The conversion of existing data to that.
+    Apply,
     Dedupe(&'a [u8; 32]),
     /// Extents of `ino` that end in `start < end offset <= end` refer to records in `segment` that were written for
     /// others, or did.
@@ -228,6 +236,20 @@ impl Key {
             Self::with_tag(TAG_GRACE),
             Self::with_tag(TAG_GRACE.saturating_add(1)),
         )
+    }
+
+    /// What a directory says about data of files below it.
+    pub fn policy(dir: Ino) -> Self {
+        Self::of_u64(TAG_POLICY, dir.0)
+    }
+
+    pub fn all_policies() -> (Self, Self) {
+        (Self::with_tag(TAG_POLICY), Self::with_tag(TAG_APPLY))
+    }
+
+    /// The conversion of existing data to what policies say.
+    pub fn apply() -> Self {
+        Self::with_tag(TAG_APPLY)
     }
 
     fn of_quota(tag: u8, of: QuotaKey) -> Self {
@@ -559,6 +581,8 @@ impl<'a> KeyKind<'a> {
             TAG_QUOTA => Self::Quota(quota_key(rest)?),
             TAG_USAGE => Self::Usage(quota_key(rest)?),
             TAG_GRACE => Self::Grace(quota_key(rest)?),
+            TAG_POLICY => Self::Policy(Ino(only_u64(rest)?)),
+            TAG_APPLY => rest.is_empty().then_some(Self::Apply)?,
             TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
             TAG_SHARER => {
                 let (segment, rest) = rest.split_first_chunk::<8>()?;
@@ -699,6 +723,8 @@ mod tests {
             (Key::quota(user), KeyKind::Quota(user)),
             (Key::usage(user), KeyKind::Usage(user)),
             (Key::grace(user), KeyKind::Grace(user)),
+            (Key::policy(Ino(7)), KeyKind::Policy(Ino(7))),
+            (Key::apply(), KeyKind::Apply),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
                 Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
@@ -758,6 +784,8 @@ mod tests {
                 "unknown kind of quota",
                 &[TAG_QUOTA, 0, 0, 0, 0, 0, 0, 0, 1, 5, 0, 0, 0, 1],
             ),
+            ("policy short", &[TAG_POLICY, 0, 0, 0, 1]),
+            ("apply with more", &[TAG_APPLY, 0]),
             ("counters with more", &[TAG_COUNTERS, 0]),
             (
                 "history of counters",

@@ -10,6 +10,7 @@ mod fields;
 pub mod group;
 pub mod keys;
 pub mod log;
+pub mod policy;
 pub mod quota;
 pub mod records;
 pub mod state_file;
@@ -18,6 +19,7 @@ pub mod versions;
 pub use extent::decode_extent;
 pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry, Put};
 pub use keys::{Key, KeyError, KeyKind};
+pub use policy::{ApplyRecord, ApplyState, PolicyRecord};
 pub use quota::{
     GraceRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, TreeState,
     UsageRecord,

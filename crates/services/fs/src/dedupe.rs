@@ -26,7 +26,7 @@ use crate::types::FsError;
 use crate::volume::{Policy, Shared, meta_error};
 
 /// Shorter records are written as they come: who shares one needs a key, and an extent that is as long.
-const DEDUPE_LEN_BYTES_MIN: u64 = 4096;
+pub(crate) const DEDUPE_LEN_BYTES_MIN: u64 = 4096;
 /// So often the index gives out a record; then the same bytes are written anew. Else what damages one record could damage
 /// everything, and the keys that say who shares it would grow without end.
 const SHARES_MAX: u16 = 4096;

@@ -128,11 +128,13 @@ impl Shared {
                         offset_in_record: after.offset_in_record,
                     };
                     let key = Key::extent(ino, end);
-                    match (why, &replaced.before) {
-                        (Why::Moved, Some(before)) if !planted::is(Bug::MoveMakesHistory) => {
-                            batch.put_moved(key, before.birth, record.encode())
+                    // What is cut apart has the birth of what it was a part of.
+                    let is_new = replaced.before.is_none() && planted::is(Bug::CutApartBornNow);
+                    match why {
+                        Why::Moved if !is_new && !planted::is(Bug::MoveMakesHistory) => {
+                            batch.put_moved(key, after.birth, record.encode())
                         }
-                        _ => batch.put(key, record.encode()),
+                        Why::Moved | Why::Changed => batch.put(key, record.encode()),
                     };
                 }
                 None if replaced.before.is_some() => {

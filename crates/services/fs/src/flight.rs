@@ -76,7 +76,7 @@ struct Cut {
 
 /// Where the bytes of a cut are to be.
 #[derive(Clone, Copy)]
-enum Source {
+pub(crate) enum Source {
     /// In this one of the records that are made now.
     New(usize),
     /// In one that is made now of another cut, which has the same bytes.
@@ -171,11 +171,10 @@ impl Shared {
         }
         let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
         let _turn = self.writer_turn(len_bytes).await;
-        let dedupe = self.policy.read().dedupe;
-        let mut left = self.write_out(jobs, dedupe).await;
+        let mut left = self.write_out(jobs, true).await;
         if !left.is_empty() {
             // What they were to share is gone.
-            left = self.write_out(left, Dedupe::Off).await;
+            left = self.write_out(left, false).await;
         }
         for job in left {
             self.turn_back(job, FsError::TryLater);
@@ -184,11 +183,7 @@ impl Shared {
 
     /// Makes records of what some flights hold, but for what is in records already, and ends the flights. Returns those that
     /// found such records, and could not have them any more: nothing became of them.
-    async fn write_out(&self, mut jobs: Vec<Job>, dedupe: Dedupe) -> Vec<Job> {
-        let policy = Policy {
-            dedupe,
-            ..self.policy.read().clone()
-        };
+    async fn write_out(&self, mut jobs: Vec<Job>, may_share: bool) -> Vec<Job> {
         let encoder = match self.segments.encoder(self.volume) {
             Ok(encoder) => encoder,
             Err(error) => {
@@ -203,10 +198,17 @@ impl Shared {
         let mut made = FxHashMap::default();
         for job in &jobs {
             let mut of_job: Vec<Piece> = Vec::new();
+            let mut policy = self.policy_of(&job.inode).await;
+            if !may_share {
+                policy.dedupe = Dedupe::Off;
+            }
             for cut in cut(&job.runs, &policy) {
                 let hash = self.hash_of(cut.start, &cut.parts, &policy);
                 let source = match &hash {
-                    Some(hash) => self.find_record(hash, &cut, dedupe, &made).await,
+                    Some(hash) => {
+                        let found = self.find_record(hash, &cut.parts, policy.dedupe, &made);
+                        found.await
+                    }
                     None => None,
                 };
                 let source = source.unwrap_or(Source::New(records.len()));
@@ -289,23 +291,22 @@ impl Shared {
     }
 
     /// A record with the bytes of a cut: one that is made just now, or one that is there.
-    async fn find_record(
+    pub(crate) async fn find_record(
         &self,
         hash: &Hash,
-        cut: &Cut,
+        parts: &[Bytes],
         dedupe: Dedupe,
         made: &FxHashMap<Hash, (usize, Vec<Bytes>)>,
     ) -> Option<Source> {
-        if let Some((index, parts)) = made.get(hash) {
+        let len_of = |parts: &[Bytes]| parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        if let Some((index, others)) = made.get(hash) {
             let is_same = match dedupe {
-                Dedupe::Verify => are_same_bytes(parts, &cut.parts),
-                Dedupe::On | Dedupe::Off => {
-                    parts.iter().map(Bytes::len).sum::<usize>() as u64 == cut.len_bytes
-                }
+                Dedupe::Verify => are_same_bytes(others, parts),
+                Dedupe::On | Dedupe::Off => len_of(others) == len_of(parts),
             };
             return is_same.then_some(Source::Again(*index));
         }
-        let known = self.dedupe.find(hash, cut.len_bytes)?;
+        let known = self.dedupe.find(hash, len_of(parts))?;
         let code = self.code().ok()?;
         // What cannot be looked up is written.
         let there = self.reading(|| self.record_there(&known, code)).await;
@@ -318,7 +319,7 @@ impl Shared {
                 .segments
                 .read(self.volume, &record, 0..known.len_bytes)
                 .await;
-            if !read.is_ok_and(|parts| are_same_bytes(&parts, &cut.parts)) {
+            if !read.is_ok_and(|read| are_same_bytes(&read, parts)) {
                 return None;
             }
         }

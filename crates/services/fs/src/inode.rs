@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use crate::dirty::{DirtyMap, Run};
 use crate::extents::ExtentMap;
 use crate::perm::Guarded;
+use crate::policy::Found;
 use crate::quota::Charged;
 use crate::types::{Attr, FileKind, FsError, PreAttr, Wcc};
 
@@ -106,6 +107,10 @@ pub(crate) struct State {
     pub write_end: u64,
     /// Bytes written in sequence up to `write_end`.
     pub write_run_bytes: u64,
+    /// The directory that a file without a name will come to.
+    pub near: Ino,
+    /// What directories say about its data, as it was found last.
+    pub policy_found: Found,
     /// Changes up to then, on the monotonic clock, go on from one whose former content was kept, or that made the file.
     pub change_until: Duration,
 }
@@ -184,7 +189,17 @@ impl State {
             read_ahead_end: 0,
             write_end: 0,
             write_run_bytes: 0,
+            near: Ino(0),
+            policy_found: Found::default(),
             change_until: Duration::ZERO,
+        }
+    }
+
+    /// The directory that says what this one says nothing about; 0 if there is none.
+    pub fn policy_parent(&self) -> Ino {
+        match self.record.parent {
+            Ino(0) => self.near,
+            parent => parent,
         }
     }
 

@@ -811,6 +811,7 @@ impl Shared {
         }
         if is_dir {
             self.drop_tree(child.ino, batch);
+            self.policies.drop_dir(child.ino, batch);
         }
         state.touch_ctime(now);
         state.record.nlink = 0;

@@ -279,6 +279,9 @@ impl Shared {
             batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
         }
         self.requests.note(&mut batch, who, m.moved.ino);
+        if is_dir && across {
+            self.policies.note_moved();
+        }
         let ticket = match first {
             None => self.meta.submit(batch),
             Some(ticket) => {

@@ -11,6 +11,7 @@
 //! live records that the metadata counts, are left to one pass over all extents.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,7 @@ use crate::share::Sharers;
 use crate::snapshots::extent_of;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, Policy, Shared, meta_error, parse_extent, segment_error};
 
 /// While segments are rewritten it looks this often how things stand.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
@@ -500,8 +501,6 @@ impl Shared {
         victims: Vec<Victim>,
         copies: &Mutex<Copies>,
     ) -> Result<Left, FsError> {
-        let policy = self.policy.read().clone();
-        let compression = policy.compression;
         let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
         let mut moved = Vec::new();
@@ -524,6 +523,12 @@ impl Shared {
             }
             victims = unique;
         }
+        let mut policies: FxHashMap<Ino, Policy> = FxHashMap::default();
+        for victim in &victims {
+            if let Entry::Vacant(place) = policies.entry(victim.ino) {
+                place.insert(self.policy_of_ino(victim.ino).await);
+            }
+        }
         let mut victims = victims.into_iter().peekable();
         while victims.peek().is_some() {
             let some: Vec<Victim> = victims.by_ref().take(READS_MAX).collect();
@@ -531,6 +536,9 @@ impl Shared {
             for (victim, read) in some.into_iter().zip(reads) {
                 match read {
                     Ok(parts) => {
+                        let Some(policy) = policies.get(&victim.ino) else {
+                            continue;
+                        };
                         let owner = RecordOwner {
                             object: victim.ino.0,
                             offset: victim.extent.start,
@@ -540,10 +548,10 @@ impl Shared {
                             && victim.extent.len_bytes()
                                 == u64::from(victim.extent.record.file_len_bytes);
                         let hash = match is_whole {
-                            true => self.hash_of(victim.extent.start, &parts, &policy),
+                            true => self.hash_of(victim.extent.start, &parts, policy),
                             false => None,
                         };
-                        records.push(encoder.encode(parts, compression).owned_by(owner));
+                        records.push(encoder.encode(parts, policy.compression).owned_by(owner));
                         moved.push((victim, hash));
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {

@@ -91,7 +91,7 @@ impl Fs {
             true => VOLUME_TREE,
             false => root_tree(branch),
         };
-        self.make_unnamed_in(who, branch, tree)
+        self.make_unnamed_in(who, branch, tree, Ino(0))
     }
 
     /// The same for a file that will come to a directory: its bytes count there from the first on.
@@ -99,7 +99,7 @@ impl Fs {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(dir)).await?;
         let tree = shared.quotas.inherited(&inode.lock().record);
-        self.make_unnamed_in(who, dir.branch(), tree)
+        self.make_unnamed_in(who, dir.branch(), tree, dir)
     }
 
     fn make_unnamed_in(
@@ -107,6 +107,7 @@ impl Fs {
         who: &Credentials,
         branch: Branch,
         tree: Ino,
+        near: Ino,
     ) -> Result<Unnamed, FsError> {
         let shared = &self.shared;
         shared.require_serving()?;
@@ -119,6 +120,7 @@ impl Fs {
         (record.atime, record.mtime, record.ctime) = (now, now, now);
         let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
         state.removed = false;
+        state.near = near;
         let inode = Inode::new(shared.allocate_ino(branch), state);
         shared.inodes.insert(inode.clone());
         Ok(Unnamed {

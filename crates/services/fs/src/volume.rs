@@ -13,7 +13,7 @@ use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
     SpaceDelta, Ticket, UsageDelta, decode_extent,
 };
-use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentStore};
+use cairn_segment::{Compression, Pace, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 
@@ -28,6 +28,7 @@ use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::keep::Keeping;
 use crate::orphans::Orphans;
+use crate::policy::Policies;
 use crate::quota::{Quotas, owner_of};
 use crate::requests::Requests;
 use crate::revert;
@@ -128,6 +129,8 @@ pub struct FsSettings {
     pub dedupe: Arc<DedupeIndex>,
     /// What files' bytes are encrypted with, if they are; the metadata store must have the same.
     pub key: Option<Arc<VolumeKey>>,
+    /// How fast data is converted to what policies say, if not as fast as possible.
+    pub pace: Option<Arc<Pace>>,
 }
 
 impl FsSettings {
@@ -143,6 +146,7 @@ impl FsSettings {
             gc: GcSettings::default(),
             dedupe: DedupeIndex::new(INDEX_BYTES_DEFAULT),
             key: None,
+            pace: None,
         }
     }
 }
@@ -284,6 +288,8 @@ pub(crate) struct Shared {
     /// Of reads that bring very much more into memory than they give out.
     pub wide_reads: Semaphore,
     pub quotas: Quotas,
+    pub policies: Policies,
+    pub pace: Option<Arc<Pace>>,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
@@ -343,6 +349,7 @@ impl Fs {
             gc,
             dedupe,
             key,
+            pace,
         } = settings;
         let known = meta
             .segments()
@@ -377,8 +384,11 @@ impl Fs {
         }
         let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
         let branches = Branches::open(&meta);
+        let policies = Policies::open(&meta).map_err(meta_error)?;
         let shared = Arc::new(Shared {
             quotas,
+            policies,
+            pace,
             tasks: Arc::new(Tasks::new(env.clone())),
             dedupe: Deduping::new(dedupe, &env, volume),
             env,
@@ -441,6 +451,10 @@ impl Fs {
             (
                 "trees of quotas",
                 Box::pin(Shared::run_trees(fs.shared.clone())),
+            ),
+            (
+                "conversion of data",
+                Box::pin(Shared::run_apply(fs.shared.clone())),
             ),
             (
                 "snapshots",

@@ -14,6 +14,7 @@ pub fn policy(settings: &VolumeSettings) -> Policy {
         compression: match settings.compression {
             Compression::None => cairn_segment::Compression::None,
             Compression::Lz4 => cairn_segment::Compression::Lz4,
+            Compression::Auto => cairn_segment::Compression::Auto,
             Compression::Zstd(level) => cairn_segment::Compression::Zstd(i32::from(level)),
         },
         dedupe: match settings.dedupe {

@@ -138,6 +138,8 @@ pub struct Pool {
     pub scrub: Scrub,
     /// At which files of deleted volumes go.
     pub(crate) deletion_pace: Arc<Pace>,
+    /// Of data that is converted to what policies say.
+    pub(crate) apply_pace: Arc<Pace>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) seats: Option<Arc<dyn Seats>>,
     truth: Arc<dyn Truth>,
@@ -189,6 +191,7 @@ impl Pool {
         let scrub_pace = Pace::new(env.clock.clone(), settings.scrub_bytes_per_second);
         let scrub = Scrub::new(scrub_pace.beside(&clients));
         let deletion_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
+        let apply_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
         let rebuild = Rebuild::new(pace.beside(&clients), Planner::new(settings.rebuild_delay));
         Arc::new(Self {
             env,
@@ -199,6 +202,7 @@ impl Pool {
             rebuild,
             scrub,
             deletion_pace: Arc::new(deletion_pace),
+            apply_pace: Arc::new(apply_pace),
             host,
             seats,
             truth,

@@ -150,6 +150,7 @@ impl Pool {
             });
         }
         let mut settings = self.host.fs_settings(volume, count);
+        settings.pace = Some(Arc::clone(&self.apply_pace));
         settings.key = key;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
@@ -268,6 +269,7 @@ impl Pool {
             why: error.to_string(),
         })?;
         let mut settings = self.host.fs_settings(volume, count);
+        settings.pace = Some(Arc::clone(&self.apply_pace));
         settings.key = key;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {

@@ -20,6 +20,7 @@ use crate::check;
 use crate::client::{self, Client};
 use crate::faults::{self, FaultKind};
 use crate::judge::Judge;
+use crate::policies::Policer;
 use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::quotas::Quoter;
 use crate::scenario::{End, Life, Trouble};
@@ -160,6 +161,15 @@ impl Driver {
             };
             let work = quoter.run(self.snapshot_steps());
             self.env.spawner.spawn("quotas", Box::pin(work));
+        }
+        if shape.sets_policies {
+            let policer = Policer {
+                life: self.shared.clone(),
+                env: self.env.clone(),
+                rng: Rng::new(self.seed ^ 0x706f_5407),
+            };
+            let work = policer.run(self.snapshot_steps());
+            self.env.spawner.spawn("policies", Box::pin(work));
         }
         self.shared.clients_done().await;
         self.env

@@ -21,6 +21,7 @@ pub mod faults;
 mod holes;
 mod judge;
 pub mod model;
+mod policies;
 pub mod pool;
 mod quotas;
 mod read_cache;

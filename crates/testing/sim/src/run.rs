@@ -269,7 +269,8 @@ impl Pool {
             clients_left: AtomicU32::new(
                 self.shape.client_count as u32
                     + u32::from(self.shape.takes_snapshots)
-                    + u32::from(self.shape.sets_quotas),
+                    + u32::from(self.shape.sets_quotas)
+                    + u32::from(self.shape.sets_policies),
             ),
             snapshots: self.snapshots.clone(),
             waiting: Mutex::default(),

@@ -84,6 +84,9 @@ pub struct Shape {
     pub takes_snapshots: bool,
     #[serde(default)]
     pub sets_quotas: bool,
+    /// Directories get and lose policies, and data is converted to them.
+    #[serde(default)]
+    pub sets_policies: bool,
     /// Clients write what depends on what is there, too.
     #[serde(default)]
     pub compares: bool,
@@ -338,6 +341,8 @@ impl Scenario {
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
+        // None of the seeds that find the planted bugs which are hard to find: they stay as they were.
+        shape.sets_policies = Rng::new(seed ^ 0x7078_6013).below(3) == 0;
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         shape.has_read_cache = Rng::new(seed ^ 0x6361_6368).below(3) == 0;
         shape.dedupes = match Rng::new(seed ^ 0x6465_6475).below(8) {
@@ -420,6 +425,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         rebuild_delay_ms: 0,
         takes_snapshots: false,
         sets_quotas: false,
+        sets_policies: false,
         compares: false,
         puts: false,
         is_encrypted: false,

@@ -131,7 +131,7 @@ impl Verdict {
 }
 
 impl Shared {
-    fn now_seconds(&self) -> u64 {
+    pub(crate) fn now_seconds(&self) -> u64 {
         u64::try_from(self.now().seconds).unwrap_or(0)
     }
 

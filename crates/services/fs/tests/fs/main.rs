@@ -12,6 +12,7 @@ mod keep;
 mod limit;
 mod links;
 mod model;
+mod policy;
 mod quota;
 mod requests;
 mod revert;

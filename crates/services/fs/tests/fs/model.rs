@@ -13,6 +13,7 @@ use cairn_testkit::Crash;
 use proptest::prelude::*;
 
 use crate::diff::check_diff;
+use crate::policy::{Saying, applied, check_form, refuses_policies};
 use crate::revert::check_same;
 use crate::world::*;
 
@@ -74,6 +75,13 @@ enum Step {
         mode: XattrMode,
     },
     RemoveXattr(u8, u8),
+    /// A directory says something about data below it, or nothing any more.
+    Policy(u8, u8),
+    /// Data below a directory is converted to that, beside all that comes next.
+    Apply(u8),
+    CancelApply,
+    /// All data is converted: nothing is left that is stored in another way.
+    Applied,
     Compare,
     Restart,
     Crash(u8),
@@ -149,6 +157,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), 0..4u8, xattr_len, xattr_mode)
             .prop_map(|(of, name, len, mode)| Step::SetXattr { of, name, len, mode }),
         1 => (any::<u8>(), 0..4u8).prop_map(|(of, name)| Step::RemoveXattr(of, name)),
+        3 => (any::<u8>(), 0..7u8).prop_map(|(dir, policy)| Step::Policy(dir, policy)),
+        2 => any::<u8>().prop_map(Step::Apply),
+        1 => Just(Step::CancelApply),
+        2 => Just(Step::Applied),
         2 => Just(Step::Compare),
         1 => Just(Step::Restart),
         1 => any::<u8>().prop_map(Step::Crash),
@@ -252,6 +264,12 @@ impl Model {
 
     fn files(&self) -> Vec<Ino> {
         self.of(|node| matches!(node, Node::File(_)))
+    }
+
+    /// Of directories, those around them.
+    fn parents(&self) -> BTreeMap<Ino, Ino> {
+        let dirs = self.dirs().into_iter();
+        dirs.map(|dir| (dir, self.inodes[&dir].parent)).collect()
     }
 
     fn of(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Ino> {
@@ -530,6 +548,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     let mut others: BTreeMap<u32, Other> = BTreeMap::new();
     // What each clone began from.
     let mut bases: BTreeMap<u32, (u32, Option<u8>)> = BTreeMap::new();
+    let mut saying = Saying::default();
     let who = &ROOT_USER;
     let set = |mode| SetAttr {
         mode: Some(mode),
@@ -539,6 +558,9 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
         let fs = fs_of(&world, volume);
         let dirs = model.dirs();
         let files = model.files();
+        if volume == MAIN {
+            saying.keep(&dirs);
+        }
         match step {
             Step::Create(dir, number) => {
                 let (dir, name) = (pick(&dirs, dir), name(number));
@@ -952,6 +974,34 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                     }
                 }
             }
+            // A clone has none of its own.
+            Step::Policy(dir, policy) if volume != MAIN => {
+                refuses_policies(&fs, pick(&dirs, dir), policy).await;
+            }
+            Step::Apply(_) | Step::CancelApply | Step::Applied if volume != MAIN => {}
+            Step::Policy(dir, policy) => {
+                saying.set(&fs, pick(&dirs, dir), policy).await;
+            }
+            Step::Apply(dir) => match fs.apply_policies(pick(&dirs, dir)).await {
+                // With little to do it has ended by then.
+                Ok(begun) => assert_ne!(begun.record.state, ApplyState::Cancelled),
+                Err(error) => assert_eq!(error, ApplyFailure::Running),
+            },
+            Step::CancelApply => match fs.cancel_apply().await {
+                Ok(ended) => assert_eq!(ended.record.state, ApplyState::Cancelled),
+                Err(error) => assert_eq!(error, ApplyFailure::NotRunning),
+            },
+            Step::Applied => {
+                applied(&world).await;
+                for ino in &files {
+                    fs.commit(who, *ino, 0, 0).await.unwrap();
+                }
+                fs.apply_policies(ROOT_INO).await.unwrap();
+                if applied(&world).await.record.left == 0 {
+                    check_form(&fs, &model.parents(), &saying);
+                }
+                recount(&fs).await;
+            }
             Step::Count => {
                 fs.free_snapshots().await.unwrap();
                 recount(&fs).await;
@@ -1053,17 +1103,28 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 compare_all(&world.fs, &model, &snapshots).await;
             }
             Step::Diff => diff_all(&fs).await,
-            Step::Compare => compare_all(&fs, &model, &snapshots).await,
+            Step::Compare => {
+                compare_all(&fs, &model, &snapshots).await;
+                if volume == MAIN {
+                    saying.check(&fs, &model.parents()).await;
+                }
+            }
             Step::Restart => {
                 drop(fs);
                 world = world.restart(seed + index as u64).await;
                 compare_all(&fs_of(&world, volume), &model, &snapshots).await;
+                if volume == MAIN {
+                    saying.check(&world.fs, &model.parents()).await;
+                }
             }
             Step::Crash(mode) if crashes => {
                 drop(fs);
                 let mode = Crash::ALL[mode as usize % Crash::ALL.len()];
                 world = world.crash(seed + index as u64, mode).await;
                 compare_all(&fs_of(&world, volume), &model, &snapshots).await;
+                if volume == MAIN {
+                    saying.check(&world.fs, &model.parents()).await;
+                }
             }
             _ => {}
         }

@@ -404,6 +404,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         rebuild_delay_ms: one_of(rng, &[5_000, 30_000, 600_000]),
         takes_snapshots: false,
         sets_quotas: false,
+        sets_policies: false,
         compares: false,
         puts: false,
         is_encrypted: false,

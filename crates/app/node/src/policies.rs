@@ -1,0 +1,242 @@
+//! Answers the admin API about policies of directories.
+
+use cairn_admin::api::ErrorKind;
+use cairn_admin::policies::{
+    ApplyStart, ApplyState, ApplyView, PolicyControl, PolicyInForce, PolicyList, PolicySet,
+    PolicySettings, PolicyView,
+};
+use cairn_admin::{Answer, ControlError};
+use cairn_base::Ino;
+use cairn_config::VolumeName;
+use cairn_formats::settings::VolumeSettings;
+use cairn_fs::{ApplyFailure, Fs, FsError, PolicyFailure, PolicyRecord};
+
+use crate::control::Controller;
+use crate::paths::{directory_at, names_of};
+
+fn refuse(kind: ErrorKind, message: impl Into<String>) -> ControlError {
+    ControlError::new(kind, message.into())
+}
+
+fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
+    match error {
+        FsError::NotFound | FsError::Stale | FsError::NotDirectory => refuse(
+            ErrorKind::NotFound,
+            format!("there is no directory {path} in volume {volume} any more"),
+        ),
+        FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable, error.to_string()),
+        error => {
+            tracing::error!(%volume, %path, %error, "a change of policies failed");
+            refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")
+        }
+    }
+}
+
+fn policy_refused(volume: &VolumeName, path: &str, error: PolicyFailure) -> ControlError {
+    let message = error.to_string();
+    match error {
+        PolicyFailure::Root => refuse(ErrorKind::Invalid, message).hint(format!(
+            "`cairn volume set {volume}` changes those, and `cairn policy apply {volume}` converts data that is there"
+        )),
+        PolicyFailure::Empty => refuse(ErrorKind::Invalid, message).hint(format!(
+            "`cairn policy clear {volume}{path}` takes it away"
+        )),
+        PolicyFailure::Clone => refuse(ErrorKind::Conflict, message),
+        PolicyFailure::TooMany => refuse(ErrorKind::Conflict, message),
+        PolicyFailure::None => refuse(
+            ErrorKind::NotFound,
+            format!("directory {path} has no policy of its own"),
+        )
+        .hint(format!("`cairn policy list {volume}` shows those that have one")),
+        PolicyFailure::Fs(error) => failed(volume, path, &error),
+    }
+}
+
+fn apply_refused(volume: &VolumeName, path: &str, error: ApplyFailure) -> ControlError {
+    let message = error.to_string();
+    match error {
+        ApplyFailure::Running => refuse(ErrorKind::Conflict, message).hint(format!(
+            "`cairn policy status {volume}` shows how far that is, `cairn policy cancel {volume}` ends it"
+        )),
+        ApplyFailure::Clone => refuse(ErrorKind::Conflict, message),
+        ApplyFailure::NotRunning => refuse(ErrorKind::Conflict, message),
+        ApplyFailure::Fs(error) => failed(volume, path, &error),
+    }
+}
+
+fn settings_of(policy: &PolicyRecord) -> PolicySettings {
+    PolicySettings {
+        compression: policy.compression,
+        dedupe: policy.dedupe,
+        access_pattern: policy.access_pattern,
+    }
+}
+
+fn shown(path: Vec<u8>) -> String {
+    match path.is_empty() {
+        true => "/".to_owned(),
+        false => String::from_utf8_lossy(&path).into_owned(),
+    }
+}
+
+async fn view_of(
+    fs: &Fs,
+    volume: &VolumeName,
+    settings: &VolumeSettings,
+    view: &cairn_fs::PolicyView,
+) -> Result<PolicyView, ControlError> {
+    let path = fs.dir_path(view.dir).await;
+    let path = path.map_err(|error| failed(volume, "", &error))?;
+    Ok(PolicyView {
+        volume: volume.to_string(),
+        path: shown(path.unwrap_or_default()),
+        policy: settings_of(&view.own),
+        in_force: PolicyInForce {
+            compression: view.said.compression.unwrap_or(settings.compression),
+            dedupe: view.said.dedupe.unwrap_or(settings.dedupe),
+            access_pattern: view.said.access_pattern.unwrap_or(settings.access_pattern),
+            protection: settings.protection,
+        },
+    })
+}
+
+async fn apply_view(
+    fs: &Fs,
+    volume: &VolumeName,
+    view: cairn_fs::ApplyView,
+) -> Result<ApplyView, ControlError> {
+    let record = view.record;
+    let path = fs.dir_path(record.dir).await;
+    let path = path.map_err(|error| failed(volume, "", &error))?;
+    Ok(ApplyView {
+        volume: volume.to_string(),
+        path: path.map(shown),
+        state: match record.state {
+            cairn_fs::ApplyState::Running => ApplyState::Running,
+            cairn_fs::ApplyState::Done => ApplyState::Done,
+            cairn_fs::ApplyState::Cancelled => ApplyState::Cancelled,
+        },
+        began_seconds: record.began_seconds,
+        ended_seconds: Some(record.ended_seconds).filter(|ended| *ended > 0),
+        inodes: record.inodes,
+        inodes_all: record.inodes_all,
+        files: record.files,
+        seen_bytes: record.seen_bytes,
+        rewritten_bytes: record.rewritten_bytes,
+        shared_bytes: record.shared_bytes,
+        stored_bytes_before: record.stored_bytes_before,
+        stored_bytes_after: record.stored_bytes_after,
+        left: record.left,
+        waits_for: view.waits_for.map(|error| error.to_string()),
+    })
+}
+
+impl Controller {
+    fn settings_of(&self, volume: &VolumeName) -> Result<VolumeSettings, ControlError> {
+        let state = self.inner.pool.state();
+        let known = state.volume(volume);
+        let known = known.map_err(|error| refuse(ErrorKind::NotFound, error.to_string()))?;
+        Ok(known.settings)
+    }
+
+    async fn directory_for_policy(&self, fs: &Fs, path: &str) -> Result<Ino, ControlError> {
+        directory_at(fs, path, "policies are for directories").await
+    }
+}
+
+impl PolicyControl for Controller {
+    fn policies(&self, volume: VolumeName) -> Answer<'_, PolicyList> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let settings = self.settings_of(&volume)?;
+            let views = fs.dir_policies().await;
+            let views = views.map_err(|error| failed(&volume, "/", &error))?;
+            let mut policies = Vec::with_capacity(views.len());
+            for view in &views {
+                policies.push(view_of(&fs, &volume, &settings, view).await?);
+            }
+            policies.sort_by(|a, b| a.path.cmp(&b.path));
+            Ok(PolicyList { policies })
+        })
+    }
+
+    fn policy(&self, volume: VolumeName, path: String) -> Answer<'_, PolicyView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let settings = self.settings_of(&volume)?;
+            let dir = self.directory_for_policy(&fs, &path).await?;
+            let view = fs.dir_policy(dir).await;
+            let view = view.map_err(|error| failed(&volume, &path, &error))?;
+            view_of(&fs, &volume, &settings, &view).await
+        })
+    }
+
+    fn policy_set(&self, volume: VolumeName, set: PolicySet) -> Answer<'_, PolicyView> {
+        Box::pin(async move {
+            if let Some(protection) = set.protection {
+                let message = format!(
+                    "a directory cannot have protection {protection}: all files of a volume have that of the volume"
+                );
+                return Err(refuse(ErrorKind::Invalid, message).hint(format!(
+                    "make a volume for them: `cairn volume create NAME --protection {protection}`"
+                )));
+            }
+            let fs = self.fs_of(&volume)?;
+            let settings = self.settings_of(&volume)?;
+            let dir = self.directory_for_policy(&fs, &set.path).await?;
+            let policy = PolicyRecord {
+                compression: set.policy.compression,
+                dedupe: set.policy.dedupe,
+                access_pattern: set.policy.access_pattern,
+            };
+            let path: String = names_of(&set.path).map(|name| format!("/{name}")).collect();
+            let done = fs.set_dir_policy(dir, policy).await;
+            let view = done.map_err(|error| policy_refused(&volume, &path, error))?;
+            tracing::info!(%volume, %path, ?policy, "a directory has a policy");
+            view_of(&fs, &volume, &settings, &view).await
+        })
+    }
+
+    fn policy_clear(&self, volume: VolumeName, path: String) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let dir = self.directory_for_policy(&fs, &path).await?;
+            let done = fs.clear_dir_policy(dir).await;
+            done.map_err(|error| policy_refused(&volume, &path, error))?;
+            tracing::info!(%volume, %path, "a directory has no policy any more");
+            Ok(())
+        })
+    }
+
+    fn apply(&self, volume: VolumeName) -> Answer<'_, ApplyView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let Some(view) = fs.applied_policies() else {
+                let message = format!("no data of volume {volume} was ever converted");
+                return Err(refuse(ErrorKind::NotFound, message)
+                    .hint(format!("`cairn policy apply {volume}` begins with it")));
+            };
+            apply_view(&fs, &volume, view).await
+        })
+    }
+
+    fn apply_start(&self, volume: VolumeName, start: ApplyStart) -> Answer<'_, ApplyView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let dir = self.directory_for_policy(&fs, &start.path).await?;
+            let begun = fs.apply_policies(dir).await;
+            let begun = begun.map_err(|error| apply_refused(&volume, &start.path, error))?;
+            apply_view(&fs, &volume, begun).await
+        })
+    }
+
+    fn apply_cancel(&self, volume: VolumeName) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let ended = fs.cancel_apply().await;
+            ended
+                .map(drop)
+                .map_err(|error| apply_refused(&volume, "/", error))
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! The paths of policies of directories.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use cairn_config::VolumeName;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::policies::{ApplyStart, ApplyView, PolicyControl, PolicyList, PolicySet, PolicyView};
+use crate::query::Query;
+
+fn control(shared: &Shared) -> Result<&dyn PolicyControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no policies");
+    shared.control.policies().ok_or_else(absent)
+}
+
+/// Reads which directory is meant.
+fn path_of(query: Option<&str>) -> Result<String, ControlError> {
+    let query = Query::parse(query, &["path"])?;
+    let path = query.values("path").last().map(str::to_owned);
+    Ok(path.unwrap_or_else(|| "/".to_owned()))
+}
+
+/// All directories of a volume that have a policy.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)),
+    responses((status = 200, body = PolicyList), (status = 404, body = ErrorBody)))]
+pub(super) async fn policy_list(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<Json<PolicyList>, ControlError> {
+    Ok(Json(control(&shared)?.policies(volume).await?))
+}
+
+/// Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on.
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/policies", params(("name" = String, Path)), request_body = PolicySet,
+    responses((status = 200, body = PolicyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn policy_set(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(set): Given<PolicySet>,
+) -> Result<Json<PolicyView>, ControlError> {
+    let set = async move { control(&shared)?.policy_set(volume, set).await };
+    Ok(Json(to_the_end(set).await?))
+}
+
+/// What a directory says, and what holds there.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path), ("path" = Option<String>, Query)),
+    responses((status = 200, body = PolicyView), (status = 404, body = ErrorBody)))]
+pub(super) async fn policy_show(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<PolicyView>, ControlError> {
+    let path = path_of(query.as_deref())?;
+    Ok(Json(control(&shared)?.policy(volume, path).await?))
+}
+
+/// Takes the policy of a directory away. Data stays as it is.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy", params(("name" = String, Path),
+    ("path" = Option<String>, Query)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(super) async fn policy_clear(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, ControlError> {
+    let path = path_of(query.as_deref())?;
+    to_the_end(async move { control(&shared)?.policy_clear(volume, path).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// How the conversion of existing data stands, or how the last one ended.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+    responses((status = 200, body = ApplyView), (status = 404, body = ErrorBody)))]
+pub(super) async fn apply_show(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<Json<ApplyView>, ControlError> {
+    Ok(Json(control(&shared)?.apply(volume).await?))
+}
+
+/// Begins to convert existing data to what policies say, in the background. A restart goes on with it.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)), request_body = ApplyStart,
+    responses((status = 200, body = ApplyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn apply_start(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(start): Given<ApplyStart>,
+) -> Result<Json<ApplyView>, ControlError> {
+    let start = async move { control(&shared)?.apply_start(volume, start).await };
+    Ok(Json(to_the_end(start).await?))
+}
+
+/// Ends the conversion that is under way. What is converted stays so.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/policy/apply", params(("name" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn apply_cancel(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { control(&shared)?.apply_cancel(volume).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

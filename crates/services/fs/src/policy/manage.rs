@@ -1,0 +1,153 @@
+//! Setting, removing and showing what directories say about data.
+//!
+//! Owns: which directories can say something. Must not know: paths as an operator types them.
+
+use cairn_base::Ino;
+use cairn_meta::{Batch, Key, PolicyRecord, Ticket};
+
+use crate::types::FsError;
+use crate::volume::{Fs, ROOT, Shared};
+
+/// Most directories of a volume with a policy.
+pub const POLICY_COUNT_MAX: usize = 16 << 10;
+
+pub(crate) const OF_CLONE: &str = "directories of a clone have no policies: all of it follows the settings of the volume that it is a clone of";
+
+/// What a directory says, and what holds in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyView {
+    pub dir: Ino,
+    /// What it says itself; empty if it has no policy.
+    pub own: PolicyRecord,
+    /// What it and the directories above it say together; what is empty follows the volume.
+    pub said: PolicyRecord,
+}
+
+/// Why a policy was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyFailure {
+    /// The root follows the settings of the volume.
+    #[error("the root of a volume has the volume's settings and no policy of its own")]
+    Root,
+    #[error("{OF_CLONE}")]
+    Clone,
+    #[error("a policy that says nothing is none")]
+    Empty,
+    #[error(
+        "{POLICY_COUNT_MAX} directories of the volume have policies already, which is the most"
+    )]
+    TooMany,
+    #[error("the directory has no policy of its own")]
+    None,
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}
+
+impl Fs {
+    /// Has a directory say something about data that is written below it from now on, in the place of what it said.
+    pub async fn set_dir_policy(
+        &self,
+        dir: Ino,
+        policy: PolicyRecord,
+    ) -> Result<PolicyView, PolicyFailure> {
+        if !self.branch().is_main() {
+            return Err(PolicyFailure::Clone);
+        }
+        if dir == ROOT {
+            return Err(PolicyFailure::Root);
+        }
+        if policy.is_empty() {
+            return Err(PolicyFailure::Empty);
+        }
+        let shared = &self.shared;
+        let _turn = shared.policies.turn.lock().await;
+        let is_known = shared.policies.table.read().contains_key(&dir);
+        if !is_known && shared.policies.table.read().len() >= POLICY_COUNT_MAX {
+            return Err(PolicyFailure::TooMany);
+        }
+        let set = || shared.set_dir_policy(dir, policy);
+        let done = shared.reading(set).await;
+        shared.settle(done).await?;
+        Ok(self.dir_policy(dir).await?)
+    }
+
+    /// Takes the policy of a directory away; data below it stays as it is until it is written or converted again.
+    pub async fn clear_dir_policy(&self, dir: Ino) -> Result<(), PolicyFailure> {
+        if !self.branch().is_main() {
+            return Err(PolicyFailure::Clone);
+        }
+        let shared = &self.shared;
+        let _turn = shared.policies.turn.lock().await;
+        shared.require_serving()?;
+        let mut batch = Batch::new();
+        if shared.policies.table.write().remove(&dir).is_none() {
+            return Err(PolicyFailure::None);
+        }
+        batch.delete(Key::policy(dir));
+        let ticket = shared.meta.submit(batch);
+        shared.policies.note_change();
+        Ok(shared.settle(Ok(((), ticket))).await?)
+    }
+
+    /// What a directory says, and what holds in it.
+    pub async fn dir_policy(&self, dir: Ino) -> Result<PolicyView, FsError> {
+        let shared = &self.shared;
+        let said = || {
+            let inode = shared.inode(dir)?;
+            inode.lock().require_dir()?;
+            shared.said_of(&inode)
+        };
+        let said = shared.reading(said).await?;
+        let own = shared.policies.of(dir);
+        Ok(PolicyView { dir, own, said })
+    }
+
+    /// All directories that say something.
+    pub async fn dir_policies(&self) -> Result<Vec<PolicyView>, FsError> {
+        if !self.branch().is_main() {
+            return Ok(Vec::new());
+        }
+        let dirs: Vec<Ino> = self.shared.policies.table.read().keys().copied().collect();
+        let mut views = Vec::with_capacity(dirs.len());
+        for dir in dirs {
+            match self.dir_policy(dir).await {
+                Ok(view) => views.push(view),
+                // It was removed just now.
+                Err(FsError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(views)
+    }
+
+    /// How many directories say something.
+    pub fn dir_policy_count(&self) -> usize {
+        if !self.branch().is_main() {
+            return 0;
+        }
+        self.shared.policies.table.read().len()
+    }
+
+    /// Where a directory is, as a path from the root of the volume: empty for the root, `None` if it is not there any more.
+    pub async fn dir_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, FsError> {
+        let mut known = Default::default();
+        self.shared.folder_path(dir, &mut known).await
+    }
+}
+
+impl Shared {
+    fn set_dir_policy(&self, dir: Ino, policy: PolicyRecord) -> Result<((), Ticket), FsError> {
+        let inode = self.inode(dir)?;
+        // With its lock held it does not go.
+        let state = inode.lock();
+        state.require_dir()?;
+        self.require_serving()?;
+        let mut batch = Batch::new();
+        batch.put(Key::policy(dir), policy.encode());
+        self.policies.table.write().insert(dir, policy);
+        let ticket = self.meta.submit(batch);
+        drop(state);
+        self.policies.note_change();
+        Ok(((), ticket))
+    }
+}

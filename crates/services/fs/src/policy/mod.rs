@@ -1,0 +1,230 @@
+//! Policies of directories: how data of files below them is compressed, deduplicated and cut into records.
+//!
+//! Owns: which directories say something, what holds for an inode, the conversion of existing data to that.
+//! Must not know: how data becomes records (`flight`), what an operator types.
+//!
+//! What holds for a file follows from where it is now: each setting is that of the nearest directory above it that says one,
+//! else the volume's. An inode remembers what was found, together with the number of the state of things that it was found
+//! in, and its directory. That number changes with each change of a policy and each move of a directory; so a flush compares two
+//! numbers, and looks at its directory, which remembers, too, only after such a change. Nothing of it is stored but the policies: a crash,
+//! a restored snapshot or another owner leaves nothing behind that could be wrong. Why: docs/design/policies.md.
+
+mod apply;
+mod convert;
+mod manage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_base::Ino;
+use cairn_meta::volume_settings as settings;
+use cairn_meta::{Batch, Key, KeyKind, MetaError, MetaStore, PolicyRecord};
+use cairn_segment::Compression;
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+pub use apply::{ApplyFailure, ApplyView};
+pub use manage::{POLICY_COUNT_MAX, PolicyFailure, PolicyView};
+
+use crate::dedupe::Dedupe;
+use crate::inode::Inode;
+use crate::types::FsError;
+use crate::volume::{AccessPattern, Policy, ROOT, Shared};
+
+/// No directory says anything.
+const NOBODY: u64 = 0;
+
+/// What was found to hold for an inode, in which state of things, and in which directory it was then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    said: PolicyRecord,
+    at: u64,
+    parent: Ino,
+}
+
+/// The policies of a volume's directories.
+pub(crate) struct Policies {
+    table: RwLock<BTreeMap<Ino, PolicyRecord>>,
+    /// [`NOBODY`], or a number that grows with each change of a policy and each move of a directory.
+    state: AtomicU64,
+    state_last: AtomicU64,
+    /// One change of policies, or of what is being converted, at a time.
+    turn: tokio::sync::Mutex<()>,
+    apply: apply::Applying,
+    pub wake: Notify,
+}
+
+impl Policies {
+    /// Reads those of a volume, and forgets those of directories that are gone: a restored volume may have lost some.
+    pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
+        let mut table = BTreeMap::new();
+        let live = meta.live();
+        let (from, to) = Key::all_policies();
+        let mut gone = Batch::new();
+        for (key, value) in live.scan(&from, &to, usize::MAX)? {
+            let KeyKind::Policy(dir) = key.kind()? else {
+                continue;
+            };
+            match live.get(&Key::inode(dir))? {
+                Some(_) => {
+                    table.insert(dir, PolicyRecord::decode(&value)?);
+                }
+                None => {
+                    gone.delete(key);
+                }
+            }
+        }
+        if !gone.is_empty() {
+            meta.submit(gone);
+        }
+        let policies = Self {
+            table: RwLock::new(table),
+            state: AtomicU64::new(NOBODY),
+            state_last: AtomicU64::new(NOBODY),
+            turn: tokio::sync::Mutex::new(()),
+            apply: apply::Applying::open(meta)?,
+            wake: Notify::new(),
+        };
+        policies.note_change();
+        Ok(policies)
+    }
+
+    /// A policy has changed, or a directory has moved: what inodes remember is looked up again.
+    ///
+    /// Called after the change can be seen. Who looks things up reads the number first, so what it finds is either as of
+    /// now or remembered under a number that is over.
+    pub fn note_change(&self) {
+        let table = self.table.write();
+        let next = self.state_last.fetch_add(1, Ordering::AcqRel) + 1;
+        let state = if table.is_empty() { NOBODY } else { next };
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// A directory has another parent.
+    pub fn note_moved(&self) {
+        if self.state.load(Ordering::Acquire) != NOBODY {
+            self.note_change();
+        }
+    }
+
+    /// A directory goes, and its policy with it.
+    pub fn drop_dir(&self, dir: Ino, batch: &mut Batch) {
+        if self.state.load(Ordering::Acquire) == NOBODY {
+            return;
+        }
+        // Nothing is below it, so nobody remembers what it said.
+        if self.table.write().remove(&dir).is_some() {
+            batch.delete(Key::policy(dir));
+        }
+    }
+
+    fn of(&self, dir: Ino) -> PolicyRecord {
+        self.table.read().get(&dir).copied().unwrap_or_default()
+    }
+}
+
+impl Shared {
+    /// What directories say about data of an inode: the nearest that says something is heard.
+    pub(crate) fn said_of(&self, inode: &Arc<Inode>) -> Result<PolicyRecord, FsError> {
+        let state = self.policies.state.load(Ordering::Acquire);
+        // A clone follows the volume: its directories would have to be taken over to be asked.
+        if state == NOBODY || !inode.ino.branch().is_main() {
+            return Ok(PolicyRecord::default());
+        }
+        let mut below = Vec::new();
+        let mut at = inode.clone();
+        let mut said = loop {
+            let (found, parent) = {
+                let state = at.lock();
+                (state.policy_found, state.policy_parent())
+            };
+            if found.at == state && found.parent == parent {
+                break found.said;
+            }
+            let ino = at.ino;
+            below.push((at, parent));
+            if ino == ROOT || parent == ino || parent == Ino(0) {
+                break PolicyRecord::default();
+            }
+            at = match self.inode(parent) {
+                Ok(inode) => inode,
+                // It was removed, and what is below it has no name any more.
+                Err(FsError::Stale) => break PolicyRecord::default(),
+                Err(error) => return Err(error),
+            };
+        };
+        for (inode, parent) in below.into_iter().rev() {
+            said = self.policies.of(inode.ino).within(&said);
+            inode.lock().policy_found = Found {
+                said,
+                at: state,
+                parent,
+            };
+        }
+        Ok(said)
+    }
+
+    /// By what data of a file is made into records now.
+    pub(crate) async fn policy_of(&self, inode: &Arc<Inode>) -> Policy {
+        if self.policies.state.load(Ordering::Acquire) == NOBODY {
+            return self.policy.read().clone();
+        }
+        let said = self.reading(|| self.said_of(inode)).await;
+        // What cannot be looked up now is no reason to hold data up: any policy is right, and a conversion finds it later.
+        let said = said.unwrap_or_default();
+        self.policy_saying(&said)
+    }
+
+    /// The same of an inode that may be gone.
+    pub(crate) async fn policy_of_ino(&self, ino: Ino) -> Policy {
+        if self.policies.state.load(Ordering::Acquire) == NOBODY {
+            return self.policy.read().clone();
+        }
+        if !ino.branch().is_main() {
+            return self.policy.read().clone();
+        }
+        match self.reading(|| self.inode(ino)).await {
+            Ok(inode) => self.policy_of(&inode).await,
+            Err(_) => self.policy.read().clone(),
+        }
+    }
+
+    /// The volume's policy, but for what directories say.
+    pub(crate) fn policy_saying(&self, said: &PolicyRecord) -> Policy {
+        let volume = self.policy.read().clone();
+        Policy {
+            compression: said.compression.map_or(volume.compression, compression_of),
+            dedupe: said.dedupe.map_or(volume.dedupe, dedupe_of),
+            access_pattern: said
+                .access_pattern
+                .map_or(volume.access_pattern, access_pattern_of),
+            ..volume
+        }
+    }
+}
+
+fn compression_of(word: settings::Compression) -> Compression {
+    match word {
+        settings::Compression::None => Compression::None,
+        settings::Compression::Lz4 => Compression::Lz4,
+        settings::Compression::Zstd(level) => Compression::Zstd(i32::from(level)),
+        settings::Compression::Auto => Compression::Auto,
+    }
+}
+
+fn dedupe_of(word: settings::Dedupe) -> Dedupe {
+    match word {
+        settings::Dedupe::Off => Dedupe::Off,
+        settings::Dedupe::On => Dedupe::On,
+        settings::Dedupe::Verify => Dedupe::Verify,
+    }
+}
+
+fn access_pattern_of(word: settings::AccessPattern) -> AccessPattern {
+    match word {
+        settings::AccessPattern::Concurrent => AccessPattern::Concurrent,
+        settings::AccessPattern::Streaming => AccessPattern::Streaming,
+        settings::AccessPattern::Random => AccessPattern::Random,
+    }
+}

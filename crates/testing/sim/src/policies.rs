@@ -1,0 +1,141 @@
+//! Policies of directories that come and go beside the clients of a volume, and data that is converted to them meanwhile. What
+//! clients are told of their files must not depend on it, and space is counted again with everything else (`check`).
+//!
+//! Owns: when policies are set and conversions begin and end. Must not know: what clients do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::Ino;
+use cairn_base::env::Env;
+use cairn_formats::settings::{AccessPattern, Compression, Dedupe};
+use cairn_fs::{
+    ApplyFailure, Credentials, FileKind, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT,
+};
+use cairn_testkit::Rng;
+
+use crate::client;
+
+/// At a time.
+const COUNT_MAX: usize = 6;
+/// Between two steps, at most.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+const ENTRIES_MAX: usize = 1000;
+
+/// Sets and clears policies and has data converted in one life, as a client does what it does.
+pub(crate) struct Policer {
+    pub life: Arc<client::Life>,
+    pub env: Env,
+    pub rng: Rng,
+}
+
+impl Policer {
+    pub async fn run(mut self, step_count: u64) {
+        for _ in 0..step_count {
+            let pause = self.rng.below(PAUSE_MAX.as_micros() as u64);
+            self.env.clock.sleep(Duration::from_micros(pause)).await;
+            if self.life.has_failed() {
+                break;
+            }
+            let fs = self.life.serving.begin().await;
+            match self.step(&fs).await {
+                // The directory may be gone by now.
+                Ok(()) | Err(FsError::Stale | FsError::NotFound) => {}
+                Err(error) if self.life.is_excused(&fs, &error, false) => {}
+                Err(error) => self.life.fail(format!("changing policies: {error}")),
+            }
+            self.life.serving.end();
+        }
+        self.life.client_is_done();
+    }
+
+    async fn step(&mut self, fs: &Fs) -> Result<(), FsError> {
+        let done = match self.rng.below(12) {
+            0 => fs.cancel_apply().await.map(drop),
+            1..4 => fs.apply_policies(ROOT).await.map(drop),
+            4 => {
+                let dir = self.some_directory(fs).await?;
+                fs.apply_policies(dir).await.map(drop)
+            }
+            5..8 => return self.change_volume(fs),
+            _ => return self.change_policy(fs).await,
+        };
+        match done {
+            Ok(())
+            | Err(ApplyFailure::Running | ApplyFailure::NotRunning | ApplyFailure::Clone) => Ok(()),
+            Err(ApplyFailure::Fs(error)) => Err(error),
+        }
+    }
+
+    /// Most files are in directories that say nothing.
+    fn change_volume(&mut self, fs: &Fs) -> Result<(), FsError> {
+        use cairn_segment::Compression::{Auto, Lz4, None, Zstd};
+        let compressions = [None, Lz4, Zstd(1), Auto];
+        fs.set_policy(Policy {
+            compression: compressions[self.rng.below(4) as usize],
+            ..fs.policy()
+        })
+    }
+
+    async fn change_policy(&mut self, fs: &Fs) -> Result<(), FsError> {
+        let policies = fs.dir_policies().await?;
+        let is_full = policies.len() >= COUNT_MAX;
+        let done = if !policies.is_empty() && (is_full || self.rng.below(3) == 0) {
+            let pick = self.rng.below(policies.len() as u64) as usize;
+            fs.clear_dir_policy(policies[pick].dir).await
+        } else {
+            let dir = self.some_directory(fs).await?;
+            fs.set_dir_policy(dir, self.some_policy()).await.map(drop)
+        };
+        match done {
+            Ok(()) | Err(PolicyFailure::Root | PolicyFailure::None) => Ok(()),
+            Err(PolicyFailure::Fs(error)) => Err(error),
+            Err(error) => Err(FsError::Io(error.to_string())),
+        }
+    }
+
+    fn some_policy(&mut self) -> PolicyRecord {
+        let compressions = [
+            None,
+            Some(Compression::None),
+            Some(Compression::Lz4),
+            Some(Compression::Zstd(1)),
+            Some(Compression::Auto),
+        ];
+        let dedupes = [
+            None,
+            Some(Dedupe::Off),
+            Some(Dedupe::On),
+            Some(Dedupe::Verify),
+        ];
+        let patterns = [
+            AccessPattern::Concurrent,
+            AccessPattern::Streaming,
+            AccessPattern::Random,
+        ];
+        PolicyRecord {
+            compression: compressions[self.rng.below(5) as usize],
+            dedupe: dedupes[self.rng.below(4) as usize],
+            access_pattern: Some(patterns[self.rng.below(3) as usize]),
+        }
+    }
+
+    /// The root, or what a walk from there comes to.
+    async fn some_directory(&mut self, fs: &Fs) -> Result<Ino, FsError> {
+        let mut at = ROOT;
+        while self.rng.below(4) > 0 {
+            let who = Credentials::ROOT;
+            let page = fs.names_after(&who, at, b"", true, ENTRIES_MAX).await?;
+            let names = page.entries.into_iter();
+            let dirs: Vec<Ino> = names
+                .filter(|entry| entry.kind == FileKind::Directory)
+                .map(|entry| entry.ino)
+                .collect();
+            if dirs.is_empty() {
+                break;
+            }
+            at = dirs[self.rng.below(dirs.len() as u64) as usize];
+        }
+        Ok(at)
+    }
+}
