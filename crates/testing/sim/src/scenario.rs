@@ -342,7 +342,7 @@ impl Scenario {
         shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         shape.sets_quotas = Rng::new(seed ^ 0x90a7_a5e7).coin();
         // None of the seeds that find the planted bugs which are hard to find: they stay as they were.
-        shape.sets_policies = Rng::new(seed ^ 0x7078_6013).below(3) == 0;
+        shape.sets_policies = Rng::new(seed ^ 0x7086_bacb).below(3) == 0;
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
         shape.has_read_cache = Rng::new(seed ^ 0x6361_6368).below(3) == 0;
         shape.dedupes = match Rng::new(seed ^ 0x6465_6475).below(8) {
