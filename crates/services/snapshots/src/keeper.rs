@@ -170,6 +170,7 @@ mod tests {
 
     fn snapshot(name: &str, taken_seconds: i64, is_locked: bool) -> Snapshot {
         Snapshot {
+            clones: Vec::new(),
             generation: Generation::FIRST,
             name: name.to_owned().into(),
             taken: Timestamp::new(taken_seconds, 7),
