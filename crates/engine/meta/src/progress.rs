@@ -129,9 +129,11 @@ impl Progress {
                 return;
             }
             waiters.outcome = Outcome::Unknown;
-            std::mem::take(&mut waiters.waiting)
+            // They stay in the list: a store that has not ended may still tell them.
+            let wakers = waiters.waiting.iter().map(|(_, waker)| waker.clone());
+            wakers.collect::<Vec<Waker>>()
         };
-        for (_, waker) in woken {
+        for waker in woken {
             waker.wake();
         }
     }
@@ -249,6 +251,23 @@ mod tests {
         // A write that was under way lands.
         progress.advance(LogPosition(9));
         assert_eq!(progress.durable(), LogPosition(5));
+    }
+
+    #[test]
+    fn who_waits_is_told_also_when_no_successor_is_expected_any_more() {
+        let progress = progress(5);
+        progress.expect_outcome();
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut wait = Box::pin(progress.wait(LogPosition(6)));
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        progress.expect_no_outcome();
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        let before = woken.0.load(Ordering::Acquire);
+        progress.advance(LogPosition(6));
+        assert!(woken.0.load(Ordering::Acquire) > before);
+        assert!(wait.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]

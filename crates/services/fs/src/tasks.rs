@@ -1,5 +1,6 @@
 //! Background tasks of a volume, and how they end.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use futures_util::future::{Either, select};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Starts tasks, tells them to stop, and waits until they have.
@@ -15,7 +17,12 @@ pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
     /// One receiver lives in each running task.
     running: watch::Sender<()>,
+    /// How many of each name there are.
+    names: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
+
+/// A wait for the end of tasks is told of after so long, again and again.
+const ENDED_LATE: Duration = Duration::from_secs(10);
 
 impl Tasks {
     pub fn new(env: Env) -> Self {
@@ -23,15 +30,21 @@ impl Tasks {
             env,
             stop: watch::channel(false).0,
             running: watch::channel(()).0,
+            names: Arc::default(),
         }
     }
 
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let alive = self.running.subscribe();
+        *self.names.lock().entry(name).or_default() += 1;
+        let names = Arc::clone(&self.names);
         self.env.spawner.spawn(
             name,
             Box::pin(async move {
                 task.await;
+                if let Some(count) = names.lock().get_mut(name) {
+                    *count = count.saturating_sub(1);
+                }
                 drop(alive);
             }),
         );
@@ -60,9 +73,18 @@ impl Tasks {
         self.stop.send_replace(true);
     }
 
-    /// Waits until every task has ended.
+    /// Waits until every task has ended, and says which ones take long.
     pub async fn ended(self: &Arc<Self>) {
-        self.running.closed().await;
+        let mut ended = std::pin::pin!(self.running.closed());
+        while let Either::Right(_) = select(ended.as_mut(), self.env.clock.sleep(ENDED_LATE)).await
+        {
+            let names = self.names.lock();
+            let left: Vec<_> = names.iter().filter(|(_, count)| **count > 0).collect();
+            tracing::warn!(
+                ?left,
+                "the volume closes, and these of its tasks have not ended"
+            );
+        }
     }
 }
 

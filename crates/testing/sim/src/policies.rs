@@ -113,10 +113,16 @@ impl Policer {
             AccessPattern::Streaming,
             AccessPattern::Random,
         ];
+        let (compression, dedupe) = (self.rng.below(5) as usize, self.rng.below(4) as usize);
+        let pattern = patterns[self.rng.below(3) as usize];
         PolicyRecord {
-            compression: compressions[self.rng.below(5) as usize],
-            dedupe: dedupes[self.rng.below(4) as usize],
-            access_pattern: Some(patterns[self.rng.below(3) as usize]),
+            compression: compressions[compression],
+            dedupe: dedupes[dedupe],
+            // Shards are as small as 64 KiB there, and must have room for a record.
+            access_pattern: Some(match self.life.shape.small_records {
+                true => AccessPattern::Random,
+                false => pattern,
+            }),
         }
     }
 
