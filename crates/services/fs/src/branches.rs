@@ -349,19 +349,25 @@ impl Taking<'_> {
     }
 
     async fn xattrs(&mut self) -> Result<(), FsError> {
-        let (from, to) = Key::xattrs(self.base.ino);
-        for (key, value) in self.page(&from, &to).await? {
-            let KeyKind::Xattr { name, .. } =
-                key.kind().map_err(|error| meta_error(error.into()))?
-            else {
-                continue;
-            };
-            self.batch.put(Key::xattr(self.ino, name), value);
-            if self.is_full() {
-                self.step().await?;
+        let (mut from, to) = Key::xattrs(self.base.ino);
+        loop {
+            let page = self.page(&from, &to).await?;
+            for (key, value) in &page {
+                let KeyKind::Xattr { name, .. } =
+                    key.kind().map_err(|error| meta_error(error.into()))?
+                else {
+                    continue;
+                };
+                self.batch.put(Key::xattr(self.ino, name), value.clone());
+                if self.is_full() {
+                    self.step().await?;
+                }
             }
+            let Some((last, _)) = page.last().filter(|_| page.len() == TAKE_COUNT_MAX) else {
+                return Ok(());
+            };
+            from = last.successor();
         }
-        Ok(())
     }
 
     /// A page of what the branch began with.

@@ -145,6 +145,40 @@ fn what_is_large_is_taken_over_in_steps() {
     });
 }
 
+/// More attributes than are read at a time.
+#[test]
+fn all_attributes_of_a_file_are_taken_over() {
+    const ATTRIBUTES: usize = 2100;
+    block_on(async {
+        let world = World::new(21, 3).await;
+        let source = make(&world.fs, ROOT_INO, b"file").await;
+        for number in 0..ATTRIBUTES {
+            let name = format!("user.{number}");
+            let set = world.fs.set_xattr(
+                &ROOT_USER,
+                source,
+                name.as_bytes(),
+                b"value",
+                XattrMode::Create,
+            );
+            set.await.unwrap();
+        }
+        let want = world.fs.xattr_list(&ROOT_USER, source).await.unwrap();
+        assert_eq!(want.len(), ATTRIBUTES);
+        world.fs.clone_volume(None, CLONE).await.unwrap();
+        let fs = world.fs.open_clone(CLONE, "clone").unwrap();
+        let file = find(&fs, fs.root(), b"file").await;
+        let gone = fs.remove_xattr(&ROOT_USER, file, b"user.7").await;
+        gone.unwrap();
+        let found = fs.xattr_list(&ROOT_USER, file).await.unwrap();
+        assert_eq!(found.len(), ATTRIBUTES - 1);
+        let of_source = world.fs.xattr_list(&ROOT_USER, source).await.unwrap();
+        assert!(of_source == want);
+        drop(fs);
+        world.fs.close().await.unwrap();
+    });
+}
+
 /// Files that were removed just before are none of the clone's.
 #[test]
 fn a_clone_counts_no_file_without_a_name() {
