@@ -84,7 +84,8 @@ def copy_all(pairs):
     """Seconds that the copies take, side by side."""
     begun = time.monotonic()
     copies = [subprocess.Popen([str(harness.cairn_path()), "cp", str(source), str(to)]) for source, to in pairs]
-    if any([copy.wait() for copy in copies]):
+    statuses = [copy.wait() for copy in copies]
+    if any(statuses):
         raise harness.Failure("a file could not be copied")
     return time.monotonic() - begun
 
@@ -117,8 +118,8 @@ def main():
     parser.add_argument("--mib", type=int, default=256, help=f"of each of {FILES} files")
     parser.add_argument("--write", action="store_true", help="write the table into docs/results/performance.md")
     options = parser.parse_args()
-    kinds = [OneServer, SixNodes, ByAnother]
-    found = {kind: [] for kind in kinds}
+    kinds: list[type[OneServer | SixNodes]] = [OneServer, SixNodes, ByAnother]
+    found: dict[type, list[dict]] = {kind: [] for kind in kinds}
     # What is read goes to memory.
     with harness.scratch("hops-", pathlib.Path("/dev/shm")) as memory:
         source = memory / "source"

@@ -159,7 +159,7 @@ class VolumeClones(WorldTest):
     def test_what_is_shared_is_whole_whatever_moves_and_goes(self):
         self.world = self.server(4)
         rng = random.Random(5)
-        self.held = {"main": {}}
+        self.held: dict[str, dict] = {"main": {}}
         with self.mount("main") as main:
             for number in range(MOVED_FILES):
                 self.held["main"][f"/f{number}"] = content(number, FILE_LEN_BYTES)

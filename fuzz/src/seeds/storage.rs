@@ -4,22 +4,24 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cairn_base::{
-    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
-use cairn_config::{ClassSpec, ExportRule, VolumeSettings};
+use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, VolumeSettings};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
-    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold,
-    GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key, PolicyRecord, Put, QuotaKey,
-    QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord, SnapshotRecord, TreeState,
-    UsageRecord,
+    AppliedRecord, ApplyRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
+    ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
+    PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord,
+    SnapshotRecord, TreeState, UsageRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
-use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
+use cairn_formats::pool_file::{
+    HandleKey, PoolClone, PoolDisk, PoolState, PoolVolume, Stage, encode_pool,
+};
 use cairn_formats::scrub_file::ScrubStage;
 use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
 use cairn_formats::shard::footer::{
@@ -359,6 +361,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         history_bytes: 1,
         ino_reserved: 4,
         segment_reserved: 5,
+        branch_next: 2,
     };
     let snapshot = SnapshotRecord {
         name: Bytes::from_static(b"daily.0"),
@@ -369,6 +372,20 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         schedule: Bytes::from_static(b"daily"),
         inodes: 1,
         file_bytes: 2,
+        branch: Branch::MAIN,
+        clones: vec![CloneRecord {
+            branch: Branch(1),
+            volume: VolumeId(4),
+            is_deleted: false,
+            ino_mark: 12,
+            nameless_inodes: 1,
+            nameless_bytes: 2,
+        }],
+    };
+    let policy = PolicyRecord {
+        compression: cairn_config::Compression::zstd(3),
+        dedupe: Some(Dedupe::Verify),
+        access_pattern: Some(AccessPattern::Random),
     };
     let in_tree = InodeRecord {
         stored_bytes: 7,
@@ -404,7 +421,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("usage", usage.encode()),
         ("quota", quota.encode()),
         ("grace", grace.encode()),
-        ("policy", PolicyRecord::default().encode()),
+        ("policy", policy.encode()),
         ("apply", ApplyRecord::default().encode()),
         ("file", InodeRecord::new(InodeKind::Regular).encode()),
         ("symlink", symlink.encode()),
@@ -538,9 +555,21 @@ fn pool(corpus: &Corpus) {
         }],
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
-        volume_next: VolumeId(2),
+        volume_next: VolumeId(3),
         handle_key: HandleKey(9),
         cluster: None,
+        clones: vec![PoolClone {
+            store: VolumeId(1),
+            volume: PoolVolume {
+                id: VolumeId(2),
+                name: "test".parse().expect("it is a name"),
+                settings: VolumeSettings::default(),
+                created: CREATED,
+                exports: Vec::new(),
+                class: None,
+                encryption: None,
+            },
+        }],
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);

@@ -1,13 +1,15 @@
 //! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
 
 use cairn_base::{Generation, Ino, View, VolumeId};
-use cairn_config::{AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit};
+use cairn_config::{
+    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit,
+};
 
 use super::{Corpus, write};
 use cairn_admin::api::{
     AdminView, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
-    ScrubReport, Status, VolumeList, VolumeView,
+    ScrubReport, Status, VolumeList, VolumeOrigin, VolumeView,
 };
 use cairn_bench::import;
 use cairn_bench::latency;
@@ -247,6 +249,10 @@ fn volume() -> VolumeView {
         created_seconds: -1,
         serving: false,
         owner: None,
+        clone_of: Some(VolumeOrigin {
+            volume: "main".parse().expect("it is a name"),
+            snapshot: "daily.0".to_owned(),
+        }),
         problem: Some("it is being opened".to_owned()),
         used_bytes: 1,
         total_bytes: 2,

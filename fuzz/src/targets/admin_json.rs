@@ -7,9 +7,9 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use cairn_admin::api;
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
 use cairn_admin::token::Token;
+use cairn_admin::{api, classes, live, policies, quotas, s3, san, snapshots};
 
 const KEYS: &[&str] = &["client", "force"];
 const TOKEN: &str = "0123456789abcdef";
@@ -35,6 +35,37 @@ fn requests(body: &[u8]) {
     json::<api::VolumeCreate>(body);
     json::<api::VolumeChange>(body);
     json::<api::ExportSet>(body);
+    json::<api::VolumeAddressSet>(body);
+    json::<api::NodeChange>(body);
+    json::<api::NodeReplace>(body);
+    json::<api::VolumeMove>(body);
+    json::<api::TicketCreate>(body);
+    json::<api::VolumeCloneCreate>(body);
+    json::<snapshots::SnapshotCreate>(body);
+    json::<snapshots::GroupSnapshotCreate>(body);
+    json::<snapshots::SnapshotSet>(body);
+    json::<snapshots::SnapshotRestore>(body);
+    json::<snapshots::VolumeRestore>(body);
+    json::<snapshots::SnapshotDiffAsk>(body);
+    json::<snapshots::CloneCreate>(body);
+    json::<snapshots::SchedulesSet>(body);
+    json::<policies::PolicySet>(body);
+    json::<policies::ApplyStart>(body);
+    json::<san::LunCreate>(body);
+    json::<san::LunSet>(body);
+    json::<san::LunClone>(body);
+    json::<san::LunRestore>(body);
+    json::<san::LunMapSet>(body);
+    json::<san::IgroupSet>(body);
+    // It has a secret, which is never shown.
+    let _ = serde_json::from_slice::<san::InitiatorSet>(body);
+    json::<classes::ClassCreate>(body);
+    json::<classes::ClassSet>(body);
+    json::<s3::BucketCreate>(body);
+    json::<s3::BucketSet>(body);
+    json::<s3::AccessKeyCreate>(body);
+    json::<live::SessionCreate>(body);
+    json::<quotas::QuotaSet>(body);
 }
 
 fn answers(body: &[u8]) {
