@@ -106,6 +106,19 @@ impl fmt::Display for VolumeId {
     }
 }
 
+/// Names one tier of a pool for ever: an object store that cold segments are kept in; numbers are never reused.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct TierId(pub u32);
+
+impl fmt::Display for TierId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 macro_rules! id_u128 {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

@@ -20,7 +20,8 @@ pub mod words;
 pub use buf::AlignedBuf;
 pub use domain::DomainPath;
 pub use ids::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, TierId,
+    VolumeId,
 };
 pub use time::Timestamp;
 pub use view::View;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View,
-    VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId, Timestamp,
+    View, VolumeId,
 };
 
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
@@ -21,13 +21,15 @@ use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_
 use crate::metadata::{
     AppliedRecord, ApplyRecord, ApplyState, CloneRecord, CookieRecord, CountersRecord,
     DirentRecord, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry,
-    Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord,
-    SegmentRecord, SnapshotRecord, TreeState, UsageRecord, state_file, versions,
+    Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RemoteSegment,
+    RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord, state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
-use crate::pool_file::{DeletedVolume, PoolDisk, PoolVolume, decode_pool, encode_pool};
+use crate::pool_file::{
+    DeletedVolume, PoolDisk, PoolVolume, VolumeTiering, decode_pool, encode_pool,
+};
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
-use crate::settings::{Compression, Dedupe};
+use crate::settings::{Compression, Dedupe, Tiering};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
@@ -37,6 +39,7 @@ use crate::summary::{
     encode_summary_place,
 };
 use crate::testing::example_pool;
+use crate::tier_object::{ObjectId, ObjectTrailer, decode_trailer, encode_trailer};
 
 const TIME: Timestamp = Timestamp {
     seconds: 1_700_000_000,
@@ -212,6 +215,15 @@ fn keys_are_golden() {
         ("grace", Key::grace(quota), KeyKind::Grace(quota)),
         ("policy", Key::policy(ino), KeyKind::Policy(ino)),
         ("apply", Key::apply(), KeyKind::Apply),
+        (
+            "unused object",
+            Key::unused_object(TierId(2), SegmentId(6), 0x0a0b),
+            KeyKind::UnusedObject {
+                tier: TierId(2),
+                segment: SegmentId(6),
+                nonce: 0x0a0b,
+            },
+        ),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
         ("request", Key::request(258), KeyKind::Request(258)),
         (
@@ -309,6 +321,17 @@ fn values_are_golden() {
         epoch: Epoch(5),
         live_bytes: 1 << 20,
         live_records: 17,
+        remote: None,
+        used_day: 20_000,
+    };
+    let remote_segment = SegmentRecord {
+        disks: Vec::new(),
+        remote: Some(RemoteSegment {
+            tier: TierId(2),
+            nonce: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+            object_len_bytes: (256 << 20) + 4000,
+        }),
+        ..segment.clone()
     };
     let applied = AppliedRecord {
         position: LogPosition(1000),
@@ -409,6 +432,7 @@ fn values_are_golden() {
     lines.add("grace", grace.encode());
     lines.add("policy", policy.encode());
     lines.add("apply", apply.encode());
+    lines.add("segment in a tier", remote_segment.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -426,6 +450,7 @@ fn values_are_golden() {
     assert_eq!(GraceRecord::decode(&golden[13]), Ok(grace));
     assert_eq!(PolicyRecord::decode(&golden[14]), Ok(policy));
     assert_eq!(ApplyRecord::decode(&golden[15]), Ok(apply));
+    assert_eq!(SegmentRecord::decode(&golden[16]), Ok(remote_segment));
 }
 
 #[test]
@@ -700,6 +725,19 @@ fn a_pool_file_is_golden() {
     volume.encryption = Some(VolumeEncryption::Erased(TIME));
     state.volumes.push(volume);
     state.volume_next = VolumeId(4);
+    let tier = state.add_tier(
+        "cold".parse().expect("it is a name"),
+        "s3://bucket/prefix?region=eu-west-1".to_owned(),
+        Some("/etc/cairn/cold".to_owned()),
+        TIME,
+    );
+    let tier = tier.expect("it is the first");
+    state.tiers[0].deleting.push(VolumeId(0));
+    state.volumes[0].tiering = Some(VolumeTiering {
+        tier,
+        policy: Tiering::Auto,
+        cooling_days: Default::default(),
+    });
     state.left.push(PoolDisk::new(DiskId(9), "/data/9", TIME));
     state.deleted.push(DeletedVolume {
         id: VolumeId(0),
@@ -746,4 +784,25 @@ fn a_scrub_file_is_golden() {
         assert_eq!(picked.bad, None);
         picked.value
     });
+}
+
+#[test]
+fn object_trailers_stay_as_they_are() {
+    let trailer = ObjectTrailer {
+        pool: PoolId(0x1112),
+        object: ObjectId {
+            volume: VolumeId(3),
+            segment: SegmentId(4),
+            nonce: 5,
+        },
+        data_shards: 2,
+        parity_shards: 1,
+        payload_len_bytes: (2 << 20) + 8192,
+        summary: vec![1, 0],
+        checksums: vec![6, 7, 8],
+    };
+    let bytes = encode_trailer(&trailer).expect("it fits");
+    let golden = kept("tier-object-trailer.bin", &bytes);
+    assert_eq!(golden, bytes);
+    assert_eq!(decode_trailer(&golden), Ok(trailer));
 }

@@ -25,6 +25,7 @@ pub mod summary;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text_file;
+pub mod tier_object;
 
 pub use error::FormatError;
 pub use text_file::TextFileError;

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use cairn_base::{DiskId, DomainPath, NodeId, PoolId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DomainPath, NodeId, PoolId, TierId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
-    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, VolumeName,
-    VolumeSettings, built_in,
+    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
+    TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering, VolumeName, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -124,6 +124,35 @@ pub struct PoolVolume {
     /// `None`: it is not encrypted. That is for ever as it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<VolumeEncryption>,
+    /// `None`: its data was never in a tier, or is in none any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiering: Option<VolumeTiering>,
+}
+
+/// What of a volume goes where. It names its tier as long as data of it may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeTiering {
+    pub tier: TierId,
+    pub policy: Tiering,
+    pub cooling_days: CoolingDays,
+}
+
+/// An object store that cold segments are kept in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolTier {
+    pub id: TierId,
+    pub name: TierName,
+    /// Its address, without any secret.
+    pub url: String,
+    /// A file with the credentials, readable for its owner alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_file: Option<String>,
+    pub created: Timestamp,
+    /// Deleted volumes whose objects are not all deleted yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleting: Vec<VolumeId>,
 }
 
 /// A volume that began as a clone of another, and lives in the store of that.
@@ -194,6 +223,15 @@ pub struct PoolState {
     /// Volumes without a store of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PoolClone>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<PoolTier>,
+    /// The id of the last tier that was added; ids are never reused.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tier_last: TierId,
+}
+
+fn is_zero(id: &TierId) -> bool {
+    id.0 == 0
 }
 
 /// A place in a cluster.
@@ -233,6 +271,14 @@ pub enum ChangeError {
     },
     #[error("a pool has at most {CLASSES_MAX} classes")]
     TooManyClasses,
+    #[error("there is no tier \"{0}\"")]
+    NoTier(TierName),
+    #[error("there is a tier \"{0}\" already")]
+    TierExists(TierName),
+    #[error("a pool has at most {TIERS_MAX} tiers")]
+    TooManyTiers,
+    #[error("{0}")]
+    Tier(String),
     #[error("class \"{class}\": {problem}")]
     ClassProblem { class: ClassName, problem: String },
     #[error("volume \"{volume}\" in class \"{class}\": {problem}")]
@@ -334,6 +380,50 @@ impl PoolState {
         }
     }
 
+    pub fn tier(&self, name: &TierName) -> Result<&PoolTier, ChangeError> {
+        let mut tiers = self.tiers.iter();
+        tiers
+            .find(|tier| tier.name == *name)
+            .ok_or_else(|| ChangeError::NoTier(name.clone()))
+    }
+
+    pub fn tier_of(&self, id: TierId) -> Option<&PoolTier> {
+        self.tiers.iter().find(|tier| tier.id == id)
+    }
+
+    /// Volumes that name a tier: data of them may be there.
+    pub fn volumes_in_tier(&self, id: TierId) -> impl Iterator<Item = &PoolVolume> {
+        let all = self.all_volumes();
+        all.filter(move |volume| volume.tiering.is_some_and(|tiering| tiering.tier == id))
+    }
+
+    /// Adds a tier under a new id, which is returned.
+    pub fn add_tier(
+        &mut self,
+        name: TierName,
+        url: String,
+        credentials_file: Option<String>,
+        created: Timestamp,
+    ) -> Result<TierId, ChangeError> {
+        if self.tier(&name).is_ok() {
+            return Err(ChangeError::TierExists(name));
+        }
+        if self.tiers.len() >= TIERS_MAX {
+            return Err(ChangeError::TooManyTiers);
+        }
+        let id = TierId(self.tier_last.0.saturating_add(1));
+        self.tier_last = id;
+        self.tiers.push(PoolTier {
+            id,
+            name,
+            url,
+            credentials_file,
+            created,
+            deleting: Vec::new(),
+        });
+        Ok(id)
+    }
+
     /// Those that have a store of their own, then clones.
     pub fn all_volumes(&self) -> impl Iterator<Item = &PoolVolume> {
         let clones = self.clones.iter().map(|clone| &clone.volume);
@@ -388,6 +478,13 @@ impl PoolState {
             .into_iter()
             .partition(|volume| volume.id == id);
         self.volumes = kept;
+        for volume in &gone {
+            let id = volume.tiering.map(|tiering| tiering.tier);
+            let tier = self.tiers.iter_mut().find(|tier| Some(tier.id) == id);
+            if let Some(tier) = tier {
+                tier.deleting.push(volume.id);
+            }
+        }
         self.deleted.extend(gone.iter().map(PoolVolume::deleted));
         let clones = self.clones.extract_if(.., |clone| clone.volume.id == id);
         self.deleted
@@ -411,6 +508,9 @@ impl PoolState {
             .filter_map(|name| name.parse::<VolumeName>().ok());
         let name = names.find(|name| self.volume(name).is_err())?;
         self.deleted.retain(|deleted| deleted.id != volume.id);
+        for tier in &mut self.tiers {
+            tier.deleting.retain(|deleting| *deleting != volume.id);
+        }
         let after = VolumeId(id.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
         self.stage = Stage::InUse;
@@ -527,6 +627,19 @@ impl PoolState {
         }
         if self.classes.len() > CLASSES_MAX {
             return refuse("the number of classes");
+        }
+        let tiers = &self.tiers;
+        let is_long = |text: &String| text.len() > TIER_URL_LEN_BYTES_MAX;
+        let are_long =
+            |tier: &PoolTier| is_long(&tier.url) || tier.credentials_file.iter().any(is_long);
+        if tiers.len() > TIERS_MAX || tiers.iter().any(are_long) {
+            return refuse("the number of tiers, or the length of an address");
+        }
+        if !distinct(tiers.iter().map(|tier| tier.id))
+            || !distinct(tiers.iter().map(|tier| tier.name.as_str()))
+            || tiers.iter().any(|tier| tier.id > self.tier_last)
+        {
+            return refuse("two tiers have one id or name, or an id that was not given yet");
         }
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");

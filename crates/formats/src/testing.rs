@@ -25,6 +25,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
             exports: ExportRule::this_machine(),
             class: None,
             encryption: None,
+            tiering: None,
         }],
         deleted: Vec::new(),
         volume_next: VolumeId(2),
@@ -32,5 +33,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         cluster: None,
         classes: Default::default(),
         clones: Vec::new(),
+        tiers: Vec::new(),
+        tier_last: Default::default(),
     }
 }

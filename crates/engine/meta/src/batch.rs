@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use cairn_base::{Branch, DiskId, Generation, LogPosition, SegmentId};
 use cairn_formats::metadata::{
-    Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, Put, SegmentRecord, versions,
+    Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, Put, RemoteSegment, SegmentRecord, versions,
 };
 
 use smallvec::SmallVec;
@@ -72,6 +72,16 @@ pub(crate) enum SegmentChange {
     Place {
         id: SegmentId,
         disks: Vec<DiskId>,
+    },
+    /// Its bytes are in a tier, and on no disk.
+    Remote {
+        id: SegmentId,
+        remote: RemoteSegment,
+        shard_len_bytes: u64,
+    },
+    Used {
+        id: SegmentId,
+        day: u32,
     },
 }
 
@@ -197,6 +207,30 @@ impl Batch {
     pub fn place_segment(&mut self, id: SegmentId, disks: Vec<DiskId>) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Place { id, disks });
+        self
+    }
+
+    /// Says that a segment is in a tier from now on and on no disk; one that is not known, or in a tier, is left alone.
+    /// `shard_len_bytes` is the share of each data shard in the object.
+    pub fn remote_segment(
+        &mut self,
+        id: SegmentId,
+        remote: RemoteSegment,
+        shard_len_bytes: u64,
+    ) -> &mut Self {
+        self.len_bytes += SEGMENT_OPERATION_BYTES;
+        self.segments.push(SegmentChange::Remote {
+            id,
+            remote,
+            shard_len_bytes,
+        });
+        self
+    }
+
+    /// Notes the day (since 1970) on which clients used a segment; one that is not known is left alone.
+    pub fn segment_used(&mut self, id: SegmentId, day: u32) -> &mut Self {
+        self.len_bytes += SEGMENT_OPERATION_BYTES;
+        self.segments.push(SegmentChange::Used { id, day });
         self
     }
 

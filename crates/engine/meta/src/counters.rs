@@ -155,17 +155,49 @@ impl Counters {
             } => {
                 let sealed = self.segments.change(id, |segment| {
                     segment.sealed = true;
-                    segment.shard_len_bytes = *shard_len_bytes;
+                    // In a tier it is what it is there.
+                    if segment.remote.is_none() {
+                        segment.shard_len_bytes = *shard_len_bytes;
+                    }
                 });
                 if sealed {
                     changed.segments.insert(*id);
                 }
             }
             SegmentChange::Place { id, disks } => {
+                let known = self.segments.get(id);
+                if known.is_some_and(|segment| segment.remote.is_some()) {
+                    // Nobody moves what is on no disk.
+                    self.errors += 1;
+                    return;
+                }
                 let placed = self
                     .segments
                     .change(id, |segment| segment.disks.clone_from(disks));
                 if placed {
+                    changed.segments.insert(*id);
+                }
+            }
+            SegmentChange::Remote {
+                id,
+                remote,
+                shard_len_bytes,
+            } => {
+                let known = self.segments.get(id);
+                if known.is_none_or(|segment| segment.remote.is_some()) {
+                    self.errors += 1;
+                    return;
+                }
+                self.segments.change(id, |segment| {
+                    segment.disks = Vec::new();
+                    segment.sealed = true;
+                    segment.shard_len_bytes = *shard_len_bytes;
+                    segment.remote = Some(*remote);
+                });
+                changed.segments.insert(*id);
+            }
+            SegmentChange::Used { id, day } => {
+                if self.segments.change(id, |segment| segment.used_day = *day) {
                     changed.segments.insert(*id);
                 }
             }

@@ -37,7 +37,8 @@ pub use cairn_formats::metadata::{
     ApplyRecord, ApplyState, CloneRecord, CookieRecord, DirentRecord, ExtentRecord, Fold,
     GraceRecord, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind,
     PolicyRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord,
-    RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord, decode_extent,
+    RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
+    decode_extent,
 };
 pub use cairn_formats::settings as volume_settings;
 pub use error::{MetaError, MetaErrorKind};

@@ -21,6 +21,10 @@ pub struct SegmentTotals {
     pub live_bytes: u64,
     /// Room in sealed segments with live records that those do not take.
     pub sparse_bytes: u64,
+    /// Segments in tiers, their room for data, and what live records take of it. The sums above are without these.
+    pub remote_segments: u64,
+    pub remote_bytes: u64,
+    pub remote_live_bytes: u64,
     /// Segments without a live record, sealed or not, and their room for data.
     pub dead_segments: u64,
     pub dead_bytes: u64,
@@ -35,6 +39,7 @@ pub(crate) struct Segments {
     totals: SegmentTotals,
     dead: BTreeSet<SegmentId>,
     unsealed: BTreeSet<SegmentId>,
+    remote: BTreeSet<SegmentId>,
 }
 
 impl Deref for Segments {
@@ -94,13 +99,25 @@ impl Segments {
         &self.unsealed
     }
 
+    /// Those in tiers.
+    pub fn remote(&self) -> &BTreeSet<SegmentId> {
+        &self.remote
+    }
+
     fn add(&mut self, usage: SegmentUsage) {
         let totals = &mut self.totals;
-        totals.live_bytes = totals.live_bytes.saturating_add(usage.live_bytes);
-        totals.sparse_bytes = totals.sparse_bytes.saturating_add(usage.sparse_bytes());
+        if usage.is_remote {
+            totals.remote_segments += 1;
+            totals.remote_bytes = totals.remote_bytes.saturating_add(usage.data_bytes);
+            totals.remote_live_bytes = totals.remote_live_bytes.saturating_add(usage.live_bytes);
+            self.remote.insert(usage.id);
+        } else {
+            totals.live_bytes = totals.live_bytes.saturating_add(usage.live_bytes);
+            totals.sparse_bytes = totals.sparse_bytes.saturating_add(usage.sparse_bytes());
+        }
         if usage.live_records == 0 {
             totals.dead_segments += 1;
-            totals.dead_bytes = totals.dead_bytes.saturating_add(usage.data_bytes);
+            totals.dead_bytes = totals.dead_bytes.saturating_add(usage.disk_bytes());
             self.dead.insert(usage.id);
         }
         if !usage.sealed {
@@ -110,11 +127,17 @@ impl Segments {
 
     fn subtract(&mut self, usage: SegmentUsage) {
         let totals = &mut self.totals;
-        totals.live_bytes = totals.live_bytes.saturating_sub(usage.live_bytes);
-        totals.sparse_bytes = totals.sparse_bytes.saturating_sub(usage.sparse_bytes());
+        if self.remote.remove(&usage.id) {
+            totals.remote_segments -= 1;
+            totals.remote_bytes = totals.remote_bytes.saturating_sub(usage.data_bytes);
+            totals.remote_live_bytes = totals.remote_live_bytes.saturating_sub(usage.live_bytes);
+        } else {
+            totals.live_bytes = totals.live_bytes.saturating_sub(usage.live_bytes);
+            totals.sparse_bytes = totals.sparse_bytes.saturating_sub(usage.sparse_bytes());
+        }
         if self.dead.remove(&usage.id) {
             totals.dead_segments -= 1;
-            totals.dead_bytes = totals.dead_bytes.saturating_sub(usage.data_bytes);
+            totals.dead_bytes = totals.dead_bytes.saturating_sub(usage.disk_bytes());
         }
         self.unsealed.remove(&usage.id);
     }
@@ -132,12 +155,15 @@ pub(crate) fn usage(id: SegmentId, record: &SegmentRecord) -> SegmentUsage {
         live_bytes: record.live_bytes.min(data_bytes),
         live_records: record.live_records,
         sealed: record.sealed,
+        is_remote: record.remote.is_some(),
+        used_day: record.used_day,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::Epoch;
+    use cairn_base::{Epoch, TierId};
+    use cairn_formats::metadata::RemoteSegment;
     use proptest::prelude::*;
 
     use super::*;
@@ -146,12 +172,18 @@ mod tests {
         let mut totals = SegmentTotals::default();
         for (id, record) in segments.iter() {
             let usage = usage(*id, record);
-            totals.live_bytes += usage.live_bytes;
             totals.newest = *id;
+            if usage.is_remote {
+                totals.remote_segments += 1;
+                totals.remote_bytes += usage.data_bytes;
+                totals.remote_live_bytes += usage.live_bytes;
+            } else {
+                totals.live_bytes += usage.live_bytes;
+            }
             if usage.live_records == 0 {
                 totals.dead_segments += 1;
-                totals.dead_bytes += usage.data_bytes;
-            } else if usage.sealed {
+                totals.dead_bytes += usage.disk_bytes();
+            } else if usage.sealed && !usage.is_remote {
                 totals.sparse_bytes += usage.data_bytes.saturating_sub(usage.live_bytes);
             }
         }
@@ -179,7 +211,18 @@ mod tests {
                         epoch: Epoch(1),
                         live_bytes: live * 1100,
                         live_records: live,
+                        ..SegmentRecord::default()
                     }),
+                    2 if sealed => {
+                        segments.change(&id, |record| {
+                            record.sealed = true;
+                            record.remote = Some(RemoteSegment {
+                                tier: TierId(1),
+                                nonce: 1,
+                                object_len_bytes: 1,
+                            });
+                        });
+                    }
                     _ => {
                         segments.change(&id, |record| {
                             (record.live_bytes, record.live_records) = (live * 500, live);
@@ -195,6 +238,8 @@ mod tests {
                 };
                 let dead: Vec<SegmentId> = segments.dead().iter().copied().collect();
                 prop_assert_eq!(dead, of(|record| record.live_records == 0));
+                let remote: Vec<SegmentId> = segments.remote().iter().copied().collect();
+                prop_assert_eq!(remote, of(|record| record.remote.is_some()));
                 let unsealed: Vec<SegmentId> = segments.unsealed().iter().copied().collect();
                 prop_assert_eq!(unsealed, of(|record| !record.sealed));
             }

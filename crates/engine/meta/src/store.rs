@@ -51,9 +51,21 @@ pub struct SegmentUsage {
     pub live_records: u64,
     /// It was noted that nothing is added any more.
     pub sealed: bool,
+    /// It is in a tier, and takes no room on disks.
+    pub is_remote: bool,
+    /// The day (since 1970) on which clients used it last, as far as that was noted; 0: it was not yet.
+    pub used_day: u32,
 }
 
 impl SegmentUsage {
+    /// Room that it takes on disks, parity apart.
+    pub fn disk_bytes(&self) -> u64 {
+        match self.is_remote {
+            true => 0,
+            false => self.data_bytes,
+        }
+    }
+
     /// Room that live records do not take; none where nothing is live, or where more may come.
     pub fn sparse_bytes(&self) -> u64 {
         match self.sealed && self.live_records > 0 {
@@ -667,6 +679,15 @@ impl<L: CommitLog> MetaStore<L> {
         let pending = self.shared.pending.lock();
         let dead = pending.counters.segments.dead().iter();
         dead.take(max).copied().collect()
+    }
+
+    /// Up to `max` of the segments that are in tiers, from number `from` on.
+    pub fn remote_segments(&self, from: SegmentId, max: usize) -> Vec<(SegmentId, SegmentRecord)> {
+        let pending = self.shared.pending.lock();
+        let segments = &pending.counters.segments;
+        let some = segments.remote().range(from..).take(max);
+        some.filter_map(|id| Some((*id, segments.get(id)?.clone())))
+            .collect()
     }
 
     /// Up to `max` of the segments that are not noted as sealed, from number `from` on.

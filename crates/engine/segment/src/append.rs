@@ -627,6 +627,7 @@ impl SegmentStore {
             disks: disks.iter().map(|disk| disk.id()).collect(),
             shard_len_bytes,
             sealed: false,
+            remote: None,
         };
         let segment = Arc::new(Segment::created(volume.id, volume.epoch, info));
         // Known before its shards are there, so that a sweep does not take them for orphans.

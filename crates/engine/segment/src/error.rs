@@ -1,6 +1,6 @@
 //! Why the store refused or failed.
 
-use cairn_base::{Epoch, SegmentId, VolumeId};
+use cairn_base::{Epoch, SegmentId, TierId, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
@@ -31,6 +31,18 @@ pub enum SegmentError {
         stripe_block: u32,
         offset_bytes: u32,
         len_bytes: u32,
+        detail: String,
+    },
+    /// The segment is in a tier, which does not give what was asked for.
+    #[error(
+        "segment {segment} of volume {volume} is in tier {tier}, which does not give it: {detail}"
+    )]
+    Tier {
+        volume: VolumeId,
+        segment: SegmentId,
+        tier: TierId,
+        /// The tier answered, and has not what was written there; else later may be better.
+        is_lost: bool,
         detail: String,
     },
     #[error("no space left: {detail}; delete data or add a disk")]
@@ -92,7 +104,7 @@ impl SegmentError {
         match self {
             Self::Gone { .. } => ErrorKind::Gone,
             Self::Fenced { .. } => ErrorKind::Fenced,
-            Self::Damaged { .. } => ErrorKind::Damaged,
+            Self::Damaged { .. } | Self::Tier { is_lost: true, .. } => ErrorKind::Damaged,
             Self::NoSpace { .. } => ErrorKind::NoSpace,
             Self::VolumeClosed { .. }
             | Self::TooFewDisks { .. }
@@ -101,7 +113,9 @@ impl SegmentError {
             | Self::NoKey { .. }
             | Self::WrongForm { .. }
             | Self::InUse { .. } => ErrorKind::Refused,
-            Self::Write { .. } | Self::Stopping => ErrorKind::Io,
+            Self::Write { .. } | Self::Stopping | Self::Tier { is_lost: false, .. } => {
+                ErrorKind::Io
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ mod store;
 mod stripe;
 mod stripe_cache;
 mod summary;
+mod tier;
 mod types;
 mod underway;
 mod volume;
@@ -57,6 +58,9 @@ pub use record::{
 };
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
+pub use tier::{
+    CopiedOut, CopyOutError, PART_LEN_BYTES, TierError, TierStats, TierStore, TierUpload,
+};
 pub use types::*;
 
 #[cfg(test)]

@@ -11,13 +11,14 @@
 //! hold, because nobody knows where they end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::metadata::RemoteSegment;
 use cairn_formats::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry};
 use cairn_shard::ShardService;
 use parking_lot::Mutex;
@@ -37,6 +38,10 @@ pub(crate) struct Segment {
     /// By shard index; a move of a shard puts another list in its place. Beside the state, because every read asks.
     disks: ArcSwap<Vec<DiskId>>,
     pub shard_len_bytes: u64,
+    /// If its bytes are in a tier and on no disk. A segment whose bytes go there gets another one of these in its place.
+    pub remote: Option<RemoteSegment>,
+    /// Whether clients read it since that was asked last.
+    is_used: AtomicBool,
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
     /// a removed shard's file may be another segment's a moment later.
     pub gate: Arc<tokio::sync::RwLock<()>>,
@@ -94,6 +99,8 @@ struct State {
     /// Shards that are being moved, and where to: their new files are no orphans. Also those of which it is not
     /// known whether they have moved.
     moving: Vec<(u8, DiskId)>,
+    /// It is being copied to a tier, or it is not known whether it is there. Nothing is moved meanwhile.
+    is_leaving: bool,
 }
 
 impl State {
@@ -103,6 +110,7 @@ impl State {
             open: None,
             rebuilding: Vec::new(),
             moving: Vec::new(),
+            is_leaving: false,
         })
     }
 
@@ -184,6 +192,8 @@ impl Segment {
             code: info.code,
             disks: ArcSwap::from_pointee(info.disks),
             shard_len_bytes: info.shard_len_bytes,
+            remote: info.remote,
+            is_used: AtomicBool::new(false),
             gate: Arc::default(),
             repair: tokio::sync::Mutex::default(),
             pins: AtomicU32::new(0),
@@ -220,7 +230,36 @@ impl Segment {
             disks: self.disks().to_vec(),
             shard_len_bytes: settled.unwrap_or(self.shard_len_bytes),
             sealed: settled.is_some(),
+            remote: self.remote,
         }
+    }
+
+    /// Clients read something of it.
+    pub fn note_used(&self) {
+        // Looked at first: it is a line of memory that all readers share.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether clients read something of it since this was asked last.
+    pub fn take_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed) && self.is_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the caller is the one to copy it to a tier: it is sealed, on disks, and none of its shards is being moved.
+    pub fn begin_leaving(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_sealed = matches!(state.stage, Stage::Sealed { .. });
+        let free =
+            is_sealed && self.remote.is_none() && state.moving.is_empty() && !state.is_leaving;
+        state.is_leaving |= free;
+        free
+    }
+
+    /// It stays where it is.
+    pub fn end_leaving(&self) {
+        self.state.lock().is_leaving = false;
     }
 
     /// What is set aside for data in each shard, once sealing is over and it changes no more.
@@ -408,7 +447,9 @@ impl Segment {
     pub fn begin_move(&self, shard: u8, to: DiskId) -> bool {
         let mut state = self.state.lock();
         let is_sealed = matches!(state.stage, Stage::Sealed { .. });
-        let free = is_sealed && state.moving.is_empty() && !self.disks.load().contains(&to);
+        let is_here = self.remote.is_none() && !state.is_leaving;
+        let free =
+            is_sealed && is_here && state.moving.is_empty() && !self.disks.load().contains(&to);
         if free {
             state.moving.push((shard, to));
         }
@@ -558,6 +599,7 @@ mod tests {
             disks: vec![DiskId(1), DiskId(2)],
             shard_len_bytes: 1 << 20,
             sealed: false,
+            remote: None,
         };
         let now = Duration::ZERO;
         let removed_at: [fn(&Segment); 4] = [
@@ -589,6 +631,7 @@ mod tests {
             disks: vec![DiskId(1)],
             shard_len_bytes: 1 << 20,
             sealed: false,
+            remote: None,
         };
         let segment = Segment::created(VolumeId(1), Epoch(1), info);
         let begin = || segment.begin_move(0, DiskId(2));
@@ -602,5 +645,13 @@ mod tests {
         assert!(segment.has_shard_on(0, DiskId(2)) && segment.has_shard_on(0, DiskId(1)));
         segment.end_move(0, DiskId(2), true);
         assert!(!segment.has_shard_on(0, DiskId(1)));
+        // What goes to a tier is not moved, and what is moved does not go there.
+        assert!(segment.begin_leaving() && !segment.begin_leaving());
+        let back = || segment.begin_move(0, DiskId(1));
+        assert!(!back());
+        segment.end_leaving();
+        assert!(back() && !segment.begin_leaving());
+        segment.end_move(0, DiskId(1), false);
+        assert!(segment.begin_leaving());
     }
 }

@@ -186,7 +186,8 @@ impl SegmentStore {
     ) -> Result<Moved, MoveError> {
         // While it is being sealed it is not open any more, and its files lose their ends.
         let is_settled = || segment.settled_len_bytes().is_some();
-        let is_busy = || segment.is_removed() || !is_settled() || segment.is_pinned();
+        let is_remote = segment.remote.is_some();
+        let is_busy = || is_remote || segment.is_removed() || !is_settled() || segment.is_pinned();
         if is_busy() {
             return Err(MoveError::NotNow);
         }

@@ -155,6 +155,10 @@ impl SegmentStore {
         let Ok(segment) = opened.segment(segment) else {
             return Ok(scrub);
         };
+        // It has no shards: [`SegmentStore::verify_object`] is for it.
+        if segment.remote.is_some() {
+            return Ok(scrub);
+        }
         if segment.is_open() {
             scrub.segments_unsealed = 1;
             return Ok(scrub);
@@ -223,7 +227,7 @@ impl SegmentStore {
         };
         let mut unsealed = Vec::new();
         for segment in segments {
-            if segment.is_open() || segment.is_removed() {
+            if segment.is_open() || segment.is_removed() || segment.remote.is_some() {
                 continue;
             }
             let _turn = pace.spend(u64::from(BLOCK_BYTES)).await;

@@ -53,9 +53,12 @@ impl SegmentMap {
         for disk in segment.disks().iter() {
             self.by_disk.entry(*disk).or_default().insert(id);
         }
-        let parity = segment.code.parity();
-        self.by_parity.entry(parity).or_default().insert(id);
-        self.unlooked.insert(id);
+        // What is in a tier survives the loss of any disk, and is nobody's work.
+        if segment.remote.is_none() {
+            let parity = segment.code.parity();
+            self.by_parity.entry(parity).or_default().insert(id);
+            self.unlooked.insert(id);
+        }
         self.all.insert(id, segment);
     }
 
@@ -92,7 +95,8 @@ impl SegmentMap {
     pub fn take_unlooked(&mut self, layout: u64, count_max: usize) -> Vec<Arc<Segment>> {
         if self.layout != layout {
             self.layout = layout;
-            self.unlooked.extend(self.all.keys());
+            let on_disks = self.all.iter().filter(|(_, it)| it.remote.is_none());
+            self.unlooked.extend(on_disks.map(|(id, _)| *id));
         }
         let ids: Vec<SegmentId> = self.unlooked.iter().take(count_max).copied().collect();
         for id in &ids {
@@ -177,6 +181,7 @@ mod tests {
             disks: disks.iter().copied().map(DiskId).collect(),
             shard_len_bytes: 4096,
             sealed: true,
+            remote: None,
         };
         Arc::new(Segment::known(VolumeId(1), Epoch(1), info))
     }

@@ -13,7 +13,7 @@ use cairn_base::disk::DiskSpace;
 use cairn_base::domain::{DomainPath, Losses, Survives, survives};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
+use cairn_base::{DiskId, Epoch, SegmentId, TierId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_keys::VolumeKey;
@@ -38,6 +38,7 @@ use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
 use crate::summary::summary_slack_bytes;
+use crate::tier::Tier;
 use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
@@ -71,6 +72,7 @@ pub struct SegmentStore {
     pub(crate) rebuilds: Arc<Underway>,
     pub(crate) late: LateDisks,
     pub(crate) unfenced: Unfenced,
+    pub(crate) tiers: RwLock<FxHashMap<TierId, Arc<Tier>>>,
 }
 
 /// See [`SegmentStats`].
@@ -100,6 +102,9 @@ pub(crate) struct Counters {
     pub second_misses: AtomicU64,
     pub second_kept_bytes: AtomicU64,
     pub second_wrong: AtomicU64,
+    pub copied_out: AtomicU64,
+    pub remote_reads: AtomicU64,
+    pub remote_read_bytes: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
@@ -145,6 +150,7 @@ impl SegmentStore {
             rebuilds: Underway::new(REBUILDS_MAX),
             late: LateDisks::default(),
             unfenced: Unfenced::default(),
+            tiers: RwLock::default(),
             env,
             settings,
         })
@@ -546,6 +552,12 @@ impl SegmentStore {
         self.find(volume, segment)?.settled_len_bytes()
     }
 
+    /// Whether clients read something of a segment since this was asked last.
+    pub fn take_used(&self, volume: VolumeId, segment: SegmentId) -> bool {
+        self.find(volume, segment)
+            .is_some_and(|found| found.take_used())
+    }
+
     /// What is known of a segment.
     pub fn segment(&self, volume: VolumeId, segment: SegmentId) -> Option<SegmentInfo> {
         self.find(volume, segment).map(|found| found.info())
@@ -883,6 +895,9 @@ impl SegmentStore {
             second_misses: get(&counters.second_misses),
             second_kept_bytes: get(&counters.second_kept_bytes),
             second_wrong: get(&counters.second_wrong),
+            copied_out: get(&counters.copied_out),
+            remote_reads: get(&counters.remote_reads),
+            remote_read_bytes: get(&counters.remote_read_bytes),
             cache_bytes: self.cache.weight_bytes() + self.stripes.weight_bytes(),
             open_segments: self.open_segment_count(),
             open_room_bytes: self.open_room_bytes(),

@@ -109,7 +109,11 @@ impl SegmentStore {
         if found.is_open() {
             return Ok(None);
         }
-        let Some(place) = self.summary_place(&found).await else {
+        let place = match &found.remote {
+            Some(remote) => self.remote_summary_place(&found, remote).await?,
+            None => self.summary_place(&found).await,
+        };
+        let Some(place) = place else {
             return Ok(None);
         };
         let mut entries = Vec::new();
@@ -136,7 +140,7 @@ impl SegmentStore {
         pointer: &RecordPointer,
     ) -> Result<Bytes> {
         let parts = self
-            .read(volume, pointer, 0..pointer.file_len_bytes)
+            .read_internally(volume, pointer, 0..pointer.file_len_bytes)
             .await?;
         // Nobody will ask for it soon again.
         self.cache_forget(volume, pointer);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cairn_base::{DiskId, SegmentId};
 use cairn_erasure::Code;
+use cairn_formats::metadata::RemoteSegment;
 use cairn_formats::pointer::Location;
 
 use crate::life::Segment;
@@ -62,12 +63,14 @@ impl Default for SegmentSettings {
 pub struct SegmentInfo {
     pub id: SegmentId,
     pub code: Code,
-    /// The disk of each shard, by shard index; `code.total()` distinct ones.
+    /// The disk of each shard, by shard index; `code.total()` distinct ones, or none if it is in a tier.
     pub disks: Vec<DiskId>,
     /// What was set aside for data in each shard; after sealing, what it was cut to.
     pub shard_len_bytes: u64,
     /// Whether it takes no more appends, and what it takes on disks changes no more.
     pub sealed: bool,
+    /// If it is in a tier. Then it has no disks.
+    pub remote: Option<RemoteSegment>,
 }
 
 /// How a volume protects what is written to it.
@@ -220,6 +223,11 @@ pub struct SegmentStats {
     pub second_kept_bytes: u64,
     /// Pieces of records that it gave wrong.
     pub second_wrong: u64,
+    /// Segments that were copied to tiers.
+    pub copied_out: u64,
+    /// Reads that went to tiers.
+    pub remote_reads: u64,
+    pub remote_read_bytes: u64,
     pub open_segments: u64,
     /// Room for data in them; it counts as free.
     pub open_room_bytes: u64,

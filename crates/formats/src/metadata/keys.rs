@@ -33,6 +33,7 @@
 //! | 0x27 | grace: tree u64, kind u8, id u32 | [`super::quota::GraceRecord`] | no |
 //! | 0x28 | policy: directory u64 | [`super::policy::PolicyRecord`] | no |
 //! | 0x29 | apply | [`super::policy::ApplyRecord`] | no |
+//! | 0x2a | unused object: tier u32, segment u64, nonce u128 | a version byte | no |
 //! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
 //! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
@@ -40,7 +41,7 @@
 
 use std::fmt;
 
-use cairn_base::{Branch, Generation, Ino, SegmentId};
+use cairn_base::{Branch, Generation, Ino, SegmentId, TierId};
 use smallvec::SmallVec;
 
 use super::quota::{QuotaKey, QuotaKind};
@@ -73,6 +74,7 @@ const TAG_USAGE: u8 = 0x26;
 const TAG_GRACE: u8 = 0x27;
 const TAG_POLICY: u8 = 0x28;
 const TAG_APPLY: u8 = 0x29;
+const TAG_UNUSED_OBJECT: u8 = 0x2a;
 const TAG_HISTORY: u8 = 0x30;
 const TAG_DEAD: u8 = 0x31;
 
@@ -115,6 +117,12 @@ pub enum KeyKind<'a> {
     Policy(Ino),
     /// The conversion of existing data to that.
     Apply,
+    /// An object in a tier that no segment refers to: it is being written, or to be deleted.
+    UnusedObject {
+        tier: TierId,
+        segment: SegmentId,
+        nonce: u128,
+    },
     Dedupe(&'a [u8; 32]),
     /// Extents of `ino` that end in `start < end offset <= end` refer to records in `segment` that were written for
     /// others, or did.
@@ -250,6 +258,22 @@ impl Key {
     /// The conversion of existing data to what policies say.
     pub fn apply() -> Self {
         Self::with_tag(TAG_APPLY)
+    }
+
+    /// See [`KeyKind::UnusedObject`].
+    pub fn unused_object(tier: TierId, segment: SegmentId, nonce: u128) -> Self {
+        let mut key = Self::with_tag(TAG_UNUSED_OBJECT);
+        key.0.extend_from_slice(&tier.0.to_be_bytes());
+        key.0.extend_from_slice(&segment.0.to_be_bytes());
+        key.0.extend_from_slice(&nonce.to_be_bytes());
+        key
+    }
+
+    pub fn unused_objects() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_UNUSED_OBJECT),
+            Self::with_tag(TAG_UNUSED_OBJECT.saturating_add(1)),
+        )
     }
 
     fn of_quota(tag: u8, of: QuotaKey) -> Self {
@@ -583,6 +607,15 @@ impl<'a> KeyKind<'a> {
             TAG_GRACE => Self::Grace(quota_key(rest)?),
             TAG_POLICY => Self::Policy(Ino(only_u64(rest)?)),
             TAG_APPLY => rest.is_empty().then_some(Self::Apply)?,
+            TAG_UNUSED_OBJECT => {
+                let (tier, rest) = rest.split_first_chunk::<4>()?;
+                let (segment, nonce) = rest.split_first_chunk::<8>()?;
+                Self::UnusedObject {
+                    tier: TierId(u32::from_be_bytes(*tier)),
+                    segment: SegmentId(u64::from_be_bytes(*segment)),
+                    nonce: u128::from_be_bytes(nonce.try_into().ok()?),
+                }
+            }
             TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
             TAG_SHARER => {
                 let (segment, rest) = rest.split_first_chunk::<8>()?;
@@ -725,6 +758,14 @@ mod tests {
             (Key::grace(user), KeyKind::Grace(user)),
             (Key::policy(Ino(7)), KeyKind::Policy(Ino(7))),
             (Key::apply(), KeyKind::Apply),
+            (
+                Key::unused_object(TierId(2), SegmentId(6), 9),
+                KeyKind::UnusedObject {
+                    tier: TierId(2),
+                    segment: SegmentId(6),
+                    nonce: 9,
+                },
+            ),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
             (
                 Key::sharer(SegmentId(6), Ino(3), 4096, 8192),
@@ -786,6 +827,8 @@ mod tests {
             ),
             ("policy short", &[TAG_POLICY, 0, 0, 0, 1]),
             ("apply with more", &[TAG_APPLY, 0]),
+            ("unused object cut", &[TAG_UNUSED_OBJECT; 28]),
+            ("unused object with more", &[TAG_UNUSED_OBJECT; 30]),
             ("counters with more", &[TAG_COUNTERS, 0]),
             (
                 "history of counters",

@@ -7,7 +7,9 @@
 //! because guessing would be data loss. Integers are big-endian.
 
 use bytes::Bytes;
-use cairn_base::{Branch, DiskId, Epoch, Generation, Ino, LogPosition, Timestamp, VolumeId};
+use cairn_base::{
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, TierId, Timestamp, VolumeId,
+};
 
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
 use super::keys::{KeyError, NAME_LEN_BYTES_MAX};
@@ -435,6 +437,16 @@ impl ExtentRecord {
     }
 }
 
+/// Where the bytes of a segment are that is on no disk any more: in an object of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteSegment {
+    pub tier: TierId,
+    /// Random, and part of the object's key: no key is ever written twice.
+    pub nonce: u128,
+    /// All of the object, its trailer included.
+    pub object_len_bytes: u64,
+}
+
 /// A segment as the volume's metadata knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentRecord {
@@ -450,6 +462,10 @@ pub struct SegmentRecord {
     /// Stored bytes and records that extents still name. Changed by deltas only.
     pub live_bytes: u64,
     pub live_records: u64,
+    /// If it is in a tier. Then it has no disks, and `shard_len_bytes` is the share of each data shard in the object.
+    pub remote: Option<RemoteSegment>,
+    /// The day (since 1970) on which clients used it last, as far as that was noted; 0: it was not yet.
+    pub used_day: u32,
 }
 
 impl SegmentRecord {
@@ -467,6 +483,16 @@ impl SegmentRecord {
         out.push(self.disks.len() as u8);
         for disk in &self.disks {
             out.extend_from_slice(&disk.0.to_be_bytes());
+        }
+        put_u32(&mut out, self.used_day);
+        match &self.remote {
+            None => out.push(0),
+            Some(remote) => {
+                out.push(1);
+                put_u32(&mut out, remote.tier.0);
+                out.extend_from_slice(&remote.nonce.to_be_bytes());
+                put_u64(&mut out, remote.object_len_bytes);
+            }
         }
         out
     }
@@ -488,8 +514,22 @@ impl SegmentRecord {
         for _ in 0..count {
             disks.push(DiskId(u128::from_be_bytes(fields.array("disks")?)));
         }
+        let used_day = fields.u32("used day")?;
+        let remote = match fields.bool("remote")? {
+            false => None,
+            true => Some(RemoteSegment {
+                tier: TierId(fields.u32("tier")?),
+                nonce: u128::from_be_bytes(fields.array("nonce")?),
+                object_len_bytes: fields.u64("object length")?,
+            }),
+        };
+        if remote.is_some() && !disks.is_empty() {
+            return Err(fields.malformed("remote"));
+        }
         fields.end()?;
         Ok(Self {
+            remote,
+            used_day,
             data,
             parity,
             disks,
@@ -758,6 +798,20 @@ mod tests {
             epoch: Epoch(3),
             live_bytes: 4,
             live_records: 5,
+            remote: None,
+            used_day: 20_000,
+        }
+    }
+
+    fn remote_segment() -> SegmentRecord {
+        SegmentRecord {
+            disks: Vec::new(),
+            remote: Some(RemoteSegment {
+                tier: TierId(3),
+                nonce: u128::MAX - 1,
+                object_len_bytes: 1 << 27,
+            }),
+            ..segment()
         }
     }
 
@@ -804,7 +858,9 @@ mod tests {
             check(&inode, inode.encode(), InodeRecord::decode, false);
         }
         check(&extent(), extent().encode(), ExtentRecord::decode, false);
-        check(&segment(), segment().encode(), SegmentRecord::decode, false);
+        for segment in [segment(), remote_segment()] {
+            check(&segment, segment.encode(), SegmentRecord::decode, false);
+        }
         let dirent = DirentRecord {
             ino: Ino(1),
             kind: InodeKind::Fifo,

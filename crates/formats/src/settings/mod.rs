@@ -7,6 +7,7 @@
 mod class;
 mod export;
 mod host;
+mod tier;
 mod volume;
 
 pub use class::{
@@ -18,6 +19,10 @@ pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
 pub use host::OsType;
+pub use tier::{
+    COOLING_DAYS_DEFAULT, COOLING_DAYS_MAX, COOLING_DAYS_MIN, CoolingDays, TIER_NAME_LEN_BYTES_MAX,
+    TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
+};
 pub use volume::{
     AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
     VolumeName, VolumeSettings,

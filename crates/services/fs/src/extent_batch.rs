@@ -38,8 +38,7 @@ impl Shared {
                         shard_len_bytes: info.shard_len_bytes,
                         sealed: info.sealed,
                         epoch: self.meta.epoch(),
-                        live_bytes: 0,
-                        live_records: 0,
+                        ..SegmentRecord::default()
                     },
                 );
             }

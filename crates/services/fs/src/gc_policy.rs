@@ -267,6 +267,8 @@ mod tests {
             live_bytes,
             live_records: live_bytes.div_ceil(4096),
             sealed: true,
+            is_remote: false,
+            used_day: 0,
         }
     }
 

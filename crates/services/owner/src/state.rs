@@ -57,6 +57,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         exports,
         class: kept.class,
         encryption: kept.encryption,
+        tiering: None,
     })
 }
 

@@ -53,6 +53,7 @@ fn segments(count: u64, on_it: u64, code: Code) -> Vec<SegmentInfo> {
             disks,
             shard_len_bytes: 8 << 20,
             sealed: true,
+            remote: None,
         }
     };
     (0..count).map(info).collect()

@@ -76,6 +76,7 @@ impl Pool {
             exports: Vec::new(),
             class: None,
             encryption: None,
+            tiering: None,
         };
         let store = store.id;
         let id = state.take_volume_id();

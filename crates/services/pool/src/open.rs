@@ -69,6 +69,8 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         cluster: None,
         classes: Default::default(),
         clones: Vec::new(),
+        tiers: Vec::new(),
+        tier_last: Default::default(),
     }
 }
 

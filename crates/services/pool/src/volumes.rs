@@ -212,6 +212,7 @@ impl Pool {
                 true => Some(self.make_key(id)?),
                 false => None,
             },
+            tiering: None,
         };
         state.check_class_of(&volume)?;
         if self.seats.is_some() {

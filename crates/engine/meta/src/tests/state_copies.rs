@@ -421,8 +421,7 @@ fn a_state_that_cannot_be_started_with_is_left_for_a_copy() {
                     shard_len_bytes: id,
                     sealed: true,
                     epoch: Epoch(1),
-                    live_bytes: 0,
-                    live_records: 0,
+                    ..SegmentRecord::default()
                 };
                 let mut batch = Batch::new();
                 batch.put_segment(SegmentId(id), record);

@@ -38,10 +38,12 @@ pub(super) enum Reader {
     /// What comes behind it is wanted next.
     InOrder,
     Any,
+    /// Work in the background.
+    Internal,
 }
 
 /// Bytes of a record with the checksum that they have together.
-pub(super) struct Check {
+pub(crate) struct Check {
     /// In the stored record.
     pub stored: Range<u32>,
     pub checksum: u32,
@@ -60,6 +62,9 @@ impl SegmentStore {
         let (Some(first), Some(last)) = (checks.first(), checks.last()) else {
             return Ok(Vec::new());
         };
+        if let Some(remote) = &segment.remote {
+            return self.fetch_remote(segment, remote, pointer, &checks).await;
+        }
         let stored = first.stored.start..last.stored.end;
         let pieces = pieces(location, stored.clone());
         let whole_stripe = self.is_stripe_wanted(segment, location, &pieces, reader);

@@ -18,9 +18,10 @@ pub(crate) use self::redundancy::decode;
 pub(crate) use self::second::Second;
 pub use self::second::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
 
-use self::fetch::{Check, Reader, damaged, join};
+pub(crate) use self::fetch::Check;
+use self::fetch::{Reader, damaged, join};
 use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
-use crate::error::{Result, SegmentError};
+use crate::error::{ErrorKind, Result, SegmentError};
 use crate::life::Segment;
 use crate::record::{decode_record, decrypt_granules};
 use crate::store::{SegmentStore, count};
@@ -54,6 +55,17 @@ impl SegmentStore {
         self.read_for(volume, pointer, range, Reader::InOrder).await
     }
 
+    /// The same for work in the background, which is no use that anybody makes of the data.
+    pub async fn read_internally(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+    ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, range, Reader::Internal)
+            .await
+    }
+
     async fn read_for(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -73,33 +85,57 @@ impl SegmentStore {
         if pointer.encryption.is_some() && volume.key.is_none() {
             return Err(SegmentError::NoKey { volume: volume.id });
         }
-        let segment = volume.segment(pointer.location.segment)?;
-        check_place(&segment, &pointer.location)?;
-        let result = if is_read_whole(pointer, &range) {
-            match self.read_whole(&volume, &segment, pointer, reader).await {
-                Ok(parts) => Ok(slice(&parts, range)),
-                // Only what was read along may be damaged.
-                Err(SegmentError::Damaged { .. }) if has_parts_beside(pointer, &range) => {
-                    self.read_granules(&volume, &segment, pointer, range, reader)
-                        .await
+        loop {
+            let segment = volume.segment(pointer.location.segment)?;
+            check_place(&segment, &pointer.location)?;
+            let result = self
+                .read_of(&volume, &segment, pointer, range.clone(), reader)
+                .await;
+            match result {
+                // Its shards are deleted or already hold another segment's bytes; they may be in a tier now.
+                Err(_) if segment.is_removed() => {
+                    let now = volume.segment(segment.id)?;
+                    if Arc::ptr_eq(&now, &segment) {
+                        return Err(gone(&segment));
+                    }
                 }
-                Err(error) => Err(error),
+                Err(error) => {
+                    count(&self.counters.damaged_reads, 1);
+                    return Err(error);
+                }
+                read => {
+                    if reader != Reader::Internal {
+                        segment.note_used();
+                    }
+                    return read;
+                }
             }
-        } else {
-            self.read_granules(&volume, &segment, pointer, range, reader)
-                .await
-        };
-        match result {
-            // Its shards are deleted or already hold another segment's bytes.
-            Err(_) if segment.is_removed() => Err(SegmentError::Gone {
-                volume: volume.id,
-                segment: segment.id,
-            }),
-            Err(error) => {
-                count(&self.counters.damaged_reads, 1);
-                Err(error)
+        }
+    }
+
+    async fn read_of(
+        self: &Arc<Self>,
+        volume: &Volume,
+        segment: &Arc<Segment>,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
+        if !is_read_whole(pointer, &range) {
+            return self
+                .read_granules(volume, segment, pointer, range, reader)
+                .await;
+        }
+        match self.read_whole(volume, segment, pointer, reader).await {
+            Ok(parts) => Ok(slice(&parts, range)),
+            // Only what was read along may be damaged.
+            Err(error)
+                if error.kind() == ErrorKind::Damaged && has_parts_beside(pointer, &range) =>
+            {
+                self.read_granules(volume, segment, pointer, range, reader)
+                    .await
             }
-            read => read,
+            Err(error) => Err(error),
         }
     }
 
@@ -126,10 +162,8 @@ impl SegmentStore {
         // Its own among them.
         self.repairs_done().await;
         match checked {
-            Err(_) if segment.is_removed() => Err(SegmentError::Gone {
-                volume,
-                segment: segment.id,
-            }),
+            // Or its bytes went to a tier meanwhile, and nothing was wrong with them then.
+            Err(_) if segment.is_removed() => Err(gone(&segment)),
             checked => checked,
         }
     }
@@ -217,6 +251,13 @@ impl SegmentStore {
             .iter()
             .flat_map(|(granule, parts)| slice(parts, within_granule(*granule, &range)));
         Ok(parts.collect())
+    }
+}
+
+fn gone(segment: &Segment) -> SegmentError {
+    SegmentError::Gone {
+        volume: segment.volume,
+        segment: segment.id,
     }
 }
 

@@ -121,6 +121,7 @@ fn only_the_last_stripes_are_given_back() {
         disks: Vec::new(),
         shard_len_bytes: 1 << 20,
         sealed: false,
+        remote: None,
     };
     let segment = Segment::created(VOLUME, EPOCH, info);
     segment.open_with(Vec::new(), 256, Duration::ZERO);

@@ -22,6 +22,7 @@ fn segment(id: u64, disks: &[u128]) -> SegmentInfo {
         disks: disks.iter().map(|disk| DiskId(*disk)).collect(),
         shard_len_bytes: 10,
         sealed: true,
+        remote: None,
     }
 }
 

@@ -173,6 +173,7 @@ mod tests {
             disks: disks.iter().map(|disk| DiskId(*disk)).collect(),
             shard_len_bytes: 10,
             sealed: true,
+            remote: None,
         }
     }
 
@@ -195,6 +196,7 @@ mod tests {
         };
         let open = SegmentInfo {
             sealed: false,
+            remote: None,
             ..info(4, &[5, 6, 7, 8])
         };
         let segments = [
@@ -315,6 +317,7 @@ mod tests {
         let fine = |_| Standing::Fine;
         let open = SegmentInfo {
             sealed: false,
+            remote: None,
             ..info(3, &[5, 6, 7])
         };
         let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
