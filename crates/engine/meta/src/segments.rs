@@ -25,6 +25,8 @@ pub struct SegmentTotals {
     pub remote_segments: u64,
     pub remote_bytes: u64,
     pub remote_live_bytes: u64,
+    /// What they would take on disks.
+    pub remote_saved_bytes: u64,
     /// Segments without a live record, sealed or not, and their room for data.
     pub dead_segments: u64,
     pub dead_bytes: u64,
@@ -110,6 +112,9 @@ impl Segments {
             totals.remote_segments += 1;
             totals.remote_bytes = totals.remote_bytes.saturating_add(usage.data_bytes);
             totals.remote_live_bytes = totals.remote_live_bytes.saturating_add(usage.live_bytes);
+            totals.remote_saved_bytes = totals
+                .remote_saved_bytes
+                .saturating_add(usage.protected_bytes);
             self.remote.insert(usage.id);
         } else {
             totals.live_bytes = totals.live_bytes.saturating_add(usage.live_bytes);
@@ -131,6 +136,9 @@ impl Segments {
             totals.remote_segments -= 1;
             totals.remote_bytes = totals.remote_bytes.saturating_sub(usage.data_bytes);
             totals.remote_live_bytes = totals.remote_live_bytes.saturating_sub(usage.live_bytes);
+            totals.remote_saved_bytes = totals
+                .remote_saved_bytes
+                .saturating_sub(usage.protected_bytes);
         } else {
             totals.live_bytes = totals.live_bytes.saturating_sub(usage.live_bytes);
             totals.sparse_bytes = totals.sparse_bytes.saturating_sub(usage.sparse_bytes());
@@ -151,6 +159,9 @@ pub(crate) fn usage(id: SegmentId, record: &SegmentRecord) -> SegmentUsage {
     SegmentUsage {
         id,
         data_bytes,
+        protected_bytes: record
+            .shard_len_bytes
+            .saturating_mul(u64::from(record.data) + u64::from(record.parity)),
         // What is shared counts once for each that refers to it, and takes its room once.
         live_bytes: record.live_bytes.min(data_bytes),
         live_records: record.live_records,
@@ -177,6 +188,7 @@ mod tests {
                 totals.remote_segments += 1;
                 totals.remote_bytes += usage.data_bytes;
                 totals.remote_live_bytes += usage.live_bytes;
+                totals.remote_saved_bytes += usage.protected_bytes;
             } else {
                 totals.live_bytes += usage.live_bytes;
             }

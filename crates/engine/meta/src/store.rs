@@ -47,6 +47,8 @@ pub struct SegmentUsage {
     pub id: SegmentId,
     /// Room for data, parity apart.
     pub data_bytes: u64,
+    /// What it takes on disks, or took before it went to a tier, parity and copies included.
+    pub protected_bytes: u64,
     pub live_bytes: u64,
     pub live_records: u64,
     /// It was noted that nothing is added any more.

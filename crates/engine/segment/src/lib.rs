@@ -45,6 +45,7 @@ pub use cairn_formats::pointer::{
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use cairn_formats::summary::{RecordOwner, SummaryEntry};
+pub use cairn_formats::tier_object::ObjectId;
 pub use disk_table::{Member, Role};
 pub use encoder::Encoder;
 pub use error::{ErrorKind, SegmentError};
@@ -58,6 +59,8 @@ pub use record::{
 };
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
+#[cfg(any(test, feature = "testing"))]
+pub use tier::testing;
 pub use tier::{
     CopiedOut, CopyOutError, PART_LEN_BYTES, TierError, TierStats, TierStore, TierUpload,
 };

@@ -552,6 +552,12 @@ impl SegmentStore {
         self.find(volume, segment)?.settled_len_bytes()
     }
 
+    /// Whether a segment is in a tier.
+    pub fn is_remote(&self, volume: VolumeId, segment: SegmentId) -> bool {
+        self.find(volume, segment)
+            .is_some_and(|found| found.remote.is_some())
+    }
+
     /// Whether clients read something of a segment since this was asked last.
     pub fn take_used(&self, volume: VolumeId, segment: SegmentId) -> bool {
         self.find(volume, segment)

@@ -6,7 +6,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use cairn_base::words::{WordError, serde_as_word, word_enum};
-use serde::{Deserialize, Serialize};
 
 /// Longest name of a tier, in bytes.
 pub const TIER_NAME_LEN_BYTES_MAX: usize = 63;

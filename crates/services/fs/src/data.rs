@@ -102,6 +102,7 @@ impl FsView {
                         shared.note_read(&inode, &mut state, &range);
                         let is_durable = |ticket| shared.meta.is_durable(ticket);
                         let ticket = state.shown_in(&range, is_durable);
+                        shared.note_remote_read(&inode, &state, &range);
                         (state.attr(ino), range, wanted, ticket)
                     }
                     None => {

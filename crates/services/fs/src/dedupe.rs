@@ -301,7 +301,8 @@ impl Shared {
         let Some(info) = self.segments.segment(self.volume, segment) else {
             return Ok(None);
         };
-        let is_sound = info.code.parity() >= code.parity()
+        let is_sound = info.remote.is_none()
+            && info.code.parity() >= code.parity()
             && info
                 .disks
                 .iter()

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::gc_policy::{Budget, CANDIDATES_MAX, Limits, Room, Survey};
 use crate::tasks::let_others_run;
+use crate::tiering::{UNUSED_OBJECT, unused_object};
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, segment_error};
 
@@ -434,6 +435,11 @@ impl Shared {
             }
         }
         for id in ids {
+            // What nothing lives in does not go to a tier any more, so this is where it is.
+            if let Some(remote) = self.meta.segment(*id).and_then(|record| record.remote) {
+                batch.put(unused_object(*id, &remote), UNUSED_OBJECT);
+                self.tiering.wake.notify_one();
+            }
             batch.remove_segment(*id);
         }
         let ticket = self.meta.submit(batch);

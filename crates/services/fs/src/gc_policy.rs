@@ -164,6 +164,10 @@ pub(crate) struct Survey {
 impl Survey {
     /// Adds one segment; `newest` is the number of the last one made.
     pub fn add(&mut self, usage: &SegmentUsage, newest: SegmentId) {
+        // What is in a tier takes no room on disks: `tiering` is for it.
+        if usage.is_remote {
+            return;
+        }
         self.live_bytes += usage.live_bytes;
         let garbage_bytes = usage.sparse_bytes();
         self.garbage_bytes += garbage_bytes;
@@ -264,6 +268,7 @@ mod tests {
         SegmentUsage {
             id: SegmentId(id),
             data_bytes,
+            protected_bytes: data_bytes,
             live_bytes,
             live_records: live_bytes.div_ceil(4096),
             sealed: true,

@@ -295,6 +295,29 @@ impl Shared {
         Ok(rewriting.chosen)
     }
 
+    /// Copies what of these parts of files is in the `wanted` segments into new ones. What cannot be read stays.
+    pub(crate) async fn rewrite_parts(
+        self: &Arc<Self>,
+        parts: Vec<(Ino, Range<u64>)>,
+        wanted: &FxHashSet<SegmentId>,
+    ) -> Result<(), FsError> {
+        // Before it is looked up who refers to them.
+        let _emptying = self.dedupe.emptying(wanted);
+        let copies = Mutex::default();
+        let mut search = Search::of(parts);
+        while !search.is_over() {
+            let mut step = Step::default();
+            self.find_victims(&mut search, wanted, &mut step)?;
+            if !step.victims.is_empty() {
+                self.rewrite_records(step.victims, &copies).await?;
+            }
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes as many of the segments that wait as have summaries for memory at a time, and says which parts of which
     /// files are, or were, in them.
     async fn read_summaries(
@@ -778,7 +801,10 @@ impl Shared {
         let from = extent.offset_in_record;
         let len_bytes = u32::try_from(extent.len_bytes()).unwrap_or(u32::MAX);
         let range = from..from.saturating_add(len_bytes);
-        self.segments.read(self.volume, &extent.record, range).await
+        let read = self
+            .segments
+            .read_internally(self.volume, &extent.record, range);
+        read.await
     }
 }
 

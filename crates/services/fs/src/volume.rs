@@ -35,6 +35,7 @@ use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
 use crate::tasks::Tasks;
+use crate::tiering::{TierWork, TieringSettings};
 use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
 
 /// The root directory of every volume.
@@ -131,6 +132,7 @@ pub struct FsSettings {
     pub key: Option<Arc<VolumeKey>>,
     /// How fast data is converted to what policies say, if not as fast as possible.
     pub pace: Option<Arc<Pace>>,
+    pub tiering: TieringSettings,
 }
 
 impl FsSettings {
@@ -147,6 +149,7 @@ impl FsSettings {
             dedupe: DedupeIndex::new(INDEX_BYTES_DEFAULT),
             key: None,
             pace: None,
+            tiering: TieringSettings::default(),
         }
     }
 }
@@ -289,6 +292,7 @@ pub(crate) struct Shared {
     pub wide_reads: Semaphore,
     pub quotas: Quotas,
     pub policies: Policies,
+    pub tiering: TierWork,
     pub pace: Option<Arc<Pace>>,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
@@ -350,6 +354,7 @@ impl Fs {
             dedupe,
             key,
             pace,
+            tiering,
         } = settings;
         let known = meta
             .segments()
@@ -364,6 +369,7 @@ impl Fs {
                     disks: record.disks,
                     shard_len_bytes: record.shard_len_bytes,
                     sealed: true,
+                    remote: record.remote,
                 })
             })
             .collect::<Result<Vec<_>, FsError>>()?;
@@ -388,6 +394,7 @@ impl Fs {
         let shared = Arc::new(Shared {
             quotas,
             policies,
+            tiering: TierWork::new(tiering, &env),
             pace,
             tasks: Arc::new(Tasks::new(env.clone())),
             dedupe: Deduping::new(dedupe, &env, volume),
@@ -460,6 +467,7 @@ impl Fs {
                 "snapshots",
                 Box::pin(Shared::run_freeing(fs.shared.clone())),
             ),
+            ("tiering", Box::pin(Shared::run_tiering(fs.shared.clone()))),
         ] {
             fs.shared.tasks.spawn(name, task);
         }

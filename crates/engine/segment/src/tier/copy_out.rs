@@ -30,6 +30,9 @@ use crate::volume::Volume;
 /// Bytes of each shard that are read together.
 const WINDOW_BYTES: u64 = 1 << 20;
 
+/// About as much is read from the disks at a time, for whoever it makes way for.
+const TURN_BYTES: u64 = 4 << 20;
+
 const _: () = assert!(WINDOW_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
 
 /// Why a segment was not copied to a tier.
@@ -344,24 +347,31 @@ impl Copy<'_> {
         let block = u64::from(BLOCK_BYTES);
         let data = u64::from(self.segment.code.data());
         let mut next = 0;
-        for stripe in &footer.stripes {
-            let start = u64::from(stripe.start_block) * block;
-            let end = start + u64::from(stripe.unit_blocks) * block;
-            // A record is found at its stripe's place times the number of shards.
-            if start != next {
-                let what = "there is a gap between its stripes".to_owned();
-                return Err(CopyOutError::NotWhole(what));
-            }
-            next = end;
+        let mut stripes = footer.stripes.iter().peekable();
+        while stripes.peek().is_some() {
             let is_wanted = || !self.segment.is_removed();
-            let turn = self.pace.spend_if((end - start) * data, is_wanted).await;
+            let turn = self.pace.spend_if(TURN_BYTES, is_wanted).await;
             if turn.is_none() || !is_wanted() {
                 return Err(CopyOutError::NotNow);
             }
             let from = sending.part.len();
-            for shard in &mut shards {
-                shard.read(start..end, &mut sending.part).await?;
+            while sending.part.len() - from < TURN_BYTES as usize
+                && let Some(stripe) = stripes.next()
+            {
+                let start = u64::from(stripe.start_block) * block;
+                let end = start + u64::from(stripe.unit_blocks) * block;
+                // A record is found at its stripe's place times the number of shards.
+                if start != next {
+                    let what = "there is a gap between its stripes".to_owned();
+                    return Err(CopyOutError::NotWhole(what));
+                }
+                next = end;
+                for shard in &mut shards {
+                    shard.read(start..end, &mut sending.part).await?;
+                }
             }
+            // Not held while the tier is waited for: other work makes way for clients through the same turns.
+            drop(turn);
             units.add(sending.part.get(from..).unwrap_or_default());
             sending.send_full().await?;
         }

@@ -7,6 +7,8 @@
 
 mod copy_out;
 mod read;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,0 +1,680 @@
+//! Cold segments in a tier.
+//!
+//! Owns: which segments go to the tier and which come back, and the order of steps on both ways. Must not know: how a
+//! segment is copied and read there (`segment`), what a tier is, how records are moved (`rewrite`).
+//!
+//! The order on the way out: it is noted durably that there may be an object; the segment is copied and read back; one
+//! batch says that the segment is that object, and takes the note away; when that is durable, readers go there, and
+//! the local shards are deleted. On the way back records are written anew, as a collection does, and the batch that
+//! removes the empty segment notes its object. So at every moment an object is a segment's or it is noted, and what is
+//! noted is nobody's: the one task of this module, which does all of this, deletes it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_base::{Ino, PoolId, SegmentId, TierId};
+use cairn_meta::{Batch, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
+use cairn_segment::{CopyOutError, ObjectId, Pace, SegmentError};
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::Notify;
+
+use crate::inode::{Inode, State};
+use crate::tasks::let_others_run;
+use crate::types::FsError;
+use crate::volume::{Fs, Shared, meta_error};
+
+/// The value of a note of an object.
+pub(crate) const UNUSED_OBJECT: &[u8] = &[1];
+/// Segments looked at before others get their turn.
+const LOOK_SEGMENTS_MAX: usize = 1024;
+/// Segments that one look sends; the next finds more.
+const SEND_MAX: usize = 256;
+/// Segments that are brought back, or whose records are written anew, together.
+const BACK_MAX: usize = 4;
+/// Objects that one look deletes.
+const DELETE_MAX: usize = 256;
+/// What could not be sent or brought back is let alone for so long, at most so many of them.
+const REST: Duration = Duration::from_secs(300);
+const RESTING_MAX: usize = 4096;
+/// A tier that failed is let alone for so long by this.
+const TIER_PAUSE: Duration = Duration::from_secs(20);
+/// A segment in a tier of whose bytes less than this are alive is written anew.
+const COMPACT_LIVE_PERCENT: u64 = 50;
+/// A segment of whose bytes less than this are alive is left to garbage collection.
+const SEND_LIVE_PERCENT: u64 = 25;
+/// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
+const HOT_PARTS_MAX: usize = 1024;
+/// Places of records that were read from the tier lately.
+const READ_PLACES: usize = 1 << 16;
+const DAY_SECONDS: i64 = 24 * 3600;
+
+/// What of a volume goes to a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierChoice {
+    /// Nothing, and what is there comes back.
+    None,
+    /// What nobody used for so many days.
+    Auto { cooling_days: u16 },
+    /// Everything that takes no more writes.
+    All,
+}
+
+/// Where what of a volume goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierPolicy {
+    pub tier: TierId,
+    pub choice: TierChoice,
+}
+
+/// What a volume knows of tiers when it is opened.
+#[derive(Clone)]
+pub struct TieringSettings {
+    /// A part of the keys of objects.
+    pub pool: PoolId,
+    pub policy: Option<TierPolicy>,
+    /// How fast segments are read on their way out and back; `None`: as fast as possible.
+    pub pace: Option<Arc<Pace>>,
+    /// It looks this often.
+    pub interval: Duration,
+}
+
+impl Default for TieringSettings {
+    fn default() -> Self {
+        Self {
+            pool: PoolId(0),
+            policy: None,
+            pace: None,
+            interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a volume has in its tier, and what is being done about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TieringStatus {
+    /// Segments in the tier, one object each, and the bytes of data in them.
+    pub objects: u64,
+    pub remote_bytes: u64,
+    /// What live records take of them.
+    pub remote_live_bytes: u64,
+    /// What they would take on disks, parity and copies included.
+    pub saved_bytes: u64,
+    /// Objects that nothing refers to and that are not deleted yet, as far as was looked (at most 256).
+    pub unused_objects: u64,
+    /// Segments and bytes that went out since the volume was opened, and bytes of records that came back.
+    pub sent_segments: u64,
+    pub sent_bytes: u64,
+    pub promoted_parts: u64,
+    /// Segments that could not be sent or brought back lately.
+    pub resting_segments: u64,
+    /// Why nothing goes on, if nothing does.
+    pub trouble: Option<String>,
+}
+
+/// What tiering of a volume has before it.
+pub(crate) struct TierWork {
+    pool: PoolId,
+    interval: Duration,
+    pace: Arc<Pace>,
+    policy: Mutex<Option<TierPolicy>>,
+    pub wake: Notify,
+    /// Whether records that are read again and again come back.
+    is_promoting: AtomicBool,
+    read_places: Vec<AtomicU32>,
+    hot: Mutex<VecDeque<(SegmentId, Ino, Range<u64>)>>,
+    /// Segments that are let alone, and until when.
+    resting: Mutex<FxHashMap<SegmentId, Duration>>,
+    trouble: Mutex<Option<String>>,
+    unused_objects: AtomicU64,
+    sent_segments: AtomicU64,
+    sent_bytes: AtomicU64,
+    promoted_parts: AtomicU64,
+}
+
+impl TierWork {
+    pub fn new(settings: TieringSettings, env: &Env) -> Self {
+        let pace = settings.pace;
+        let policy = settings.policy;
+        Self {
+            pool: settings.pool,
+            interval: settings.interval,
+            pace: pace.unwrap_or_else(|| Arc::new(Pace::new(env.clock.clone(), 0))),
+            is_promoting: AtomicBool::new(is_promoting(policy)),
+            policy: Mutex::new(policy),
+            wake: Notify::new(),
+            read_places: (0..READ_PLACES).map(|_| AtomicU32::new(0)).collect(),
+            hot: Mutex::default(),
+            resting: Mutex::default(),
+            trouble: Mutex::default(),
+            unused_objects: AtomicU64::new(0),
+            sent_segments: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            promoted_parts: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a place was read from the tier before, as far as that is remembered.
+    fn is_read_again(&self, segment: SegmentId, ino: Ino, start: u64) -> bool {
+        let mut hash = segment.0 ^ ino.0.rotate_left(21) ^ start.rotate_left(42);
+        hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^= hash >> 29;
+        let at = (hash >> 32) as usize % READ_PLACES;
+        // 0 is nothing.
+        let tag = (hash as u32).max(1);
+        let slot = self.read_places.get(at);
+        slot.is_some_and(|slot| slot.swap(tag, Ordering::Relaxed) == tag)
+    }
+
+    fn rest(&self, id: SegmentId, now: Duration) {
+        let mut resting = self.resting.lock();
+        if resting.len() < RESTING_MAX {
+            resting.insert(id, now + REST);
+        }
+    }
+
+    fn is_resting(&self, id: SegmentId) -> bool {
+        self.resting.lock().contains_key(&id)
+    }
+}
+
+fn is_promoting(policy: Option<TierPolicy>) -> bool {
+    policy.is_some_and(|policy| matches!(policy.choice, TierChoice::Auto { .. }))
+}
+
+/// The note that an object is nobody's.
+pub(crate) fn unused_object(segment: SegmentId, remote: &RemoteSegment) -> Key {
+    Key::unused_object(remote.tier, segment, remote.nonce)
+}
+
+/// How sending a segment ended.
+enum Sent {
+    Done,
+    /// Not now; others may be sent.
+    NotNow,
+    /// The tier fails: the others would, too.
+    TierFails(String),
+}
+
+impl Fs {
+    /// What goes to a tier from now on. What is there stays readable; where nothing is to be there it comes back.
+    pub fn set_tiering(&self, policy: Option<TierPolicy>) {
+        let work = &self.shared.tiering;
+        let before = std::mem::replace(&mut *work.policy.lock(), policy);
+        work.is_promoting
+            .store(is_promoting(policy), Ordering::Relaxed);
+        if before != policy {
+            work.resting.lock().clear();
+            work.wake.notify_one();
+        }
+    }
+
+    pub fn tiering_status(&self) -> TieringStatus {
+        let work = &self.shared.tiering;
+        let totals = self.shared.meta.segment_totals();
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TieringStatus {
+            objects: totals.remote_segments,
+            remote_bytes: totals.remote_bytes,
+            remote_live_bytes: totals.remote_live_bytes,
+            saved_bytes: totals.remote_saved_bytes,
+            unused_objects: of(&work.unused_objects),
+            sent_segments: of(&work.sent_segments),
+            sent_bytes: of(&work.sent_bytes),
+            promoted_parts: of(&work.promoted_parts),
+            resting_segments: work.resting.lock().len() as u64,
+            trouble: work.trouble.lock().clone(),
+        }
+    }
+
+    /// Whether no segment is in a tier, and no object of the volume is left there that it knows of. It is durable then.
+    pub async fn has_nothing_in_tiers(&self) -> Result<bool, FsError> {
+        let shared = &self.shared;
+        shared.durable(shared.meta.last_ticket()).await?;
+        let notes = shared.reading(|| shared.unused_objects(1)).await?;
+        Ok(shared.meta.segment_totals().remote_segments == 0 && notes.is_empty())
+    }
+
+    /// Reads all of the objects of segments from number `from` on, some of them, and compares each with its checksums.
+    /// Returns how many bytes were read, what is wrong, and where to go on.
+    pub async fn verify_tier(
+        &self,
+        from: SegmentId,
+        pace: &Pace,
+    ) -> Result<(u64, Vec<SegmentError>, Option<SegmentId>), FsError> {
+        let shared = &self.shared;
+        let some = shared.meta.remote_segments(from, BACK_MAX);
+        let (mut bytes, mut wrong) = (0, Vec::new());
+        for (id, _) in &some {
+            if shared.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+            match shared
+                .segments
+                .verify_object(shared.volume, *id, pace)
+                .await
+            {
+                Ok(read) => bytes += read,
+                Err(error) => wrong.push(error),
+            }
+        }
+        let next = some.last().filter(|_| some.len() == BACK_MAX);
+        Ok((bytes, wrong, next.map(|(id, _)| SegmentId(id.0 + 1))))
+    }
+}
+
+impl Shared {
+    pub(crate) async fn run_tiering(self: Arc<Self>) {
+        let interval = self.tiering.interval;
+        while self
+            .tasks
+            .pause(interval, self.tiering.wake.notified())
+            .await
+        {
+            match self.tier_once().await {
+                Ok(None) => *self.tiering.trouble.lock() = None,
+                Ok(Some(trouble)) => {
+                    let before = self.tiering.trouble.lock().replace(trouble.clone());
+                    if before.as_ref() != Some(&trouble) {
+                        tracing::warn!(volume = %self.volume, trouble, "a tier does not take or give what it should; it is tried again");
+                    }
+                    if !self.tasks.pause(TIER_PAUSE, std::future::pending()).await {
+                        return;
+                    }
+                }
+                Err(_) if self.tasks.is_stopping() => return,
+                Err(error) => {
+                    let trouble = error.to_string();
+                    let before = self.tiering.trouble.lock().replace(trouble.clone());
+                    if before.as_ref() != Some(&trouble) {
+                        tracing::warn!(volume = %self.volume, %error, "tiering failed; it is tried again");
+                    }
+                    if !self.tasks.pause(TIER_PAUSE, std::future::pending()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One look: what is nobody's goes, and what the policy says is done. Returns why not all of it, if that is so.
+    async fn tier_once(self: &Arc<Self>) -> Result<Option<String>, FsError> {
+        let mut trouble = self.delete_unused_objects().await?;
+        let now = self.env.clock.monotonic();
+        self.tiering.resting.lock().retain(|_, until| *until > now);
+        let policy = *self.tiering.policy.lock();
+        let choice = policy.map_or(TierChoice::None, |policy| policy.choice);
+        let has_remote = self.meta.segment_totals().remote_segments > 0;
+        if choice == TierChoice::None {
+            if has_remote {
+                trouble = trouble.or(self.bring_back(100).await?);
+            }
+            return Ok(trouble);
+        }
+        let Some(TierPolicy { tier, .. }) = policy else {
+            return Ok(trouble);
+        };
+        if has_remote {
+            self.promote().await?;
+            trouble = trouble.or(self.bring_back(COMPACT_LIVE_PERCENT).await?);
+        }
+        if trouble.is_some() {
+            return Ok(trouble);
+        }
+        for id in self.cold_segments(choice).await? {
+            if *self.tiering.policy.lock() != policy {
+                break;
+            }
+            match self.send_out(id, tier).await? {
+                Sent::Done => {}
+                Sent::NotNow => self.tiering.rest(id, self.env.clock.monotonic()),
+                Sent::TierFails(why) => return Ok(Some(why)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Segments to send now. Notes in the metadata which were used, for that.
+    async fn cold_segments(&self, choice: TierChoice) -> Result<Vec<SegmentId>, FsError> {
+        let today = (self.now().seconds.max(0) / DAY_SECONDS) as u32;
+        let mut cold = Vec::new();
+        let mut from = SegmentId(0);
+        loop {
+            let some = self.meta.segment_usage(from, LOOK_SEGMENTS_MAX);
+            let mut batch = Batch::new();
+            for usage in &some {
+                if usage.is_remote || !usage.sealed {
+                    continue;
+                }
+                let is_used = self.segments.take_used(self.volume, usage.id);
+                if (is_used || usage.used_day == 0) && usage.used_day != today {
+                    batch.segment_used(usage.id, today);
+                }
+                let is_cold = match choice {
+                    TierChoice::None => false,
+                    TierChoice::All => true,
+                    TierChoice::Auto { cooling_days } => {
+                        let is_noted = usage.used_day != 0 && !is_used;
+                        is_noted && today.saturating_sub(usage.used_day) >= u32::from(cooling_days)
+                    }
+                };
+                if is_cold && self.is_worth_sending(usage) && cold.len() < SEND_MAX {
+                    cold.push(usage.id);
+                }
+            }
+            if !batch.is_empty() && !self.meta.is_full() {
+                // Nothing waits for it: after a crash it cools a little longer.
+                self.meta.submit(batch);
+            }
+            match some.last() {
+                Some(last) if some.len() == LOOK_SEGMENTS_MAX => from = SegmentId(last.id.0 + 1),
+                _ => return Ok(cold),
+            }
+            let_others_run().await;
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+    }
+
+    fn is_worth_sending(&self, usage: &SegmentUsage) -> bool {
+        let live_percent = usage.live_bytes.saturating_mul(100) / usage.data_bytes.max(1);
+        usage.live_records > 0
+            && live_percent >= SEND_LIVE_PERCENT
+            && !self.tiering.is_resting(usage.id)
+            && self.is_idle(usage.id)
+    }
+
+    /// Sends one segment to the tier.
+    async fn send_out(self: &Arc<Self>, id: SegmentId, tier: TierId) -> Result<Sent, FsError> {
+        let nonce = self.env.entropy.u128();
+        // Whatever becomes of the rest, somebody knows of the object.
+        let mut batch = Batch::new();
+        let note = Key::unused_object(tier, id, nonce);
+        batch.put(note.clone(), UNUSED_OBJECT);
+        self.durable(self.meta.submit(batch)).await?;
+        let names = (self.tiering.pool, self.volume, id);
+        let copied = {
+            let copying = self
+                .segments
+                .copy_out(names, (tier, nonce), &self.tiering.pace);
+            match select(pin!(copying), pin!(self.tasks.stopped())).await {
+                Either::Left((copied, _)) => copied,
+                Either::Right(_) => return Err(FsError::Fenced),
+            }
+        };
+        let copied = match copied {
+            Ok(copied) => copied,
+            Err(error) => {
+                // What there is of the object is nobody's, and is deleted by the next look.
+                let sent = match error {
+                    CopyOutError::NotNow => Sent::NotNow,
+                    CopyOutError::NotWhole(_) => {
+                        tracing::info!(volume = %self.volume, segment = %id, %error, "a segment does not go to its tier now");
+                        Sent::NotNow
+                    }
+                    CopyOutError::Differs(_) | CopyOutError::Tier(_) => {
+                        Sent::TierFails(format!("segment {id} was not copied: {error}"))
+                    }
+                };
+                self.tiering.wake.notify_one();
+                return Ok(sent);
+            }
+        };
+        let mut batch = Batch::new();
+        batch.remote_segment(id, copied.remote, copied.shard_len_bytes);
+        batch.delete(note);
+        // Only if something lives in it: what is dead may be being deleted, and stays as whoever does that found it.
+        match self.meta.submit_sharing(batch, &[id]) {
+            None => {
+                copied.abandon();
+                self.tiering.wake.notify_one();
+                return Ok(Sent::NotNow);
+            }
+            // The log never sees this.
+            Some(Ticket::REFUSED) => {
+                copied.abandon();
+                return Err(FsError::Fenced);
+            }
+            // After an error nobody knows what the log has: the shards stay, and the next opening decides.
+            Some(ticket) => self.durable(ticket).await?,
+        }
+        let work = &self.tiering;
+        work.sent_segments.fetch_add(1, Ordering::Relaxed);
+        let sent_bytes = copied.remote.object_len_bytes;
+        work.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
+        copied.finish().await;
+        Ok(Sent::Done)
+    }
+
+    /// Writes the records anew of segments in tiers of whose bytes at most so many percent are alive, and so gets rid of
+    /// their objects. Returns why not, if something is in the way.
+    async fn bring_back(
+        self: &Arc<Self>,
+        live_percent_max: u64,
+    ) -> Result<Option<String>, FsError> {
+        let mut from = SegmentId(0);
+        loop {
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+            let some = self.meta.remote_segments(from, LOOK_SEGMENTS_MAX);
+            let sparse = some.iter().filter(|(id, record)| {
+                let data_bytes = record
+                    .shard_len_bytes
+                    .saturating_mul(u64::from(record.data));
+                let live_bytes = record.live_bytes.min(data_bytes);
+                let percent = live_bytes.saturating_mul(100) / data_bytes.max(1);
+                percent <= live_percent_max
+                    && record.live_records > 0
+                    && !self.tiering.is_resting(*id)
+            });
+            let wanted: Vec<(SegmentId, u64)> = sparse
+                .map(|(id, record)| (*id, record.live_bytes))
+                .collect();
+            for chosen in wanted.chunks(BACK_MAX) {
+                if let Some(trouble) = self.bring_some_back(chosen).await? {
+                    return Ok(Some(trouble));
+                }
+                // Somebody may have thought otherwise meanwhile.
+                let policy = *self.tiering.policy.lock();
+                let is_none = policy.is_none_or(|policy| policy.choice == TierChoice::None);
+                if is_none != (live_percent_max == 100) {
+                    return Ok(None);
+                }
+            }
+            match some.last() {
+                Some((last, _)) if some.len() == LOOK_SEGMENTS_MAX => from = SegmentId(last.0 + 1),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    async fn bring_some_back(
+        self: &Arc<Self>,
+        chosen: &[(SegmentId, u64)],
+    ) -> Result<Option<String>, FsError> {
+        let needed: u64 = chosen.iter().map(|(_, live_bytes)| live_bytes).sum();
+        let code = self.code()?;
+        // Not of what garbage collection and deletions need: the copies are made as theirs are.
+        let free_bytes = self.segments.usable(code).free_bytes;
+        if free_bytes < needed.saturating_mul(2) {
+            return Ok(Some(format!(
+                "no room to bring data back from the tier: {needed} bytes at a time, and {free_bytes} are free; delete data or add a disk"
+            )));
+        }
+        let ids: Vec<SegmentId> = chosen.iter().map(|(id, _)| *id).collect();
+        let pace = self.tiering.pace.clone();
+        let rewriting = self.rewrite_segments(&ids, &pace);
+        match select(pin!(rewriting), pin!(self.tasks.stopped())).await {
+            Either::Left((done, _)) => done?,
+            Either::Right(_) => return Err(FsError::Fenced),
+        }
+        let now = self.env.clock.monotonic();
+        let mut left = 0;
+        for id in ids {
+            let record = self.meta.segment(id);
+            if record.is_some_and(|record| record.live_records > 0) {
+                self.tiering.rest(id, now);
+                left += 1;
+            }
+        }
+        Ok((left > 0).then(|| {
+            format!("{left} segments could not all be read from the tier; they are tried again")
+        }))
+    }
+
+    /// Up to `max` objects that are nobody's.
+    pub(crate) fn unused_objects(&self, max: usize) -> Result<Vec<Key>, FsError> {
+        let (from, to) = Key::unused_objects();
+        let mut found = Vec::new();
+        let visit = |key: &[u8], _: &[u8], _| {
+            found.extend(Key::parse(key));
+            match found.len() < max {
+                true => std::ops::ControlFlow::Continue(()),
+                false => std::ops::ControlFlow::Break(()),
+            }
+        };
+        self.meta
+            .live()
+            .scan_with(&from, &to, visit)
+            .map_err(meta_error)?;
+        Ok(found)
+    }
+
+    /// Deletes objects that are nobody's. Returns why not, if the tier does not do it.
+    async fn delete_unused_objects(&self) -> Result<Option<String>, FsError> {
+        let notes = self.reading(|| self.unused_objects(DELETE_MAX)).await?;
+        let unused = &self.tiering.unused_objects;
+        unused.store(notes.len() as u64, Ordering::Relaxed);
+        if notes.is_empty() {
+            return Ok(None);
+        }
+        // What made them nobody's may not be durable: after a crash a segment would refer to what is gone.
+        self.durable(self.meta.last_ticket()).await?;
+        for note in notes {
+            let Ok(KeyKind::UnusedObject {
+                tier,
+                segment,
+                nonce,
+            }) = note.kind()
+            else {
+                continue;
+            };
+            // A bug would lose data here, and a look costs nothing.
+            let is_used = self
+                .meta
+                .segment(segment)
+                .and_then(|record| record.remote)
+                .is_some_and(|remote| remote.nonce == nonce);
+            if is_used {
+                let error = format!("segment {segment} is noted as unused and is used");
+                return Err(FsError::Io(error));
+            }
+            let object = ObjectId {
+                volume: self.volume,
+                segment,
+                nonce,
+            };
+            let deleting = self.segments.delete_object(tier, object);
+            match select(pin!(deleting), pin!(self.tasks.stopped())).await {
+                Either::Left((Ok(()), _)) => {}
+                Either::Left((Err(error), _)) => {
+                    return Ok(Some(format!("an object was not deleted: {error}")));
+                }
+                Either::Right(_) => return Err(FsError::Fenced),
+            }
+            let mut batch = Batch::new();
+            batch.delete(note);
+            // Nothing waits for it: it may be deleted again.
+            self.meta.submit(batch);
+            unused.fetch_sub(1, Ordering::Relaxed);
+        }
+        if unused.load(Ordering::Relaxed) == 0 {
+            self.tiering.wake.notify_one();
+        }
+        Ok(None)
+    }
+
+    /// Notes which parts of a file are read from the tier, and not for the first time.
+    pub(crate) fn note_remote_read(&self, inode: &Inode, state: &State, range: &Range<u64>) {
+        let work = &self.tiering;
+        if !work.is_promoting.load(Ordering::Relaxed) || !inode.view.is_live() {
+            return;
+        }
+        for extent in state.extents.touching(range.clone()) {
+            let segment = extent.record.location.segment;
+            let from = extent.offset_in_record;
+            let to = from.saturating_add(extent.len_bytes() as u32);
+            // What is in memory costs nothing.
+            let is_near = || {
+                let cached = self
+                    .segments
+                    .read_cached(self.volume, &extent.record, from..to);
+                cached.is_some()
+            };
+            if self.segments.is_remote(self.volume, segment)
+                && !is_near()
+                && work.is_read_again(segment, inode.ino, extent.start)
+            {
+                let mut hot = work.hot.lock();
+                if hot.len() < HOT_PARTS_MAX {
+                    hot.push_back((segment, inode.ino, extent.start..extent.end));
+                    work.wake.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Writes what is read again and again to the disks.
+    async fn promote(self: &Arc<Self>) -> Result<(), FsError> {
+        let hot: Vec<_> = self.tiering.hot.lock().drain(..).collect();
+        if hot.is_empty() {
+            return Ok(());
+        }
+        let wanted: FxHashSet<SegmentId> = hot.iter().map(|(segment, ..)| *segment).collect();
+        let bytes: u64 = hot
+            .iter()
+            .map(|(_, _, range)| range.end - range.start)
+            .sum();
+        let code = self.code()?;
+        // There is no need for it: the data can be read where it is.
+        if self.segments.usable(code).free_bytes < bytes.saturating_mul(4) {
+            return Ok(());
+        }
+        let count = hot.len() as u64;
+        let parts: Vec<(Ino, Range<u64>)> = hot
+            .into_iter()
+            .map(|(_, ino, range)| (ino, range))
+            .collect();
+        let rewriting = self.rewrite_parts(parts, &wanted);
+        match select(pin!(rewriting), pin!(self.tasks.stopped())).await {
+            Either::Left((done, _)) => done?,
+            Either::Right(_) => return Err(FsError::Fenced),
+        }
+        let promoted = &self.tiering.promoted_parts;
+        promoted.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_not_read_again() {
+        let env = cairn_testkit::TestWorld::new(1).env;
+        let work = TierWork::new(TieringSettings::default(), &env);
+        let again = (0..10_000).filter(|at| work.is_read_again(SegmentId(1), Ino(2), at << 17));
+        assert_eq!(again.count(), 0);
+        assert!(work.is_read_again(SegmentId(1), Ino(2), 9_999 << 17));
+        assert!(!work.is_read_again(SegmentId(2), Ino(2), 9_999 << 17));
+    }
+}
