@@ -277,8 +277,6 @@ pub enum ChangeError {
     TierExists(TierName),
     #[error("a pool has at most {TIERS_MAX} tiers")]
     TooManyTiers,
-    #[error("{0}")]
-    Tier(String),
     #[error("class \"{class}\": {problem}")]
     ClassProblem { class: ClassName, problem: String },
     #[error("volume \"{volume}\" in class \"{class}\": {problem}")]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId, Timestamp,
+    VolumeId,
 };
-use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, VolumeSettings};
+use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, Tiering, VolumeSettings};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
@@ -15,12 +16,12 @@ use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Ter
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
     ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
-    PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RequestRecord, SegmentRecord,
-    SnapshotRecord, TreeState, UsageRecord,
+    PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RemoteSegment, RequestRecord,
+    SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
 };
 use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{
-    HandleKey, PoolClone, PoolDisk, PoolState, PoolVolume, Stage, encode_pool,
+    HandleKey, PoolClone, PoolDisk, PoolState, PoolVolume, Stage, VolumeTiering, encode_pool,
 };
 use cairn_formats::scrub_file::ScrubStage;
 use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
@@ -31,6 +32,7 @@ use cairn_formats::shard::identity::{DiskIdentity, encode_identity};
 use cairn_formats::shard::name::ShardName;
 use cairn_formats::shard::promise::{Promise, encode_promise};
 use cairn_formats::summary::{RecordOwner, SummaryEntry, encode_entries, encode_summary_place};
+use cairn_formats::tier_object::{ObjectId, ObjectTrailer, encode_trailer};
 use cairn_history::format::{encode_frame, encode_header};
 use cairn_history::{Kind, Row, Series};
 use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
@@ -173,7 +175,24 @@ fn shard(corpus: &Corpus) {
         "shard_footer",
         "promise",
         &promise[..PROMISE_FIELDS_LEN],
-    )
+    );
+    let object = encode_trailer(&ObjectTrailer {
+        pool: PoolId(7),
+        object: ObjectId {
+            volume: VolumeId(3),
+            segment: SegmentId(0x1122),
+            nonce: 9,
+        },
+        data_shards: 4,
+        parity_shards: 2,
+        payload_len_bytes: (2 << 20) + 4096,
+        summary: vec![1, 0],
+        checksums: vec![1, 2, 3],
+    });
+    let object = object.expect("it makes sense");
+    // Its checksum is made by the target.
+    let object = &object[..object.len() - 4];
+    write(corpus, "shard_footer", "tier-object", object)
 }
 
 fn pointer_and_stored(data: &[u8], compression: Compression) -> (RecordPointer, Vec<u8>) {
@@ -292,6 +311,7 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("acl", Key::acl(Ino(4))),
         ("orphan", Key::orphan(Ino(5))),
         ("segment", Key::segment(SegmentId(6))),
+        ("unused-object", Key::unused_object(TierId(2), SegmentId(6), 9)),
         ("snapshot", Key::snapshot(Generation(2))),
         ("quota", Key::quota(quota)),
         ("usage", Key::usage(quota)),
@@ -347,6 +367,17 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         epoch: Epoch(3),
         live_bytes: 4,
         live_records: 5,
+        remote: None,
+        used_day: 20_000,
+    };
+    let remote_segment = SegmentRecord {
+        disks: Vec::new(),
+        remote: Some(RemoteSegment {
+            tier: TierId(2),
+            nonce: 7,
+            object_len_bytes: 1 << 27,
+        }),
+        ..segment.clone()
     };
     let applied = AppliedRecord {
         position: LogPosition(1),
@@ -431,6 +462,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("extent-raw", extent(b"stone", Compression::None).encode()),
         ("extent-lz4", extent(&[7; 4096], Compression::Lz4).encode()),
         ("segment", segment.encode()),
+        ("segment-in-tier", remote_segment.encode()),
         ("applied", applied.encode()),
         ("counters", counters.encode()),
     ]
@@ -552,6 +584,7 @@ fn pool(corpus: &Corpus) {
                 master_key: MasterKeyId([0x12; 8]),
                 wrapped: [0x34; WRAPPED_LEN_BYTES],
             })),
+            tiering: None,
         }],
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
@@ -568,8 +601,11 @@ fn pool(corpus: &Corpus) {
                 exports: Vec::new(),
                 class: None,
                 encryption: None,
+                tiering: None,
             },
         }],
+        tiers: Vec::new(),
+        tier_last: Default::default(),
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);
@@ -586,12 +622,29 @@ fn pool(corpus: &Corpus) {
                 exports: Vec::new(),
                 class: None,
                 encryption: Some(VolumeEncryption::Erased(CREATED)),
+                tiering: None,
             })
             .collect(),
         deleted: Vec::new(),
         volume_next: VolumeId(3),
         ..state.clone()
     };
+    let mut tiers = two.clone();
+    let added = tiers.add_tier(
+        "cold".parse().expect("it is a name"),
+        "s3://bucket/prefix?region=eu-west-1".to_owned(),
+        Some("/etc/cairn/cold".to_owned()),
+        CREATED,
+    );
+    for volume in &mut tiers.volumes {
+        volume.tiering = added.as_ref().ok().map(|tier| VolumeTiering {
+            tier: *tier,
+            policy: Tiering::Auto,
+            cooling_days: Default::default(),
+        });
+    }
+    let json = encode_pool(&tiers);
+    write(corpus, "pool_file", "json-tiers", json_of(&json));
     write(corpus, "pool_file", "json-two", json_of(&encode_pool(&two)));
     let forming = PoolState {
         stage: Stage::Forming,

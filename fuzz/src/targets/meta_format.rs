@@ -75,6 +75,11 @@ fn made_of(kind: KeyKind<'_>) -> Option<Key> {
         KeyKind::Grace(of) => Key::grace(of),
         KeyKind::Policy(dir) => Key::policy(dir),
         KeyKind::Apply => Key::apply(),
+        KeyKind::UnusedObject {
+            tier,
+            segment,
+            nonce,
+        } => Key::unused_object(tier, segment, nonce),
         KeyKind::Dedupe(hash) => Key::dedupe(hash),
         KeyKind::Sharer {
             segment,

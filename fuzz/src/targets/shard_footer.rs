@@ -1,4 +1,5 @@
-//! The end of a shard's file, the identity file of a disk, and its promise to the owner of a volume.
+//! The end of a shard's file, the identity file of a disk, its promise to the owner of a volume, and the end of an object in
+//! a tier.
 //!
 //! The input is read as it is, as trailer fields and a body, and as the fields of an identity or of a promise; in
 //! all but the first its checksums are made right, or nothing would ever get past them.
@@ -11,6 +12,7 @@ use cairn_formats::shard::footer::{
 };
 use cairn_formats::shard::identity::{decode_identity, encode_identity};
 use cairn_formats::shard::promise::{decode_promise, encode_promise};
+use cairn_formats::tier_object;
 
 /// Blocks of a shard's file and of its footer.
 const BLOCK_BYTES: usize = 4096;
@@ -25,6 +27,8 @@ pub fn run(input: &[u8]) {
     footer(input);
     identity(input);
     promise(input);
+    object(input);
+    object(&[input, &crc32c(input).to_le_bytes()].concat());
     if let Some(file) = sealed(input) {
         footer(&file);
     }
@@ -67,6 +71,13 @@ fn promise(file: &[u8]) {
     if let Ok(picked) = decode_promise(file) {
         let again = decode_promise(&encode_promise(&picked.value)).expect("a promise");
         assert_eq!((again.value, again.bad), (picked.value, None));
+    }
+}
+
+fn object(bytes: &[u8]) {
+    if let Ok(trailer) = tier_object::decode_trailer(bytes) {
+        let again = tier_object::encode_trailer(&trailer).expect("what was decoded makes sense");
+        assert_eq!(again, bytes);
     }
 }
 

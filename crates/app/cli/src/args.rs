@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
-    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Dedupe, Protection,
-    Settings, Size, SizeLimit, Squash, VolumeName,
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
+    Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
@@ -22,6 +22,7 @@ use crate::quota::QuotaCommand;
 use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
 use crate::snapshot::SnapshotCommand;
+use crate::tier::TierCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -62,6 +63,9 @@ pub enum Command {
     /// Classes of service: which rates volumes get
     #[command(subcommand)]
     Class(ClassCommand),
+    /// Tiers: object stores that cold data goes to
+    #[command(subcommand)]
+    Tier(TierCommand),
     /// Master keys of encrypted volumes
     #[command(subcommand)]
     Key(KeyCommand),
@@ -498,6 +502,16 @@ pub struct VolumeFlags {
     /// none, or a class of service: standard, premium, extreme, another of `cairn class list` [a new volume: none]
     #[arg(long)]
     pub class: Option<ClassChoice>,
+    /// The tier that cold data goes to, one of `cairn tier list`; for a volume that is there
+    #[arg(long)]
+    pub tier: Option<TierName>,
+    /// none (what is in the tier comes back), auto (what nobody used for the cooling time goes to the tier) or all (everything
+    /// goes, as soon as it takes no more writes)
+    #[arg(long)]
+    pub tiering: Option<Tiering>,
+    /// 2 to 183 days without use, after which data is cold [first: 31]
+    #[arg(long, value_name = "DAYS")]
+    pub cooling_days: Option<CoolingDays>,
 }
 
 impl VolumeFlags {
@@ -509,6 +523,9 @@ impl VolumeFlags {
             compression: self.compression,
             dedupe: self.dedupe,
             class: self.class.clone(),
+            tier: self.tier.clone(),
+            tiering: self.tiering,
+            cooling_days: self.cooling_days,
         }
     }
 }

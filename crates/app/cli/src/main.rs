@@ -33,6 +33,7 @@ mod scrub;
 mod serve;
 mod snapshot;
 mod status;
+mod tier;
 mod upgrade;
 mod volume;
 
@@ -132,6 +133,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Volume(VolumeCommand::EraseKey(args)) => key::erase(&args),
         Command::Key(command) => key::key(&command),
         Command::Class(command) => class::class(&command),
+        Command::Tier(command) => tier::tier(&command),
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),
         Command::Export(ExportCommand::Remove(args)) => export::remove(&args),

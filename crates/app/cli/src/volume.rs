@@ -197,6 +197,15 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             format!("clone of         {}@{}", origin.volume, origin.snapshot),
         );
     }
+    if let Some(tiering) = &volume.tiering {
+        lines.push(format!(
+            "tiering          {} to {} after {} days; {} are there",
+            tiering.policy,
+            tiering.tier,
+            tiering.cooling_days,
+            format_size(tiering.remote_bytes)
+        ));
+    }
     if let Some(rates) = &volume.rates {
         lines.extend(class::lines(rates));
     }

@@ -10,7 +10,7 @@ use cairn_admin::api::{
     AdminView, ClusterView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView,
     NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
     TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeOrigin,
-    VolumeView,
+    VolumeTieringView, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
@@ -27,7 +27,7 @@ use crate::cluster_view;
 use crate::convert;
 use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
-use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::policy::protection;
 
@@ -275,6 +275,16 @@ impl Control for Controller {
 
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
         Box::pin(async move {
+            let of_tiers = &create.settings;
+            if of_tiers.tier.is_some()
+                || of_tiers.tiering.is_some()
+                || of_tiers.cooling_days.is_some()
+            {
+                let message = "what of a volume goes to a tier is set when the volume is there";
+                return Err(ControlError::new(ErrorKind::Invalid, message).hint(
+                    "make it without, then `cairn volume set VOLUME --tier TIER --tiering auto`",
+                ));
+            }
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
             if create.encrypt {
@@ -301,9 +311,11 @@ impl Control for Controller {
 
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
         Box::pin(async move {
+            let tiering = self.tiering_change(&name, &change)?;
             self.inner
                 .pool
                 .volume_set(&name, |volume| {
+                    volume.tiering = tiering.or(volume.tiering);
                     apply(&change, &mut volume.settings);
                     if let Some(class) = &change.class {
                         volume.class = class.name().cloned();
@@ -377,6 +389,10 @@ impl Control for Controller {
     }
 
     fn keys(&self) -> Option<&dyn cairn_admin::keys::KeyControl> {
+        Some(self)
+    }
+
+    fn tiers(&self) -> Option<&dyn cairn_admin::tiers::TierControl> {
         Some(self)
     }
 
@@ -706,6 +722,40 @@ impl Controller {
             .map_err(|error| refusal(error.into()))
     }
 
+    /// What of a volume is to go to a tier; `None`: nothing is said of that.
+    fn tiering_change(
+        &self,
+        name: &VolumeName,
+        change: &VolumeChange,
+    ) -> Result<Option<VolumeTiering>, ControlError> {
+        if change.tier.is_none() && change.tiering.is_none() && change.cooling_days.is_none() {
+            return Ok(None);
+        }
+        let state = self.inner.pool.state();
+        let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
+        let tier = match (&change.tier, volume.tiering) {
+            (Some(tier), _) => state.tier(tier).map_err(|error| refusal(error.into()))?.id,
+            (None, Some(tiering)) => tiering.tier,
+            (None, None) => {
+                let message = format!("volume \"{name}\" has no tier yet");
+                return Err(ControlError::new(ErrorKind::Conflict, message)
+                    .hint("name one: --tier NAME; `cairn tier list` shows those that there are"));
+            }
+        };
+        let before = volume.tiering;
+        Ok(Some(VolumeTiering {
+            tier,
+            policy: change
+                .tiering
+                .or(before.map(|before| before.policy))
+                .unwrap_or_default(),
+            cooling_days: change
+                .cooling_days
+                .or(before.map(|before| before.cooling_days))
+                .unwrap_or_default(),
+        }))
+    }
+
     async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
         let inner = &self.inner;
         let pool = inner.pool.state();
@@ -733,6 +783,17 @@ impl Controller {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
             },
+            tiering: volume.tiering.map(|tiering| VolumeTieringView {
+                tier: pool
+                    .tier_of(tiering.tier)
+                    .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                policy: tiering.policy,
+                cooling_days: tiering.cooling_days,
+                remote_bytes: match inner.pool.service(volume.id) {
+                    Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                    _ => 0,
+                },
+            }),
             rates: None,
             created_seconds: volume.created.seconds,
             serving: false,
@@ -876,6 +937,17 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             ControlError::new(ErrorKind::Conflict, message).hint(
                 "give them another one first: `cairn volume set VOLUME --class CLASS`, or `--class none`",
             )
+        }
+        ChangeFailure::Refused(ChangeError::NoTier(_)) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn tier list` shows all tiers")
+        }
+        ChangeFailure::Refused(ChangeError::TierExists(_)) => {
+            ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyTiers) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn tier remove` removes one that nothing is in")
         }
         ChangeFailure::Refused(ChangeError::TooManyClasses) => {
             ControlError::new(ErrorKind::Conflict, message)

@@ -35,6 +35,7 @@ mod s3;
 mod san;
 mod snapshot_changes;
 mod snapshots;
+mod tiers;
 pub mod token;
 mod volume_clones;
 

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
 use cairn_base::DiskId;
 use cairn_config::MemoryBudget;
-use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts};
+use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts, TieringStatus};
 use cairn_meta::MetaStats;
 use cairn_pool::watch::Counts;
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
@@ -17,7 +17,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::node::Inner;
-use cairn_pool::VolumeTotals;
+use cairn_pool::{TierStatus, VolumeTotals};
 use cairn_qos::{LimitReport, Report};
 
 /// One value: labels and number.
@@ -42,6 +42,7 @@ pub struct Observed {
     pub volumes_failed: u64,
     /// Of volumes that are in a class of service.
     pub rates: Vec<(String, Report)>,
+    pub tiers: Vec<TierStatus>,
     pub tolerated: Vec<Tolerated>,
     /// How each encrypted volume is, by name: encrypted, locked, erased.
     pub encryption: Vec<(String, &'static str)>,
@@ -119,6 +120,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     tolerated(&observed.tolerated, &mut out);
     encryption(&observed.encryption, &mut out);
     classes(&observed.rates, &mut out);
+    tiers(&observed.tiers, &mut out);
     out.0
 }
 
@@ -185,6 +187,63 @@ fn encryption(volumes: &[(String, &'static str)], out: &mut Families) {
         "1 for each encrypted volume: encrypted, locked (its master key is missing), or erased",
         samples.collect(),
     );
+}
+
+/// What is in tiers, and how they answer.
+fn tiers(tiers: &[TierStatus], out: &mut Families) {
+    let each = |value: &dyn Fn(&TierStatus) -> u64| -> Vec<Sample> {
+        let labels = |tier: &TierStatus| vec![("tier", tier.tier.name.to_string())];
+        let tiers = tiers.iter();
+        tiers.map(|tier| (labels(tier), value(tier))).collect()
+    };
+    let sum = |tier: &TierStatus, of: fn(&TieringStatus) -> u64| -> u64 {
+        let known = tier.volumes.iter().filter_map(|it| it.status.as_ref());
+        known.map(of).sum()
+    };
+    out.gauges(
+        "cairn_tier_working",
+        "1 for a tier that answers",
+        each(&|tier| u64::from(tier.trouble.is_none() && !tier.stats.is_away)),
+    );
+    out.gauges(
+        "cairn_tier_objects",
+        "Objects with data in a tier",
+        each(&|tier| sum(tier, |status| status.objects)),
+    );
+    out.gauges(
+        "cairn_tier_bytes",
+        "Bytes of data in them",
+        each(&|tier| sum(tier, |status| status.remote_bytes)),
+    );
+    out.gauges(
+        "cairn_tier_live_bytes",
+        "What of these is in use",
+        each(&|tier| sum(tier, |status| status.remote_live_bytes)),
+    );
+    out.gauges(
+        "cairn_tier_saved_bytes",
+        "What they would take on disks, parity and copies included",
+        each(&|tier| sum(tier, |status| status.saved_bytes)),
+    );
+    out.gauges(
+        "cairn_tier_unused_objects",
+        "Objects that are to be deleted",
+        each(&|tier| sum(tier, |status| status.unused_objects)),
+    );
+    type Row = (&'static str, &'static str, fn(&TierStatus) -> u64);
+    #[rustfmt::skip]
+    let counters: &[Row] = &[
+        ("cairn_tier_reads_total", "Requests to a tier that read", |tier| tier.stats.reads),
+        ("cairn_tier_writes_total", "Requests that wrote", |tier| tier.stats.writes),
+        ("cairn_tier_deletes_total", "Requests that deleted", |tier| tier.stats.deletes),
+        ("cairn_tier_errors_total", "Requests that failed", |tier| tier.stats.errors),
+        ("cairn_tier_wrong_total", "Answers that were not what was written", |tier| tier.stats.wrong),
+        ("cairn_tier_read_bytes_total", "Bytes read from a tier", |tier| tier.stats.read_bytes),
+        ("cairn_tier_written_bytes_total", "Bytes written to it", |tier| tier.stats.written_bytes),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, each(value));
+    }
 }
 
 /// Rates of volumes that are in a class.

@@ -12,11 +12,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cairn_base::disk::Disk;
-use cairn_base::env::Env;
-use cairn_base::{DiskId, VolumeId};
+use cairn_base::env::{BoxFuture, Env};
+use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
-use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolTier, PoolVolume, Stage};
 use cairn_fs::{DedupeIndex, DirtyBudget, FsSettings};
 use cairn_iscsi::Targets;
 use cairn_keys::MasterKeys;
@@ -25,7 +25,7 @@ use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::watch::Counts;
-use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
+use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeTotals};
 use cairn_qos::{Limits, Shaper};
 use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
@@ -176,6 +176,22 @@ impl Host for NodeHost {
         settings.inodes_max = most(share / 2, INODE_BYTES).clamp(4096, 128 << 10);
         settings.extents_max = most(share / 2, extent_bytes).clamp(64 << 10, 4 << 20);
         settings
+    }
+
+    fn open_tier(
+        &self,
+        pool: PoolId,
+        tier: &PoolTier,
+    ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
+        let (env, tier) = (self.env.clone(), tier.clone());
+        // It looks at a directory, which may hang.
+        let opening = tokio::task::spawn_blocking(move || crate::tiers::open(&env, pool, &tier));
+        Box::pin(async move {
+            match opening.await {
+                Ok(opened) => opened,
+                Err(error) => Err(error.to_string()),
+            }
+        })
     }
 
     fn master_keys(&self) -> MasterKeys {
@@ -392,6 +408,7 @@ impl Inner {
             }
             None => {
                 self.pool.note_returned().await?;
+                self.pool.open_tiers().await;
                 self.pool.open_volumes().await;
             }
         }
@@ -536,6 +553,7 @@ impl Inner {
             encryption: encryption.collect(),
             tolerated: tolerated.collect(),
             rates,
+            tiers: self.pool.tier_statuses(),
             uptime_seconds: self.uptime().as_secs(),
             memory: self.budget,
             memory_limit_bytes: self.config.memory_limit_bytes,

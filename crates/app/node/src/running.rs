@@ -215,6 +215,7 @@ impl Node {
         crate::announce::tend(&inner);
         crate::snapshots::tend(&inner);
         classes::tend(&inner);
+        crate::tiers::tend(&inner);
         crate::keys::tend(&inner);
         crate::history::tend(&inner).map_err(NodeError::Runtime)?;
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {

@@ -1,7 +1,8 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit, VolumeName,
+    AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, Protection,
+    SizeLimit, TierName, Tiering, VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -514,6 +515,9 @@ pub struct VolumeView {
     #[schema(value_type = String, example = "gold")]
     #[serde(default)]
     pub class: ClassChoice,
+    /// Where its cold data goes, if it goes anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiering: Option<VolumeTieringView>,
     /// What it uses of its class, if it has one and is served here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<crate::classes::RatesView>,
@@ -544,6 +548,19 @@ pub struct VolumeView {
     /// What it began from, if it is a clone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone_of: Option<VolumeOrigin>,
+}
+
+/// What of a volume goes to a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeTieringView {
+    /// The name of the tier.
+    pub tier: String,
+    #[schema(value_type = String, example = "auto")]
+    pub policy: Tiering,
+    #[schema(value_type = String, example = "31")]
+    pub cooling_days: CoolingDays,
+    /// Bytes of its data that are there.
+    pub remote_bytes: u64,
 }
 
 /// What a clone of a volume began from.
@@ -608,6 +625,18 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "gold")]
     pub class: Option<ClassChoice>,
+    /// The name of a tier, for cold data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "cold")]
+    pub tier: Option<TierName>,
+    /// none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "auto")]
+    pub tiering: Option<Tiering>,
+    /// 2 to 183.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "31")]
+    pub cooling_days: Option<CoolingDays>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_config::{ClassName, ClientNet, VolumeName};
+use cairn_config::{ClassName, ClientNet, TierName, VolumeName};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,7 @@ use crate::snapshots::{
     SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList, SnapshotRestore, SnapshotSet,
     SnapshotView, VolumeRestore, VolumeRestoredView, is_snapshot_name,
 };
+use crate::tiers::{TierAdd, TierCheck, TierChecked, TierList, TierView};
 use crate::token::Token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -278,6 +279,31 @@ impl Client {
 
     pub fn class_delete(&self, name: &ClassName) -> Result<(), ClientError> {
         self.delete(&format!("/api/v1/classes/{name}")).map(drop)
+    }
+
+    pub fn tiers(&self) -> Result<TierList, ClientError> {
+        self.get("/api/v1/tiers")
+    }
+
+    pub fn tier(&self, name: &TierName) -> Result<TierView, ClientError> {
+        self.get(&format!("/api/v1/tiers/{name}"))
+    }
+
+    pub fn tier_add(&self, add: &TierAdd) -> Result<TierView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/tiers")), add)
+    }
+
+    pub fn tier_remove(&self, name: &TierName) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/tiers/{name}")).map(drop)
+    }
+
+    pub fn tier_check(
+        &self,
+        name: &TierName,
+        from: &TierCheck,
+    ) -> Result<TierChecked, ClientError> {
+        let path = format!("/api/v1/tiers/{name}/check");
+        self.call(self.agent.post(self.at(&path)), from)
     }
 
     pub fn exports(&self) -> Result<ExportList, ClientError> {

@@ -139,6 +139,10 @@ pub trait Control: Send + Sync + 'static {
     fn classes(&self) -> Option<&dyn crate::classes::ClassControl> {
         None
     }
+    /// What the node does with tiers, if it has any.
+    fn tiers(&self) -> Option<&dyn crate::tiers::TierControl> {
+        None
+    }
     /// What the node tells about numbers over time, if it keeps any.
     fn live(&self) -> Option<&dyn crate::live::LiveControl> {
         None

@@ -24,6 +24,7 @@ pub mod san;
 mod server;
 mod session;
 pub mod snapshots;
+pub mod tiers;
 #[doc(hidden)]
 pub mod token;
 

@@ -243,6 +243,9 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             class_routes::class_set,
             class_routes::class_delete
         ))
+        .routes(routes!(tier_routes::tier_list, tier_routes::tier_add))
+        .routes(routes!(tier_routes::tier_show, tier_routes::tier_remove))
+        .routes(routes!(tier_routes::tier_check))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))
@@ -999,6 +1002,8 @@ mod s3_routes;
 mod san_routes;
 #[path = "snapshot_routes.rs"]
 mod snapshot_routes;
+#[path = "tier_routes.rs"]
+mod tier_routes;
 
 #[cfg(test)]
 #[path = "live_tests.rs"]

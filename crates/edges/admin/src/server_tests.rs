@@ -46,6 +46,7 @@ fn view(name: &VolumeName) -> VolumeView {
         compression: cairn_config::Compression::Zstd(3),
         dedupe: cairn_config::Dedupe::On,
         class: Default::default(),
+        tiering: None,
         rates: None,
         created_seconds: 0,
         serving: true,

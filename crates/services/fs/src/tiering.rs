@@ -132,6 +132,8 @@ pub(crate) struct TierWork {
     /// Segments that are let alone, and until when.
     resting: Mutex<FxHashMap<SegmentId, Duration>>,
     trouble: Mutex<Option<String>>,
+    /// Held over a look with all that it does.
+    round: tokio::sync::Mutex<()>,
     unused_objects: AtomicU64,
     sent_segments: AtomicU64,
     sent_bytes: AtomicU64,
@@ -153,6 +155,7 @@ impl TierWork {
             hot: Mutex::default(),
             resting: Mutex::default(),
             trouble: Mutex::default(),
+            round: tokio::sync::Mutex::default(),
             unused_objects: AtomicU64::new(0),
             sent_segments: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -233,39 +236,38 @@ impl Fs {
         }
     }
 
-    /// Whether no segment is in a tier, and no object of the volume is left there that it knows of. It is durable then.
+    /// Whether no segment is in a tier, and no object of the volume is left there that it knows of. It is durable then, and
+    /// stays so as long as its policy is to have nothing there. Not so while something is on its way.
     pub async fn has_nothing_in_tiers(&self) -> Result<bool, FsError> {
         let shared = &self.shared;
+        // What goes out just now is nowhere to be seen yet.
+        let Ok(_round) = shared.tiering.round.try_lock() else {
+            return Ok(false);
+        };
         shared.durable(shared.meta.last_ticket()).await?;
         let notes = shared.reading(|| shared.unused_objects(1)).await?;
         Ok(shared.meta.segment_totals().remote_segments == 0 && notes.is_empty())
     }
 
-    /// Reads all of the objects of segments from number `from` on, some of them, and compares each with its checksums.
-    /// Returns how many bytes were read, what is wrong, and where to go on.
+    /// Reads all of the object of the first segment from number `from` on that is in a tier, and compares it with its
+    /// checksums. Returns how many bytes were read, what is wrong, and where to go on.
     pub async fn verify_tier(
         &self,
         from: SegmentId,
         pace: &Pace,
-    ) -> Result<(u64, Vec<SegmentError>, Option<SegmentId>), FsError> {
+    ) -> Result<(u64, Option<SegmentError>, Option<SegmentId>), FsError> {
         let shared = &self.shared;
-        let some = shared.meta.remote_segments(from, BACK_MAX);
-        let (mut bytes, mut wrong) = (0, Vec::new());
-        for (id, _) in &some {
-            if shared.tasks.is_stopping() {
-                return Err(FsError::Fenced);
-            }
-            match shared
-                .segments
-                .verify_object(shared.volume, *id, pace)
-                .await
-            {
-                Ok(read) => bytes += read,
-                Err(error) => wrong.push(error),
-            }
-        }
-        let next = some.last().filter(|_| some.len() == BACK_MAX);
-        Ok((bytes, wrong, next.map(|(id, _)| SegmentId(id.0 + 1))))
+        let found = shared.meta.remote_segments(from, 2);
+        let Some((id, _)) = found.first() else {
+            return Ok((0, None, None));
+        };
+        let verifying = shared.segments.verify_object(shared.volume, *id, pace);
+        let (bytes, wrong) = match select(pin!(verifying), pin!(shared.tasks.stopped())).await {
+            Either::Left((Ok(bytes), _)) => (bytes, None),
+            Either::Left((Err(error), _)) => (0, Some(error)),
+            Either::Right(_) => return Err(FsError::Fenced),
+        };
+        Ok((bytes, wrong, found.get(1).map(|(next, _)| *next)))
     }
 }
 
@@ -305,6 +307,7 @@ impl Shared {
 
     /// One look: what is nobody's goes, and what the policy says is done. Returns why not all of it, if that is so.
     async fn tier_once(self: &Arc<Self>) -> Result<Option<String>, FsError> {
+        let _round = self.tiering.round.lock().await;
         let mut trouble = self.delete_unused_objects().await?;
         let now = self.env.clock.monotonic();
         self.tiering.resting.lock().retain(|_, until| *until > now);

@@ -31,6 +31,7 @@ mod restore;
 pub mod scrub;
 mod seats;
 mod table;
+mod tiers;
 mod totals;
 pub mod truth;
 mod volumes;
@@ -45,4 +46,5 @@ pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService
 pub use restore::RestoreVolumeFailure;
 pub use seats::{Leave, PoolLogDisks, SeatFuture, Seats};
 pub use table::{Condition, Table};
+pub use tiers::{HostTier, TierStatus, TierVolume};
 pub use totals::{PastTotals, VolumeTotals};

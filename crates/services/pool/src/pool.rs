@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::disk::Disk;
-use cairn_base::env::Env;
+use cairn_base::env::{BoxFuture, Env};
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, VolumeId};
+use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_formats::settings::VolumeName;
 use cairn_fs::{Fs, FsSettings};
 use cairn_keys::MasterKeys;
@@ -32,10 +32,11 @@ use crate::planner::Planner;
 use crate::scrub::Scrub;
 use crate::seats::Seats;
 use crate::table::Table;
+use crate::tiers::{HostTier, Tiers, no_tiers};
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::truth::{SaveError, Truth};
 use crate::watch::Watch;
-use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolTier, PoolVolume};
 
 /// A change of the pool that is under way when it ends may take so long.
 const CHANGE_END_MAX: Duration = CLOSE_MAX;
@@ -99,6 +100,15 @@ pub trait Host: Send + Sync + 'static {
         Box::pin(std::future::ready(Some(Vec::new())))
     }
 
+    /// Makes ready to use a tier.
+    fn open_tier(
+        &self,
+        pool: PoolId,
+        tier: &PoolTier,
+    ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
+        no_tiers(pool, tier)
+    }
+
     /// A step of a move of a shard was made.
     fn move_step(&self) {}
 
@@ -140,6 +150,9 @@ pub struct Pool {
     pub(crate) deletion_pace: Arc<Pace>,
     /// Of data that is converted to what policies say.
     pub(crate) apply_pace: Arc<Pace>,
+    /// Of segments on their way to tiers and back.
+    pub(crate) tier_pace: Arc<Pace>,
+    pub(crate) tiers: Tiers,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) seats: Option<Arc<dyn Seats>>,
     truth: Arc<dyn Truth>,
@@ -192,6 +205,7 @@ impl Pool {
         let scrub = Scrub::new(scrub_pace.beside(&clients));
         let deletion_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
         let apply_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
+        let tier_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
         let rebuild = Rebuild::new(pace.beside(&clients), Planner::new(settings.rebuild_delay));
         Arc::new(Self {
             env,
@@ -203,6 +217,8 @@ impl Pool {
             scrub,
             deletion_pace: Arc::new(deletion_pace),
             apply_pace: Arc::new(apply_pace),
+            tier_pace: Arc::new(tier_pace),
+            tiers: Tiers::default(),
             host,
             seats,
             truth,

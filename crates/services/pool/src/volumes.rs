@@ -18,6 +18,7 @@ use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
 use crate::policy::{policy, protection};
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
+use crate::tiers::tier_policy;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
@@ -151,6 +152,7 @@ impl Pool {
         }
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
+        settings.tiering = self.tiering_settings(volume);
         settings.key = key;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
@@ -271,6 +273,7 @@ impl Pool {
         })?;
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
+        settings.tiering = self.tiering_settings(volume);
         settings.key = key;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {
@@ -287,9 +290,11 @@ impl Pool {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let volume = state.volume_mut(name)?;
-        let before = volume.settings;
+        let (before, tiering_before) = (volume.settings, volume.tiering);
         change(volume);
-        let (id, settings) = (volume.id, volume.settings);
+        let (id, settings, tiering) = (volume.id, volume.settings, volume.tiering);
+        self.check_tiering(&state, tiering_before, state.volume(name)?)
+            .await?;
         if settings != before && state.clone_of(id).is_some() {
             return Err(ChangeFailure::Impossible(format!(
                 "the settings of clone \"{name}\" are those of the volume in whose store it is; only its class can be changed"
@@ -306,6 +311,7 @@ impl Pool {
             self.set_copies(&fs, &settings).await;
             fs.set_policy(policy(&settings))
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+            fs.set_tiering(tier_policy(tiering));
         }
         Ok(())
     }

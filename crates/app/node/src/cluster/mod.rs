@@ -164,6 +164,10 @@ impl Begun {
             let why = "those of a pool with clones of volumes, which a cluster cannot have yet; delete the clones first";
             return Err(others_disks(config, why.to_owned()));
         }
+        if is_new && !opened.state.tiers.is_empty() {
+            let why = "those of a pool with tiers, which a cluster cannot have yet; bring its data back and remove them first (`cairn tier remove`)";
+            return Err(others_disks(config, why.to_owned()));
+        }
         if is_new && !is_first && opened.state.cluster.is_none() {
             check_has_no_volumes(&opened.state, config)?;
         }

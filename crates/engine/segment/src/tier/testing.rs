@@ -43,9 +43,21 @@ struct Inner {
     /// How many requests the fault is still for; `None`: all.
     left: Option<u32>,
     gets: u64,
+    /// What time it is for whoever records, and what was there from when on.
+    time: Option<Time>,
+    history: Vec<(usize, BTreeMap<ObjectId, Bytes>)>,
 }
 
+/// Says when it is, in whatever it counts.
+type Time = Arc<dyn Fn() -> usize + Send + Sync>;
+
 impl Inner {
+    fn record(&mut self) {
+        if let Some(time) = &self.time {
+            self.history.push((time(), self.objects.clone()));
+        }
+    }
+
     fn fault(&mut self) -> Option<Fault> {
         let fault = self.fault?;
         if let Some(left) = &mut self.left {
@@ -67,6 +79,29 @@ impl MemTier {
     pub fn set_fault(&self, fault: Option<Fault>, requests: Option<u32>) {
         let mut inner = self.0.lock();
         (inner.fault, inner.left) = (fault, requests);
+    }
+
+    /// Remembers from now on what was there when.
+    pub fn record_with(&self, time: Time) {
+        let mut inner = self.0.lock();
+        inner.time = Some(time);
+        inner.record();
+    }
+
+    /// Other tiers as this one may have been at a time: several where it was changed at that time.
+    pub fn as_of(&self, time: usize) -> Vec<MemTier> {
+        let inner = self.0.lock();
+        let earlier = inner.history.iter().rposition(|(at, _)| *at < time);
+        let later = inner.history.iter().rposition(|(at, _)| *at <= time);
+        let range = earlier.unwrap_or(0)..=later.unwrap_or(0);
+        let states = inner.history.get(range).unwrap_or_default();
+        let tier = |(_, objects): &(usize, BTreeMap<ObjectId, Bytes>)| {
+            MemTier(Arc::new(Mutex::new(Inner {
+                objects: objects.clone(),
+                ..Inner::default()
+            })))
+        };
+        states.iter().map(tier).collect()
     }
 
     pub fn objects(&self) -> Vec<ObjectId> {
@@ -137,12 +172,14 @@ impl TierUpload for Upload {
             Some(Fault::Loses) => return Box::pin(ready(Ok(()))),
             Some(Fault::AnswersLost) => {
                 inner.objects.insert(self.id, bytes);
+                inner.record();
                 return away();
             }
             _ => bytes,
         };
         *inner.written.entry(self.id).or_default() += 1;
         inner.objects.insert(self.id, bytes);
+        inner.record();
         Box::pin(ready(Ok(())))
     }
 
@@ -196,6 +233,7 @@ impl TierStore for MemTier {
             _ => {}
         }
         inner.objects.remove(&object);
+        inner.record();
         Box::pin(ready(Ok(())))
     }
 

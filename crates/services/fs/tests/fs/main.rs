@@ -21,6 +21,7 @@ mod share;
 mod shown;
 mod snapshots;
 mod space;
+mod tiering;
 mod unnamed;
 mod views;
 mod world;

@@ -1,0 +1,218 @@
+//! `cairn tier`: object stores for cold data.
+
+use cairn_admin::tiers::{TierAdd, TierCheck, TierView};
+use cairn_base::units::format_size;
+use cairn_config::TierName;
+use clap::{Args, Subcommand};
+
+use crate::access;
+use crate::args::{ServerArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align};
+
+/// So many problems that a check found are shown.
+const PROBLEMS_SHOWN_MAX: usize = 100;
+
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    /// Add an object store for cold data: `cairn tier add cold s3://archive/cairn?region=eu-west-1`
+    ///
+    /// Data goes there when a volume says so: `cairn volume set VOLUME --tier cold --tiering auto --cooling-days 31`. The bucket
+    /// and prefix, or the directory, must not be another pool's.
+    Add(TierAddArgs),
+    /// List all tiers
+    List(ViewArgs),
+    /// Show one
+    #[command(visible_alias = "status")]
+    Show(TierShowArgs),
+    /// Read all that is in one, and compare it with its checksums
+    Check(TierShowArgs),
+    /// Remove one that nothing is in; `cairn volume set VOLUME --tiering none` brings data back before
+    Remove(TierRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TierAddArgs {
+    pub name: TierName,
+    /// s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH
+    pub url: String,
+    /// A file on the server with lines "aws_access_key_id = ..." and "aws_secret_access_key = ...", of mode 0600; read again
+    /// when it changes. Without it the server's environment counts (AWS_ACCESS_KEY_ID and so on), or the identity of the
+    /// machine it runs on
+    #[arg(long, value_name = "PATH")]
+    pub credentials_file: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TierShowArgs {
+    pub name: TierName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TierRemoveArgs {
+    pub name: TierName,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+pub fn tier(command: &TierCommand) -> Result<(), Failure> {
+    match command {
+        TierCommand::Add(args) => {
+            let add = TierAdd {
+                name: args.name.clone(),
+                url: args.url.clone(),
+                credentials_file: args.credentials_file.clone(),
+            };
+            let tier = access::client(&args.view.server)?.tier_add(&add)?;
+            if args.view.json {
+                return print::json(&tier);
+            }
+            print::text(&format!(
+                "tier {} is at {}; `cairn volume set VOLUME --tier {} --tiering auto` sends cold data there",
+                tier.name, tier.url, tier.name
+            ))
+        }
+        TierCommand::List(args) => {
+            let list = access::client(&args.server)?.tiers()?;
+            if args.json {
+                return print::json(&list);
+            }
+            let columns = [
+                ("NAME", Align::Left),
+                ("OBJECTS", Align::Right),
+                ("DATA", Align::Right),
+                ("SAVES", Align::Right),
+                ("STATE", Align::Left),
+                ("URL", Align::Left),
+            ];
+            let rows = list.tiers.iter().map(|tier| {
+                vec![
+                    tier.name.to_string(),
+                    tier.objects.to_string(),
+                    format_size(tier.bytes),
+                    format_size(tier.saved_bytes),
+                    state(tier).to_owned(),
+                    tier.url.clone(),
+                ]
+            });
+            print::text(&print::table(&columns, rows.collect()))
+        }
+        TierCommand::Show(args) => {
+            let tier = access::client(&args.view.server)?.tier(&args.name)?;
+            if args.view.json {
+                return print::json(&tier);
+            }
+            print::text(&lines(&tier).join("\n"))
+        }
+        TierCommand::Check(args) => check(args),
+        TierCommand::Remove(args) => {
+            access::client(&args.server)?.tier_remove(&args.name)?;
+            print::text(&format!("tier {} is removed", args.name))
+        }
+    }
+}
+
+fn state(tier: &TierView) -> &'static str {
+    match tier.working {
+        true => "ok",
+        false => "FAILS",
+    }
+}
+
+fn lines(tier: &TierView) -> Vec<String> {
+    let credentials = match &tier.credentials_file {
+        Some(file) => format!("from {file}"),
+        None => "from the server's environment, or the machine's identity".to_owned(),
+    };
+    let mut lines = vec![
+        format!("name             {}", tier.name),
+        format!("url              {}", tier.url),
+        format!("credentials      {credentials}"),
+        format!("state            {}", state(tier)),
+        format!(
+            "data             {} in {} objects, of which {} is in use",
+            format_size(tier.bytes),
+            tier.objects,
+            format_size(tier.live_bytes)
+        ),
+        format!(
+            "saves            {} on disks, with parity and copies",
+            format_size(tier.saved_bytes)
+        ),
+        format!(
+            "to be deleted    {} objects, and those of {} deleted volumes",
+            tier.unused_objects, tier.deleted_volumes
+        ),
+        format!(
+            "requests         {} reads ({}), {} writes ({}), {} deletions; {} failed, {} answers were wrong",
+            tier.reads,
+            format_size(tier.read_bytes),
+            tier.writes,
+            format_size(tier.written_bytes),
+            tier.deletes,
+            tier.errors,
+            tier.wrong
+        ),
+    ];
+    if let Some(problem) = &tier.problem {
+        lines.push(format!("problem          {problem}"));
+    }
+    for volume in &tier.volumes {
+        let cooling = match volume.tiering {
+            cairn_config::Tiering::Auto => format!(" after {} days", volume.cooling_days),
+            cairn_config::Tiering::None | cairn_config::Tiering::All => String::new(),
+        };
+        let what = match volume.serving {
+            true => format!(
+                "{} in {} objects",
+                format_size(volume.bytes),
+                volume.objects
+            ),
+            false => "not served".to_owned(),
+        };
+        let back = match volume.tiering == cairn_config::Tiering::None && volume.objects > 0 {
+            true => ", coming back",
+            false => "",
+        };
+        lines.push(format!(
+            "volume           {}: {}{cooling}, {what}{back}",
+            volume.name, volume.tiering
+        ));
+        if let Some(problem) = &volume.problem {
+            lines.push(format!("                 {problem}"));
+        }
+    }
+    lines
+}
+
+fn check(args: &TierShowArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let (mut bytes, mut problems) = (0_u64, Vec::new());
+    let mut next = Some(TierCheck::default());
+    while let Some(from) = next.take() {
+        let checked = client.tier_check(&args.name, &from)?;
+        bytes = bytes.saturating_add(checked.bytes);
+        problems.extend(checked.problems);
+        problems.truncate(PROBLEMS_SHOWN_MAX);
+        next = checked.next;
+    }
+    if args.view.json {
+        print::json(&serde_json::json!({ "bytes": bytes, "problems": problems }))?;
+    } else {
+        print::text(&format!("{} are as they were written", format_size(bytes)))?;
+        for problem in &problems {
+            print::text(problem)?;
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::failed(format!(
+            "tier {} does not give all that was written there",
+            args.name
+        ))),
+    }
+}

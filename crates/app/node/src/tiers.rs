@@ -1,0 +1,218 @@
+//! Opens tiers for the pool, and answers the admin API about them.
+//!
+//! Owns: how a tier's settings become one that is open, what of it is shown. Must not know: what goes to a tier, and when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_admin::api::ErrorKind;
+use cairn_admin::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierView, TierVolumeView};
+use cairn_admin::{Answer, ControlError};
+use cairn_base::env::{BoxFuture, Env};
+use cairn_base::{PoolId, SegmentId};
+use cairn_config::TierName;
+use cairn_formats::pool_file::{ChangeError, PoolTier};
+use cairn_pool::{HostTier, TierStatus, VolumeService};
+use cairn_segment::{Pace, TierStore};
+use cairn_tier::{ObjectTier, TierAddress};
+use futures_util::FutureExt;
+
+use crate::control::{Controller, refusal};
+use crate::node::Inner;
+
+/// How often tiers that could not be used are tried again, and objects of deleted volumes are looked for.
+const TEND_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Opens what could not be opened, for as long as the node is there.
+pub fn tend(inner: &Arc<Inner>) {
+    inner.every("tiers", TEND_INTERVAL, |inner| async move {
+        inner.pool.tend_tiers().await;
+    });
+}
+
+struct Opened(Arc<ObjectTier>);
+
+impl HostTier for Opened {
+    fn store(&self) -> Arc<dyn TierStore> {
+        Arc::clone(&self.0) as _
+    }
+
+    fn claim(&self) -> BoxFuture<Result<(), String>> {
+        let tier = Arc::clone(&self.0);
+        async move { tier.claim().await.map_err(|error| error.to_string()) }.boxed()
+    }
+
+    fn release(&self) -> BoxFuture<Result<(), String>> {
+        let tier = Arc::clone(&self.0);
+        async move { tier.release().await.map_err(|error| error.to_string()) }.boxed()
+    }
+}
+
+/// Makes ready to use a tier. Looks at files, and at no network.
+pub fn open(env: &Env, pool: PoolId, tier: &PoolTier) -> Result<Arc<dyn HostTier>, String> {
+    let address: Result<TierAddress, _> = tier.url.parse();
+    let address = address.map_err(|error| error.to_string())?;
+    let credentials = tier.credentials_file.as_deref();
+    let opened = ObjectTier::open(env.clone(), pool, &address, credentials);
+    let opened = opened.map_err(|error| error.to_string())?;
+    Ok(Arc::new(Opened(Arc::new(opened))))
+}
+
+fn view(status: TierStatus) -> TierView {
+    let TierStatus {
+        tier,
+        stats,
+        trouble,
+        volumes,
+    } = status;
+    let known = || volumes.iter().filter_map(|volume| volume.status.as_ref());
+    let sum = |of: fn(&cairn_fs::TieringStatus) -> u64| known().map(of).sum();
+    TierView {
+        name: tier.name,
+        url: tier.url,
+        credentials_file: tier.credentials_file,
+        created_seconds: tier.created.seconds,
+        working: trouble.is_none() && !stats.is_away,
+        problem: trouble,
+        objects: sum(|status| status.objects),
+        bytes: sum(|status| status.remote_bytes),
+        live_bytes: sum(|status| status.remote_live_bytes),
+        saved_bytes: sum(|status| status.saved_bytes),
+        unused_objects: sum(|status| status.unused_objects),
+        deleted_volumes: tier.deleting.len() as u64,
+        reads: stats.reads,
+        writes: stats.writes,
+        deletes: stats.deletes,
+        errors: stats.errors,
+        read_bytes: stats.read_bytes,
+        written_bytes: stats.written_bytes,
+        wrong: stats.wrong,
+        volumes: volumes
+            .into_iter()
+            .map(|volume| {
+                let serving = volume.status.is_some();
+                let status = volume.status.unwrap_or_default();
+                TierVolumeView {
+                    name: volume.name,
+                    tiering: volume.tiering.policy,
+                    cooling_days: volume.tiering.cooling_days,
+                    serving,
+                    objects: status.objects,
+                    bytes: status.remote_bytes,
+                    live_bytes: status.remote_live_bytes,
+                    sent_segments: status.sent_segments,
+                    promoted_parts: status.promoted_parts,
+                    resting_segments: status.resting_segments,
+                    problem: status.trouble,
+                }
+            })
+            .collect(),
+    }
+}
+
+impl Controller {
+    fn tier_now(&self, name: &TierName) -> Result<TierView, ControlError> {
+        let statuses = self.inner.pool.tier_statuses().into_iter();
+        let mut found = statuses.filter(|status| status.tier.name == *name);
+        let found = found.next();
+        let absent = || refusal(ChangeError::NoTier(name.clone()).into());
+        found.map(view).ok_or_else(absent)
+    }
+
+    async fn check_step(
+        &self,
+        name: &TierName,
+        from: TierCheck,
+    ) -> Result<TierChecked, ControlError> {
+        let pool = &self.inner.pool;
+        let state = pool.state();
+        let tier = state.tier(name).map_err(|error| refusal(error.into()))?;
+        let mut volumes: Vec<_> = state.volumes_in_tier(tier.id).collect();
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        let volume = match &from.volume {
+            None => volumes.first(),
+            // It may be gone meanwhile.
+            Some(name) => volumes.iter().find(|volume| volume.name >= *name),
+        };
+        let Some(volume) = volume else {
+            return Ok(TierChecked::default());
+        };
+        let is_same = from.volume.as_ref() == Some(&volume.name);
+        let segment = SegmentId(if is_same { from.segment } else { 0 });
+        let mut checked = TierChecked::default();
+        let mut next = None;
+        match pool.service(volume.id) {
+            Some(VolumeService::Serving(fs)) => {
+                let pace = Pace::new(Arc::clone(&self.inner.env.clock), 0);
+                let step = fs.verify_tier(segment, &pace).await;
+                let (bytes, wrong, after) = step.map_err(|error| {
+                    let message = format!("volume \"{}\": {error}", volume.name);
+                    ControlError::new(ErrorKind::Unavailable, message)
+                })?;
+                checked.bytes = bytes;
+                checked.problems = wrong.iter().map(ToString::to_string).collect();
+                next = after;
+            }
+            _ => checked.problems = vec![format!("volume \"{}\" is not served", volume.name)],
+        }
+        let next_volume = || volumes.iter().find(|other| other.name > volume.name);
+        checked.next = match next {
+            Some(segment) => Some(TierCheck {
+                volume: Some(volume.name.clone()),
+                segment: segment.0,
+            }),
+            None => next_volume().map(|other| TierCheck {
+                volume: Some(other.name.clone()),
+                segment: 0,
+            }),
+        };
+        Ok(checked)
+    }
+}
+
+impl TierControl for Controller {
+    fn tiers(&self) -> Answer<'_, Vec<TierView>> {
+        Box::pin(async {
+            let statuses = self.inner.pool.tier_statuses().into_iter();
+            Ok(statuses.map(view).collect())
+        })
+    }
+
+    fn tier(&self, name: TierName) -> Answer<'_, TierView> {
+        Box::pin(async move { self.tier_now(&name) })
+    }
+
+    fn tier_add(&self, add: TierAdd) -> Answer<'_, TierView> {
+        Box::pin(async move {
+            let invalid = |error: &dyn std::fmt::Display| {
+                ControlError::new(ErrorKind::Invalid, error.to_string())
+            };
+            let address: Result<TierAddress, _> = add.url.parse();
+            let address = address.map_err(|error| invalid(&error))?;
+            if let Some(file) = &add.credentials_file
+                && (!file.starts_with('/') || file.len() > cairn_config::TIER_URL_LEN_BYTES_MAX)
+            {
+                return Err(invalid(
+                    &"the file with credentials is an absolute path on the server",
+                ));
+            }
+            // As it is kept: one address is written in one way.
+            let url = address.to_string();
+            let added = self
+                .inner
+                .pool
+                .tier_add(add.name.clone(), url, add.credentials_file)
+                .await;
+            added.map_err(refusal)?;
+            self.tier_now(&add.name)
+        })
+    }
+
+    fn tier_remove(&self, name: TierName) -> Answer<'_, ()> {
+        Box::pin(async move { self.inner.pool.tier_remove(&name).await.map_err(refusal) })
+    }
+
+    fn tier_check(&self, name: TierName, from: TierCheck) -> Answer<'_, TierChecked> {
+        Box::pin(async move { self.check_step(&name, from).await })
+    }
+}

@@ -1,0 +1,79 @@
+//! The paths of tiers.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use cairn_config::TierName;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierList, TierView};
+
+fn control(shared: &Shared) -> Result<&dyn TierControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no tiers");
+    shared.control.tiers().ok_or_else(absent)
+}
+
+/// A text that cannot be a name is one that no tier has.
+fn named(text: &str) -> Result<TierName, ControlError> {
+    let absent = |_| {
+        let message = "there is no tier of the name in the path";
+        ControlError::new(ErrorKind::NotFound, message).hint("`cairn tier list` shows all tiers")
+    };
+    text.parse().map_err(absent)
+}
+
+/// Object stores that cold data is kept in, and what is in them.
+#[utoipa::path(get, path = "/api/v1/tiers", responses((status = 200, body = TierList)))]
+pub(super) async fn tier_list(State(shared): Api) -> Result<Json<TierList>, ControlError> {
+    let tiers = control(&shared)?.tiers().await?;
+    Ok(Json(TierList { tiers }))
+}
+
+/// Adds a tier. The bucket and prefix, or the directory, must not be another pool's. What goes there is said by
+/// `PATCH /api/v1/volumes/{name}`.
+#[utoipa::path(post, path = "/api/v1/tiers", request_body = TierAdd, responses(
+    (status = 201, body = TierView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn tier_add(
+    State(shared): Api,
+    Given(add): Given<TierAdd>,
+) -> Result<(StatusCode, Json<TierView>), ControlError> {
+    let added = to_the_end(async move { control(&shared)?.tier_add(add).await }).await?;
+    Ok((StatusCode::CREATED, Json(added)))
+}
+
+/// One tier.
+#[utoipa::path(get, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+    responses((status = 200, body = TierView), (status = 404, body = ErrorBody)))]
+pub(super) async fn tier_show(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<Json<TierView>, ControlError> {
+    Ok(Json(control(&shared)?.tier(named(&name)?).await?))
+}
+
+/// Removes a tier that nothing is in.
+#[utoipa::path(delete, path = "/api/v1/tiers/{tier}", params(("tier" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn tier_remove(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ControlError> {
+    let name = named(&name)?;
+    to_the_end(async move { control(&shared)?.tier_remove(name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
+/// there is none.
+#[utoipa::path(post, path = "/api/v1/tiers/{tier}/check", params(("tier" = String, Path)), request_body = TierCheck,
+    responses((status = 200, body = TierChecked), (status = 404, body = ErrorBody)))]
+pub(super) async fn tier_check(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Given(from): Given<TierCheck>,
+) -> Result<Json<TierChecked>, ControlError> {
+    let checked = control(&shared)?.tier_check(named(&name)?, from).await?;
+    Ok(Json(checked))
+}

@@ -1,0 +1,355 @@
+//! Tiers: objects of segments in S3, or in a directory.
+//!
+//! Owns: addresses of tiers, credentials, the mark that says whose a place is, what a request of `cairn_segment` is at the
+//! object store. Must not know: what is in an object, which segments go there, when a read is tried again (`cairn_segment`
+//! does). The crate `object_store` speaks the protocols, signs, and retries what a store refused for the moment.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod credentials;
+mod owner;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::env::Env;
+use cairn_base::{PoolId, VolumeId};
+use cairn_formats::tier_object::{object_key, volume_prefix};
+use cairn_segment::{ObjectId, TierError, TierStore, TierUpload};
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::client::SpawnedReqwestConnector;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientOptions, MultipartUpload, ObjectStore, ObjectStoreExt, RetryConfig,
+};
+use parking_lot::Mutex;
+
+pub use self::address::{AddressError, TierAddress};
+pub use self::credentials::CredentialsError;
+pub use self::owner::ClaimError;
+
+use self::credentials::FileCredentials;
+
+/// A connection is waited for so long,
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// the next bytes of an answer so long,
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+/// and all of it so long. Whoever asks gives up sooner where less is asked for.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(110);
+/// What a store refuses for the moment is asked for again, so often and for so long.
+const RETRIES_MAX: usize = 3;
+const RETRY_TIMEOUT: Duration = Duration::from_secs(15);
+/// That a place is still this pool's is looked up again after so long, where that costs a request.
+const OWNER_LOOK_INTERVAL: Duration = Duration::from_secs(600);
+/// Objects of a deleted volume that are deleted at a time.
+const DELETES_MAX: usize = 16;
+
+/// Why a tier cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error(
+        "{path} is no directory that can be used ({why}); make it, or mount what is to be there"
+    )]
+    Directory { path: String, why: String },
+    #[error("the object store cannot be used: {0}")]
+    Store(String),
+}
+
+/// A tier of a pool.
+pub struct ObjectTier {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    pool: PoolId,
+    env: Env,
+    /// A look whether the place is still this pool's costs nothing.
+    is_near: bool,
+    /// When it was seen last that it is, by the monotonic clock.
+    seen_at: Mutex<Option<Duration>>,
+}
+
+impl ObjectTier {
+    /// Makes ready to use a tier; nothing is asked of it yet. Call within the runtime whose tasks are to serve its
+    /// connections for as long as the tier is used.
+    pub fn open(
+        env: Env,
+        pool: PoolId,
+        address: &TierAddress,
+        credentials_file: Option<&str>,
+    ) -> Result<Self, OpenError> {
+        let (store, prefix, is_near): (Arc<dyn ObjectStore>, _, _) = match address {
+            TierAddress::Directory(path) => {
+                if credentials_file.is_some() {
+                    return Err(CredentialsError::NotNeeded.into());
+                }
+                let directory = |why: String| OpenError::Directory {
+                    path: path.clone(),
+                    why,
+                };
+                let found = std::fs::metadata(path);
+                let found = found.map_err(|error| directory(error.to_string()))?;
+                if !found.is_dir() {
+                    return Err(directory("it is something else".to_owned()));
+                }
+                let store = LocalFileSystem::new_with_prefix(path)
+                    .map_err(|error| directory(error.to_string()))?
+                    .with_fsync(true);
+                (Arc::new(store), Path::default(), true)
+            }
+            TierAddress::S3 { .. } => {
+                let store = s3(address, credentials_file)?;
+                (Arc::new(store), address.prefix(), false)
+            }
+        };
+        Ok(Self {
+            store,
+            prefix,
+            pool,
+            env,
+            is_near,
+            seen_at: Mutex::default(),
+        })
+    }
+
+    #[cfg(test)]
+    fn on(store: Arc<dyn ObjectStore>, env: Env, pool: PoolId) -> Self {
+        Self {
+            store,
+            prefix: Path::from("a/b"),
+            pool,
+            env,
+            is_near: false,
+            seen_at: Mutex::default(),
+        }
+    }
+
+    fn at(&self, key: &str) -> Path {
+        self.prefix.clone().join_all(key)
+    }
+
+    fn path(&self, object: &ObjectId) -> Path {
+        self.at(&object_key(self.pool, object))
+    }
+
+    /// Fails unless the place is this pool's. A directory whose disk is not mounted is not.
+    async fn require_own(&self) -> Result<(), TierError> {
+        let now = self.env.clock.monotonic();
+        let is_fresh = self
+            .seen_at
+            .lock()
+            .is_some_and(|at| !self.is_near && now.saturating_sub(at) < OWNER_LOOK_INTERVAL);
+        if is_fresh {
+            return Ok(());
+        }
+        self.check_owner()
+            .await
+            .map_err(|error| TierError::Failed(error.to_string()))?;
+        *self.seen_at.lock() = Some(now);
+        Ok(())
+    }
+}
+
+/// Puts the parts of a key behind a path.
+trait JoinAll {
+    fn join_all(self, key: &str) -> Self;
+}
+
+impl JoinAll for Path {
+    fn join_all(self, key: &str) -> Self {
+        key.split('/').fold(self, |path, part| path.join(part))
+    }
+}
+
+fn s3(
+    address: &TierAddress,
+    credentials_file: Option<&str>,
+) -> Result<object_store::aws::AmazonS3, OpenError> {
+    let TierAddress::S3 {
+        bucket,
+        endpoint,
+        region,
+        ..
+    } = address
+    else {
+        return Err(OpenError::Store("it is no S3 address".to_owned()));
+    };
+    // Where nobody chose one before: the one that everything else here has.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Handle::try_current()
+        .map_err(|error| OpenError::Store(error.to_string()))?;
+    let options = ClientOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_read_timeout(READ_TIMEOUT)
+        .with_timeout(REQUEST_TIMEOUT);
+    let retry = RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+            base: 2.0,
+        },
+        max_retries: RETRIES_MAX,
+        retry_timeout: RETRY_TIMEOUT,
+    };
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_client_options(options)
+        .with_retry(retry)
+        .with_http_connector(SpawnedReqwestConnector::new(runtime));
+    if let Some(region) = region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = endpoint {
+        // What is not AWS mostly has no name for each bucket.
+        builder = builder
+            .with_endpoint(endpoint)
+            .with_virtual_hosted_style_request(false)
+            .with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let Some(file) = credentials_file {
+        let credentials = FileCredentials::new(file);
+        // What is wrong with it is told now, and not with the first request.
+        credentials.read()?;
+        builder = builder.with_credentials(Arc::new(credentials));
+    }
+    builder
+        .build()
+        .map_err(|error| OpenError::Store(error.to_string()))
+}
+
+fn failed(error: object_store::Error) -> TierError {
+    match error {
+        object_store::Error::NotFound { path, .. } => TierError::NotFound(path),
+        error => TierError::Failed(told(&error)),
+    }
+}
+
+/// An error with what caused it, which the store's own text often leaves out.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let why = cause.to_string();
+        if !text.contains(&why) {
+            text.push_str(": ");
+            text.push_str(&why);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl TierStore for ObjectTier {
+    fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>> {
+        Box::pin(async move {
+            self.require_own().await?;
+            let upload = Upload {
+                store: self.store.clone(),
+                path: self.path(&object),
+                first: None,
+                parts: None,
+            };
+            Ok(Box::new(upload) as Box<dyn TierUpload>)
+        })
+    }
+
+    fn get(&self, object: ObjectId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, TierError>> {
+        Box::pin(async move {
+            let path = self.path(&object);
+            self.store.get_range(&path, range).await.map_err(failed)
+        })
+    }
+
+    fn delete(&self, object: ObjectId) -> BoxFuture<'_, Result<(), TierError>> {
+        Box::pin(async move {
+            self.require_own().await?;
+            match self.store.delete(&self.path(&object)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
+    fn delete_volume(&self, volume: VolumeId) -> BoxFuture<'_, Result<u64, TierError>> {
+        Box::pin(async move {
+            self.require_own().await?;
+            let prefix = self.at(&volume_prefix(self.pool, volume));
+            let found = self.store.list(Some(&prefix));
+            let deleting = found.map_err(failed).map(|found| async {
+                match self.store.delete(&found?.location).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                    Err(error) => Err(failed(error)),
+                }
+            });
+            let mut deleted = deleting.buffer_unordered(DELETES_MAX);
+            let mut count = 0;
+            while let Some(done) = deleted.next().await {
+                done?;
+                count += 1;
+            }
+            Ok(count)
+        })
+    }
+}
+
+/// An object that is being written: as one if it is of one part.
+struct Upload {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    first: Option<Bytes>,
+    parts: Option<Box<dyn MultipartUpload>>,
+}
+
+impl TierUpload for Upload {
+    fn part(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), TierError>> {
+        Box::pin(async move {
+            if self.parts.is_none() {
+                let Some(first) = self.first.take() else {
+                    self.first = Some(bytes);
+                    return Ok(());
+                };
+                let upload = self.store.put_multipart(&self.path).await;
+                let upload = self.parts.insert(upload.map_err(failed)?);
+                upload.put_part(first.into()).await.map_err(failed)?;
+            }
+            match &mut self.parts {
+                Some(upload) => upload.put_part(bytes.into()).await.map_err(failed),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn finish(mut self: Box<Self>) -> BoxFuture<'static, Result<(), TierError>> {
+        Box::pin(async move {
+            let done = match (&mut self.parts, self.first.take()) {
+                (Some(upload), _) => upload.complete().await.map(drop),
+                (None, first) => {
+                    let bytes = first.unwrap_or_default();
+                    self.store.put(&self.path, bytes.into()).await.map(drop)
+                }
+            };
+            done.map_err(failed)
+        })
+    }
+
+    fn abort(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if let Some(upload) = &mut self.parts
+                && let Err(error) = upload.abort().await
+            {
+                tracing::debug!(%error, "an upload was not aborted; the store's own rules end it");
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

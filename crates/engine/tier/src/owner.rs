@@ -1,0 +1,134 @@
+//! Whose a place in an object store is.
+//!
+//! Owns: the object that says so. Two pools that used one place would not take one another's objects for their own, since
+//! keys begin with the pool; but deleting a bucket for one would lose the other's data, and nobody would expect it there.
+
+use cairn_base::PoolId;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutMode, PutOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::{JoinAll, ObjectTier, told};
+
+const NAME: &str = "cairn-tier.json";
+/// It is not longer.
+const LEN_BYTES_MAX: u64 = 4096;
+const FORMAT: &str = "cairn-tier 1";
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    format: String,
+    /// As it is shown: 32 digits.
+    pool: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    #[error("{place} belongs to another pool ({pool}); choose another prefix or bucket")]
+    Other { place: String, pool: String },
+    #[error("{place} has no {NAME}: what is there is not this pool's tier; is it mounted?")]
+    Nobody { place: String },
+    #[error("{place} has a {NAME} that no pool wrote; choose another prefix or bucket")]
+    Strange { place: String },
+    #[error("{place}: {why}")]
+    Store { place: String, why: String },
+}
+
+impl ObjectTier {
+    #[cfg(test)]
+    pub(crate) fn owner_path_for_tests(&self) -> Path {
+        self.owner_path()
+    }
+
+    fn owner_path(&self) -> Path {
+        self.prefix.clone().join_all(NAME)
+    }
+
+    fn place(&self) -> String {
+        match self.prefix.as_ref() {
+            "" => format!("{}", self.store),
+            prefix => format!("{}, prefix {prefix}", self.store),
+        }
+    }
+
+    fn store_error(&self, error: &object_store::Error) -> ClaimError {
+        ClaimError::Store {
+            place: self.place(),
+            why: told(error),
+        }
+    }
+
+    /// Whose it is; `None`: nobody's.
+    async fn owner(&self) -> Result<Option<String>, ClaimError> {
+        let got = match self.store.get(&self.owner_path()).await {
+            Ok(got) => got,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(self.store_error(&error)),
+        };
+        let strange = || ClaimError::Strange {
+            place: self.place(),
+        };
+        if got.meta.size > LEN_BYTES_MAX {
+            return Err(strange());
+        }
+        let bytes = got.bytes().await;
+        let bytes = bytes.map_err(|error| self.store_error(&error))?;
+        let owner: Owner = serde_json::from_slice(&bytes).map_err(|_| strange())?;
+        match owner.format == FORMAT {
+            true => Ok(Some(owner.pool)),
+            false => Err(strange()),
+        }
+    }
+
+    /// Fails unless the place is this pool's.
+    pub(crate) async fn check_owner(&self) -> Result<(), ClaimError> {
+        match self.owner().await? {
+            Some(pool) if pool == self.pool_text() => Ok(()),
+            Some(pool) => Err(ClaimError::Other {
+                place: self.place(),
+                pool,
+            }),
+            None => Err(ClaimError::Nobody {
+                place: self.place(),
+            }),
+        }
+    }
+
+    fn pool_text(&self) -> String {
+        let pool: PoolId = self.pool;
+        pool.to_string()
+    }
+
+    /// Makes the place this pool's, if it is nobody's or this pool's already.
+    pub async fn claim(&self) -> Result<(), ClaimError> {
+        // First a look: a store that knows no conditions would write over what is there.
+        if self.owner().await?.is_none() {
+            let owner = Owner {
+                format: FORMAT.to_owned(),
+                pool: self.pool_text(),
+            };
+            let bytes = serde_json::to_vec(&owner).unwrap_or_default();
+            let options = PutOptions::from(PutMode::Create);
+            let path = self.owner_path();
+            match self.store.put_opts(&path, bytes.into(), options).await {
+                // Somebody was faster: the look below says who.
+                Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+                Err(error) => return Err(self.store_error(&error)),
+            }
+        }
+        self.check_owner().await
+    }
+
+    /// Gives the place back; all objects in it are deleted before.
+    pub async fn release(&self) -> Result<(), ClaimError> {
+        match self.check_owner().await {
+            Ok(()) => {}
+            Err(ClaimError::Nobody { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        match self.store.delete(&self.owner_path()).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.store_error(&error)),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Tiers on a directory and on a store in memory.
+
+use cairn_base::SegmentId;
+use cairn_testkit::TestWorld;
+use object_store::memory::InMemory;
+
+use super::*;
+
+const POOL: PoolId = PoolId(7);
+
+fn object(volume: u32, segment: u64) -> ObjectId {
+    ObjectId {
+        volume: VolumeId(volume),
+        segment: SegmentId(segment),
+        nonce: 9,
+    }
+}
+
+async fn put(tier: &ObjectTier, id: ObjectId, parts: &[&'static [u8]]) {
+    let mut upload = tier.begin(id).await.unwrap();
+    for part in parts {
+        upload.part(Bytes::from_static(part)).await.unwrap();
+    }
+    upload.finish().await.unwrap();
+}
+
+async fn check(tier: &ObjectTier) {
+    tier.claim().await.unwrap();
+    tier.claim().await.unwrap();
+    put(tier, object(1, 1), &[b"one"]).await;
+    put(tier, object(1, 2), &[b"of ", b"three ", b"parts"]).await;
+    put(tier, object(2, 1), &[]).await;
+    let get = |id, range| tier.get(id, range);
+    assert_eq!(get(object(1, 1), 0..3).await.unwrap(), "one");
+    assert_eq!(get(object(1, 2), 3..8).await.unwrap(), "three");
+    // What ends too soon is short, or an error; the caller looks.
+    let short = get(object(1, 1), 1..100).await;
+    assert!(short.is_err() || short.unwrap().len() == 2);
+    let missing = get(object(1, 3), 0..1).await;
+    assert!(
+        matches!(missing, Err(TierError::NotFound(_))),
+        "{missing:?}"
+    );
+    for _ in 0..2 {
+        tier.delete(object(1, 1)).await.unwrap();
+    }
+    assert!(get(object(1, 1), 0..3).await.is_err());
+    let mut upload = tier.begin(object(1, 4)).await.unwrap();
+    for _ in 0..3 {
+        upload.part(Bytes::from_static(b"part")).await.unwrap();
+    }
+    upload.abort().await;
+    assert!(get(object(1, 4), 0..1).await.is_err());
+    assert_eq!(tier.delete_volume(VolumeId(1)).await, Ok(1));
+    assert_eq!(tier.delete_volume(VolumeId(1)).await, Ok(0));
+    assert_eq!(get(object(2, 1), 0..0).await.unwrap_or_default(), "");
+    assert_eq!(tier.delete_volume(VolumeId(2)).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_directory_and_a_store_do_what_is_asked() {
+    let env = TestWorld::new(1).env;
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("file://{}", folder.path().display());
+    let address: TierAddress = address.parse().unwrap();
+    let tier = ObjectTier::open(env.clone(), POOL, &address, None).unwrap();
+    check(&tier).await;
+    // Nothing else is left in it.
+    tier.release().await.unwrap();
+    let files = walk(folder.path());
+    assert_eq!(files, Vec::<String>::new());
+    check(&ObjectTier::on(Arc::new(InMemory::new()), env, POOL)).await;
+}
+
+fn walk(folder: &std::path::Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(walk(&path)),
+            false => files.push(path.display().to_string()),
+        }
+    }
+    files
+}
+
+#[tokio::test]
+async fn a_place_is_of_one_pool() {
+    let env = TestWorld::new(1).env;
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let first = ObjectTier::on(store.clone(), env.clone(), POOL);
+    let other = ObjectTier::on(store.clone(), env.clone(), PoolId(8));
+    // Nobody's: nothing is written or deleted there.
+    assert!(first.begin(object(1, 1)).await.is_err());
+    assert!(first.delete(object(1, 1)).await.is_err());
+    first.claim().await.unwrap();
+    let refused = other.claim().await.unwrap_err();
+    assert!(matches!(refused, ClaimError::Other { .. }), "{refused}");
+    assert!(other.begin(object(1, 1)).await.is_err());
+    assert!(matches!(
+        other.release().await,
+        Err(ClaimError::Other { .. })
+    ));
+    first.release().await.unwrap();
+    first.release().await.unwrap();
+    other.claim().await.unwrap();
+    let strange = first.owner_path_for_tests();
+    for bytes in [
+        "",
+        "{}",
+        "[1]",
+        "{\"format\":\"cairn-tier 2\",\"pool\":\"7\"}",
+    ] {
+        store.put(&strange, bytes.into()).await.unwrap();
+        let refused = first.claim().await.unwrap_err();
+        assert!(matches!(refused, ClaimError::Strange { .. }), "{refused}");
+    }
+    let long = "x".repeat(10_000);
+    store.put(&strange, long.into()).await.unwrap();
+    assert!(matches!(
+        first.claim().await,
+        Err(ClaimError::Strange { .. })
+    ));
+}
+
+/// A directory whose disk is not mounted any more is nobody's: nothing goes there.
+#[tokio::test]
+async fn a_directory_that_is_not_mounted_is_not_used() {
+    let env = TestWorld::new(1).env;
+    let folder = tempfile::tempdir().unwrap();
+    let missing = format!("file://{}/none", folder.path().display());
+    let missing: TierAddress = missing.parse().unwrap();
+    let refused = ObjectTier::open(env.clone(), POOL, &missing, None).err();
+    assert!(matches!(refused, Some(OpenError::Directory { .. })));
+    let address = format!("file://{}", folder.path().display());
+    let address: TierAddress = address.parse().unwrap();
+    let tier = ObjectTier::open(env, POOL, &address, None).unwrap();
+    tier.claim().await.unwrap();
+    put(&tier, object(1, 1), &[b"one"]).await;
+    std::fs::remove_file(folder.path().join("cairn-tier.json")).unwrap();
+    assert!(matches!(
+        tier.begin(object(1, 2)).await.err(),
+        Some(TierError::Failed(_))
+    ));
+    assert!(matches!(
+        tier.delete(object(1, 1)).await,
+        Err(TierError::Failed(_))
+    ));
+}

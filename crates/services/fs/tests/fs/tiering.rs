@@ -1,0 +1,460 @@
+//! Cold segments in a tier: out, back, and whatever goes wrong on the way.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::{Ino, SegmentId, TierId};
+use cairn_fs::*;
+use cairn_segment::ObjectId;
+use cairn_segment::testing::{Fault, MemTier};
+use cairn_testkit::{Crash, Recorder, Rng};
+
+use crate::world::*;
+
+const MIB: u64 = 1 << 20;
+const TIER: TierId = TierId(1);
+const ALL: TierPolicy = TierPolicy {
+    tier: TIER,
+    choice: TierChoice::All,
+};
+const AUTO: TierPolicy = TierPolicy {
+    tier: TIER,
+    choice: TierChoice::Auto { cooling_days: 2 },
+};
+/// So long until what was written is sealed, and a look has sent it.
+const SEALED_AND_SENT_SECONDS: u64 = 90;
+
+async fn create(fs: &Fs, name: &str) -> Ino {
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, ROOT_INO, name.as_bytes(), mode);
+    made.await.unwrap().attr.ino
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) {
+    let data = Bytes::copy_from_slice(data);
+    let written = fs.write(&ROOT_USER, ino, offset, data, Stability::Unstable);
+    written.await.unwrap();
+    fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+}
+
+/// A file of so many MiB that no compression makes smaller.
+async fn fill(fs: &Fs, name: &str, mib: u64, seed: u64) -> (Ino, Vec<u8>) {
+    let ino = create(fs, name).await;
+    let mut rng = Rng::new(seed);
+    let data: Vec<u8> = (0..mib * MIB / 8)
+        .flat_map(|_| rng.u64().to_le_bytes())
+        .collect();
+    for (part, bytes) in data.chunks(MIB as usize).enumerate() {
+        let bytes = Bytes::copy_from_slice(bytes);
+        let written = fs.write(
+            &ROOT_USER,
+            ino,
+            part as u64 * MIB,
+            bytes,
+            Stability::Unstable,
+        );
+        written.await.unwrap();
+    }
+    fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+    (ino, data)
+}
+
+async fn read(fs: &Fs, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>, FsError> {
+    let data = fs.read(&ROOT_USER, ino, offset, len).await?;
+    Ok(data.parts.concat())
+}
+
+async fn read_all(fs: &Fs, ino: Ino, len: usize) -> Result<Vec<u8>, FsError> {
+    let mut all = Vec::new();
+    while all.len() < len {
+        let part = read(fs, ino, all.len() as u64, 1 << 20).await?;
+        assert!(!part.is_empty(), "it ends at {}", all.len());
+        all.extend(part);
+    }
+    Ok(all)
+}
+
+/// What waits for the clock ends while it goes on.
+async fn while_time_passes<T>(world: &World, waiting: impl Future<Output = T>) -> T {
+    let mut waiting = std::pin::pin!(waiting);
+    for _ in 0..2000 {
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(waiting.as_mut().poll(context)));
+        if let std::task::Poll::Ready(done) = polled.await {
+            return done;
+        }
+        world.run_for(1).await;
+    }
+    panic!("it does not end");
+}
+
+/// The objects that segments of the volume are.
+fn referred(fs: &Fs) -> Vec<ObjectId> {
+    let all = fs.meta().segments().into_iter();
+    let mut objects: Vec<ObjectId> = all
+        .filter_map(|(segment, record)| {
+            Some(ObjectId {
+                volume: VOLUME,
+                segment,
+                nonce: record.remote?.nonce,
+            })
+        })
+        .collect();
+    objects.sort_unstable();
+    objects
+}
+
+/// Segments with a shard on some disk.
+fn on_disks(world: &World) -> BTreeSet<SegmentId> {
+    let names = world.disks.iter().flat_map(|disk| disk.file_names());
+    names
+        .filter_map(|name| {
+            let digits = name.strip_prefix("shards/")?.split(['/', '.']).nth(1)?;
+            Some(SegmentId(u64::from_str_radix(digits, 16).ok()?))
+        })
+        .collect()
+}
+
+/// Each object is a segment's, and no segment is in two places or in none.
+fn check_places(world: &World, tier: &MemTier) {
+    assert_eq!(tier.objects(), referred(&world.fs), "objects");
+    assert!(tier.written_max() <= 1, "a key was written twice");
+    let on_disks = on_disks(world);
+    for (id, record) in world.fs.meta().segments() {
+        assert_eq!(
+            on_disks.contains(&id),
+            record.remote.is_none(),
+            "segment {id}"
+        );
+    }
+}
+
+async fn world_with(seed: u64, disks: usize, tier: &MemTier, policy: TierPolicy) -> World {
+    let world = World::new(seed, disks).await;
+    world.segments.use_tier(TIER, Arc::new(tier.clone()));
+    world.fs.set_tiering(Some(policy));
+    world
+}
+
+async fn restarted(world: World, seed: u64, tier: &MemTier, policy: TierPolicy) -> World {
+    let world = world.restart(seed).await;
+    world.segments.use_tier(TIER, Arc::new(tier.clone()));
+    world.fs.set_tiering(Some(policy));
+    world
+}
+
+#[test]
+fn data_goes_out_frees_disks_and_comes_back() {
+    block_on(async {
+        for (seed, disks) in [(1, 1), (2, 4), (3, 6)] {
+            let tier = MemTier::default();
+            let world = world_with(seed, disks, &tier, ALL).await;
+            let (ino, data) = fill(&world.fs, "a", 24, seed).await;
+            let full = world.segments.space().free_bytes;
+            world.run_for(SEALED_AND_SENT_SECONDS).await;
+            let status = world.fs.tiering_status();
+            assert!(status.objects > 0 && status.trouble.is_none(), "{status:?}");
+            assert!(status.remote_bytes >= data.len() as u64, "{status:?}");
+            check_places(&world, &tier);
+            assert!(world.segments.space().free_bytes >= full + data.len() as u64);
+            assert_eq!(world.fs.meta().segment_totals().live_bytes, 0);
+            // Nothing of it is in memory, and nothing knows of it but what is stored.
+            let world = restarted(world, seed + 10, &tier, ALL).await;
+            assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+            assert!(world.segments.stats().remote_reads > 0);
+            let small = read(&world.fs, ino, 5 * MIB + 12_345, 777).await.unwrap();
+            assert_eq!(small, data[5 * MIB as usize + 12_345..][..777]);
+            recount(&world.fs).await;
+            assert!(!world.fs.has_nothing_in_tiers().await.unwrap());
+            // Back.
+            world.fs.set_tiering(None);
+            world.run_for(60).await;
+            assert_eq!(world.fs.tiering_status().objects, 0);
+            assert_eq!(tier.objects(), []);
+            assert!(world.fs.has_nothing_in_tiers().await.unwrap());
+            world.segments.forget_tier(TIER);
+            let world = world.restart(seed + 20).await;
+            assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+            recount(&world.fs).await;
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+/// Whatever the tier does while a segment is copied there: nothing is deleted here that is not there.
+#[test]
+fn nothing_goes_before_its_copy_is_right() {
+    use Fault::*;
+    block_on(async {
+        let faults = [
+            Away,
+            Silent,
+            Truncates,
+            Lies,
+            Garbles,
+            Loses,
+            AnswersLost,
+            KeepsAll,
+        ];
+        for (seed, fault) in (30..).zip(faults) {
+            let tier = MemTier::default();
+            tier.set_fault(Some(fault), None);
+            let world = world_with(seed, 3, &tier, ALL).await;
+            let (ino, data) = fill(&world.fs, "a", 8, seed).await;
+            world.run_for(400).await;
+            let status = world.fs.tiering_status();
+            if fault != KeepsAll {
+                assert_eq!(status.objects, 0, "{fault:?}");
+                assert!(status.trouble.is_some(), "{fault:?}: {status:?}");
+                let here = on_disks(&world);
+                assert!(!here.is_empty(), "{fault:?}");
+                assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+            }
+            tier.set_fault(None, None);
+            world.run_for(900).await;
+            let status = world.fs.tiering_status();
+            assert!(
+                status.objects > 0 && status.trouble.is_none(),
+                "{fault:?}: {status:?}"
+            );
+            check_places(&world, &tier);
+            let world = restarted(world, seed + 100, &tier, ALL).await;
+            assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+/// Only the bytes in the tier are an error, never others, and only as long as the tier does not give them.
+#[test]
+fn a_tier_that_fails_costs_its_own_bytes_alone() {
+    use Fault::*;
+    block_on(async {
+        for (seed, fault) in (60..).zip([Away, Silent, Truncates, Lies]) {
+            let tier = MemTier::default();
+            let world = world_with(seed, 3, &tier, ALL).await;
+            let (cold, data) = fill(&world.fs, "cold", 8, seed).await;
+            world.run_for(SEALED_AND_SENT_SECONDS).await;
+            let world = restarted(world, seed + 100, &tier, ALL).await;
+            tier.set_fault(Some(fault), None);
+            let (warm, other) = fill(&world.fs, "warm", 2, seed + 1).await;
+            let failed = while_time_passes(&world, read(&world.fs, cold, 0, 4096)).await;
+            assert!(
+                matches!(failed, Err(FsError::Io(_))),
+                "{fault:?}: {failed:?}"
+            );
+            assert_eq!(read_all(&world.fs, warm, other.len()).await.unwrap(), other);
+            // Names, attributes, and what goes over it do not need the tier.
+            write(&world.fs, cold, 0, b"over it").await;
+            assert_eq!(read(&world.fs, cold, 0, 7).await.unwrap(), b"over it");
+            tier.set_fault(None, None);
+            world.run_for(10).await;
+            let mut want = data.clone();
+            want[..7].copy_from_slice(b"over it");
+            let got = while_time_passes(&world, read_all(&world.fs, cold, want.len())).await;
+            assert!(got.unwrap() == want, "{fault:?}");
+            // One answer that is wrong or missing is asked for again.
+            let world = restarted(world, seed + 200, &tier, ALL).await;
+            tier.set_fault(Some(fault), Some(1));
+            let got = while_time_passes(&world, read(&world.fs, cold, 4 * MIB, 4096)).await;
+            assert_eq!(got.unwrap(), want[4 * MIB as usize..][..4096], "{fault:?}");
+            tier.set_fault(None, None);
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+/// An object that is gone or damaged is an error for what is in it, found by a verification, and in nobody's way.
+#[test]
+fn a_lost_or_damaged_object_is_an_error_for_its_bytes() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = world_with(70, 3, &tier, ALL).await;
+        let (first, _) = fill(&world.fs, "first", 4, 1).await;
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        let lost = tier.objects();
+        let (second, data) = fill(&world.fs, "second", 4, 2).await;
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        let pace = cairn_segment::Pace::new(world.env.clock.clone(), 0);
+        let (mut bytes, mut next) = (0, Some(SegmentId(0)));
+        while let Some(from) = next {
+            let verified = world.fs.verify_tier(from, &pace).await.unwrap();
+            assert_eq!(verified.1, None);
+            bytes += verified.0;
+            next = verified.2;
+        }
+        assert!(bytes >= 8 * MIB);
+        let world = restarted(world, 71, &tier, ALL).await;
+        for object in &lost {
+            let bytes = tier.object(object).unwrap();
+            tier.replace(object, None);
+            let failed = while_time_passes(&world, read_all(&world.fs, first, 4 << 20)).await;
+            assert!(matches!(failed, Err(FsError::Io(_))), "{failed:?}");
+            let mut wrong = bytes.to_vec();
+            wrong[0] ^= 1;
+            tier.replace(object, Some(wrong.into()));
+            let pace = cairn_segment::Pace::new(world.env.clock.clone(), 0);
+            let verified = world.fs.verify_tier(SegmentId(0), &pace).await.unwrap();
+            assert!(verified.1.is_some(), "{verified:?}");
+            tier.replace(object, None);
+        }
+        assert_eq!(read_all(&world.fs, second, data.len()).await.unwrap(), data);
+        // What cannot be read is brought back by nobody, and its file can be deleted.
+        world.fs.set_tiering(None);
+        world.run_for(100).await;
+        assert!(world.fs.tiering_status().trouble.is_some());
+        assert_eq!(read_all(&world.fs, second, data.len()).await.unwrap(), data);
+        let removed = world.fs.remove(&ROOT_USER, ROOT_INO, b"first").await;
+        removed.unwrap();
+        world.run_for(600).await;
+        assert_eq!(world.fs.tiering_status().objects, 0);
+        assert_eq!(tier.objects(), []);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_nobody_uses_goes_and_what_is_read_again_and_again_comes_back() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = world_with(80, 3, &tier, AUTO).await;
+        let (cold, data) = fill(&world.fs, "cold", 4, 1).await;
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        assert_eq!(tier.objects(), [], "it was written today");
+        let day = Duration::from_secs(24 * 3600);
+        world.clock.advance(day);
+        world.run_for(30).await;
+        // Use of it on the second day, which is not from memory.
+        let world = restarted(world, 82, &tier, AUTO).await;
+        world.clock.advance(day);
+        world.run_for(30).await;
+        read(&world.fs, cold, 0, 4096).await.unwrap();
+        world.run_for(30).await;
+        world.clock.advance(day);
+        world.run_for(30).await;
+        assert_eq!(tier.objects(), [], "it was read a day ago");
+        world.clock.advance(day);
+        world.run_for(60).await;
+        assert_ne!(tier.objects(), [], "nobody used it for two days");
+        check_places(&world, &tier);
+        // A scan brings nothing back.
+        let promoted = |world: &World| world.fs.tiering_status().promoted_parts;
+        assert_eq!(read_all(&world.fs, cold, data.len()).await.unwrap(), data);
+        world.run_for(30).await;
+        assert_eq!(promoted(&world), 0);
+        let world = restarted(world, 84, &tier, AUTO).await;
+        for _ in 0..3 {
+            // Past what is in memory: another file takes its place there.
+            read(&world.fs, cold, 3 * MIB + 5, 100).await.unwrap();
+            fill(&world.fs, &format!("other{}", promoted(&world)), 4, 9).await;
+            world.fs.remove(&ROOT_USER, ROOT_INO, b"other0").await.ok();
+            world.run_for(15).await;
+        }
+        assert!(promoted(&world) > 0);
+        assert_eq!(read_all(&world.fs, cold, data.len()).await.unwrap(), data);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// What is mostly overwritten is written anew, what is dead is deleted, what snapshots see stays.
+#[test]
+fn objects_go_when_nothing_is_in_them() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = world_with(90, 3, &tier, ALL).await;
+        let (ino, mut data) = fill(&world.fs, "a", 12, 1).await;
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        let before = tier.objects();
+        assert_ne!(before, []);
+        // Most of each of them.
+        let (_, other) = fill(&world.fs, "b", 12, 2).await;
+        for part in (0..12).filter(|part| part % 4 != 3) {
+            let at = part * MIB;
+            let bytes = &other[at as usize..][..MIB as usize];
+            write(&world.fs, ino, at, bytes).await;
+            data[at as usize..][..MIB as usize].copy_from_slice(bytes);
+        }
+        world.run_for(5 * SEALED_AND_SENT_SECONDS).await;
+        check_places(&world, &tier);
+        let status = world.fs.tiering_status();
+        let usage = world.fs.meta().segment_usage(SegmentId(0), 100);
+        let kept = before.iter().filter(|old| tier.objects().contains(old));
+        assert_eq!(kept.count(), 0, "{status:?} {usage:?}");
+        assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+        recount(&world.fs).await;
+        world.fs.take_snapshot(b"kept", b"").await.unwrap();
+        for name in [b"a", b"b"] {
+            let removed = world.fs.remove(&ROOT_USER, ROOT_INO, name).await;
+            removed.unwrap();
+        }
+        world.run_for(30).await;
+        assert_ne!(tier.objects(), [], "the snapshot sees them");
+        recount(&world.fs).await;
+        world.fs.delete_snapshot(b"kept").await.unwrap();
+        world.run_for(120).await;
+        assert_eq!(tier.objects(), []);
+        assert_eq!(world.fs.meta().segment_totals().remote_segments, 0);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// The process ends at every write, while segments go out, come back and are deleted: every byte is there, and after a
+/// while each object is a segment's and each segment is in one place.
+#[test]
+fn a_crash_anywhere_loses_nothing() {
+    block_on(async {
+        for (seed, mode) in [
+            (110, Crash::KeepUnsynced),
+            (111, Crash::LoseUnsynced),
+            (112, Crash::Random),
+        ] {
+            let tier = MemTier::default();
+            let world = World::new(seed, 2).await;
+            world.segments.use_tier(TIER, Arc::new(tier.clone()));
+            let (ino, data) = fill(&world.fs, "a", 3, seed).await;
+            world.run_for(70).await;
+            let recorder = Recorder::new(&world.disks);
+            let counted = recorder.clone();
+            tier.record_with(Arc::new(move || counted.op_count()));
+            // Out,
+            world.fs.set_tiering(Some(ALL));
+            world.run_for(15).await;
+            assert!(world.fs.tiering_status().objects > 0);
+            // and back.
+            world.fs.set_tiering(None);
+            world.run_for(15).await;
+            assert_eq!(tier.objects(), []);
+            let mut remote_count = 0;
+            let count = recorder.op_count();
+            // Each mode begins at another write: together they end at all of them.
+            let first = (seed - 110) as usize;
+            for index in (first..=count).step_by(3) {
+                for tier in tier.as_of(index) {
+                    let disks = recorder.crash_at(index, mode, index as u64);
+                    let world = World::open(seed + 1, disks).await;
+                    world.segments.use_tier(TIER, Arc::new(tier.clone()));
+                    world.segments.sweep(VOLUME).await.unwrap();
+                    remote_count += referred(&world.fs).len();
+                    let got = read_all(&world.fs, ino, data.len()).await;
+                    assert!(got.unwrap() == data, "crash at {index} of {count}");
+                    // Some go on.
+                    if index % 32 < 3 {
+                        world.fs.set_tiering(Some(ALL));
+                        world.run_for(100).await;
+                        check_places(&world, &tier);
+                        let got = read_all(&world.fs, ino, data.len()).await;
+                        assert!(got.unwrap() == data, "after a crash at {index}");
+                        recount(&world.fs).await;
+                    }
+                    world.fs.abandon();
+                }
+            }
+            assert!(remote_count > 0, "no crash came while something was out");
+        }
+    });
+}

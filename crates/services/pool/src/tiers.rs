@@ -1,0 +1,331 @@
+//! The pool's tiers: added, opened, removed; what of a volume goes to one; what deleted volumes left there.
+//!
+//! Owns: the order of these changes. Must not know: what is behind a tier's address (the host does), which segments go
+//! there (`fs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::BoxFuture;
+use cairn_base::{PoolId, TierId, VolumeId};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolTier, PoolVolume, VolumeTiering};
+use cairn_formats::settings::{TierName, Tiering, VolumeName};
+use cairn_fs::{TierChoice, TierPolicy, TieringSettings};
+use cairn_segment::{TierStats, TierStore};
+use parking_lot::Mutex;
+
+use crate::pool::{ChangeFailure, Pool, VolumeService};
+
+/// Objects of a deleted volume are looked for again for so long: what was on its way when it was deleted may come late.
+const DELETING_MIN: Duration = Duration::from_secs(180);
+
+/// A tier as the host opens it.
+pub trait HostTier: Send + Sync + 'static {
+    fn store(&self) -> Arc<dyn TierStore>;
+    /// Makes the place this pool's. Fails if it is another's.
+    fn claim(&self) -> BoxFuture<Result<(), String>>;
+    /// Gives the place back.
+    fn release(&self) -> BoxFuture<Result<(), String>>;
+}
+
+/// Tiers that are open, and those that are not.
+#[derive(Default)]
+pub(crate) struct Tiers {
+    open: Mutex<BTreeMap<TierId, Arc<dyn HostTier>>>,
+    troubles: Mutex<BTreeMap<TierId, String>>,
+    /// Since when nothing was found of deleted volumes.
+    gone_since: Mutex<BTreeMap<(TierId, VolumeId), Duration>>,
+}
+
+/// How a tier is.
+#[derive(Clone, Debug)]
+pub struct TierStatus {
+    pub tier: PoolTier,
+    pub stats: TierStats,
+    /// Why it cannot be used, or what went wrong last.
+    pub trouble: Option<String>,
+    pub volumes: Vec<TierVolume>,
+}
+
+/// A volume that names a tier.
+#[derive(Clone, Debug)]
+pub struct TierVolume {
+    pub name: VolumeName,
+    pub tiering: VolumeTiering,
+    /// `None`: it is not served.
+    pub status: Option<cairn_fs::TieringStatus>,
+}
+
+pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> {
+    let tiering = tiering?;
+    Some(TierPolicy {
+        tier: tiering.tier,
+        choice: match tiering.policy {
+            Tiering::None => TierChoice::None,
+            Tiering::Auto => TierChoice::Auto {
+                cooling_days: tiering.cooling_days.days(),
+            },
+            Tiering::All => TierChoice::All,
+        },
+    })
+}
+
+impl Pool {
+    /// What a volume is opened with.
+    pub(crate) fn tiering_settings(&self, volume: &PoolVolume) -> TieringSettings {
+        TieringSettings {
+            pool: self.state().pool,
+            policy: tier_policy(volume.tiering),
+            pace: Some(Arc::clone(&self.tier_pace)),
+            ..TieringSettings::default()
+        }
+    }
+
+    /// Opens the tiers that are not open. One that cannot be opened is reported, and tried again by [`Self::tend_tiers`].
+    pub async fn open_tiers(&self) {
+        let state = self.state();
+        for tier in &state.tiers {
+            if self.tiers.open.lock().contains_key(&tier.id) {
+                continue;
+            }
+            match self.host.open_tier(state.pool, tier).await {
+                Ok(opened) => self.take_tier(tier.id, opened),
+                Err(why) => {
+                    let before = self.tiers.troubles.lock().insert(tier.id, why.clone());
+                    if before.as_ref() != Some(&why) {
+                        tracing::error!(tier = %tier.name, why, "this tier cannot be used; what is in it cannot be read");
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_tier(&self, id: TierId, opened: Arc<dyn HostTier>) {
+        self.store.use_tier(id, opened.store());
+        self.tiers.troubles.lock().remove(&id);
+        self.tiers.open.lock().insert(id, opened);
+    }
+
+    /// Opens what could not be opened before, and deletes what deleted volumes left. To be called now and then.
+    pub async fn tend_tiers(&self) {
+        self.open_tiers().await;
+        let state = self.state();
+        for tier in &state.tiers {
+            for volume in &tier.deleting {
+                self.delete_left(tier, *volume).await;
+            }
+        }
+    }
+
+    async fn delete_left(&self, tier: &PoolTier, volume: VolumeId) {
+        // Two disks that went on without one another may have given one id to two volumes.
+        let state = self.state();
+        if state.volumes.iter().any(|listed| listed.id == volume) {
+            return;
+        }
+        let now = self.env.clock.monotonic();
+        match self.store.delete_volume_objects(tier.id, volume).await {
+            Ok(0) => {}
+            Ok(objects) => {
+                tracing::info!(tier = %tier.name, %volume, objects, "objects of a deleted volume are deleted");
+                let mut gone = self.tiers.gone_since.lock();
+                gone.remove(&(tier.id, volume));
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(tier = %tier.name, %volume, %error, "objects of a deleted volume are not deleted yet");
+                return;
+            }
+        }
+        let since = *self
+            .tiers
+            .gone_since
+            .lock()
+            .entry((tier.id, volume))
+            .or_insert(now);
+        if now.saturating_sub(since) < DELETING_MIN {
+            return;
+        }
+        let id = tier.id;
+        let forgotten = self.tiers_change(move |state| {
+            for tier in state.tiers.iter_mut().filter(|tier| tier.id == id) {
+                tier.deleting.retain(|deleting| *deleting != volume);
+            }
+            Ok(())
+        });
+        match forgotten.await {
+            Ok(()) => drop(self.tiers.gone_since.lock().remove(&(id, volume))),
+            Err(error) => tracing::warn!(%error, "the pool's state was not saved"),
+        }
+    }
+
+    async fn tiers_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeFailure>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await
+    }
+
+    /// Adds a tier, whose place must be nobody's.
+    pub async fn tier_add(
+        &self,
+        name: TierName,
+        url: String,
+        credentials_file: Option<String>,
+    ) -> Result<(), ChangeFailure> {
+        if self.seats.is_some() {
+            return Err(ChangeFailure::Impossible(
+                "tiers of a cluster are not there yet: a pool of one server has them".to_owned(),
+            ));
+        }
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        let now = self.env.clock.now();
+        let id = state.add_tier(name.clone(), url, credentials_file, now)?;
+        let Some(tier) = state.tier_of(id) else {
+            return Err(ChangeError::NoTier(name).into());
+        };
+        let opened = self.host.open_tier(state.pool, tier).await;
+        let opened = opened.map_err(ChangeFailure::Impossible)?;
+        // Claimed before it is listed: a crash in between leaves a claim that this pool makes again.
+        opened.claim().await.map_err(ChangeFailure::Impossible)?;
+        self.save(&mut tried, &mut state).await?;
+        self.take_tier(id, opened);
+        tracing::info!(tier = %name, "tier added");
+        Ok(())
+    }
+
+    /// Removes a tier that nothing is in.
+    pub async fn tier_remove(&self, name: &TierName) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        let tier = state.tier(name)?.clone();
+        let refuse = |why: String| Err(ChangeFailure::Impossible(why));
+        let volumes: Vec<PoolVolume> = state.volumes_in_tier(tier.id).cloned().collect();
+        for volume in &volumes {
+            let is_none = volume.tiering.is_some_and(|it| it.policy == Tiering::None);
+            let volume_name = &volume.name;
+            if !is_none {
+                return refuse(format!(
+                    "tier \"{name}\" is in use by volume \"{volume_name}\"; `cairn volume set {volume_name} --tiering none` brings its data back, `cairn tier status {name}` shows how far that is"
+                ));
+            }
+            let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
+                return refuse(format!(
+                    "volume \"{volume_name}\" is not served, so nobody knows what of it is in tier \"{name}\""
+                ));
+            };
+            let nothing = fs.has_nothing_in_tiers().await;
+            let nothing = nothing.map_err(|error| ChangeFailure::Engine(error.to_string()))?;
+            if !nothing {
+                return refuse(format!(
+                    "data of volume \"{volume_name}\" is still in tier \"{name}\", or being deleted there; it comes back by itself, `cairn tier status {name}` shows how far that is"
+                ));
+            }
+        }
+        if !tier.deleting.is_empty() {
+            return refuse(format!(
+                "objects of {} deleted volumes are still being deleted in tier \"{name}\"; try again in some minutes",
+                tier.deleting.len()
+            ));
+        }
+        for volume in volumes {
+            state.volume_mut(&volume.name)?.tiering = None;
+        }
+        state.tiers.retain(|it| it.id != tier.id);
+        self.save(&mut tried, &mut state).await?;
+        self.store.forget_tier(tier.id);
+        self.tiers.troubles.lock().remove(&tier.id);
+        let opened = self.tiers.open.lock().remove(&tier.id);
+        if let Some(opened) = opened
+            && let Err(why) = opened.release().await
+        {
+            tracing::warn!(tier = %name, why, "the mark of this pool stays where the tier was; delete cairn-tier.json there by hand");
+        }
+        tracing::info!(tier = %name, "tier removed");
+        Ok(())
+    }
+
+    /// Whether a volume may have `tiering` instead of what it has.
+    pub(crate) async fn check_tiering(
+        &self,
+        state: &PoolState,
+        before: Option<VolumeTiering>,
+        volume: &PoolVolume,
+    ) -> Result<(), ChangeFailure> {
+        if volume.tiering == before {
+            return Ok(());
+        }
+        let refuse = |why: String| Err(ChangeFailure::Impossible(why));
+        let name = &volume.name;
+        if state.clone_of(volume.id).is_some() {
+            return refuse(format!(
+                "what of clone \"{name}\" goes to a tier is said by the volume in whose store it is"
+            ));
+        }
+        let Some(tiering) = volume.tiering else {
+            return refuse(format!(
+                "a volume names its tier as long as that is there: `cairn volume set {name} --tiering none` brings its data back"
+            ));
+        };
+        let Some(before) = before.filter(|before| before.tier != tiering.tier) else {
+            return Ok(());
+        };
+        let earlier = state.tier_of(before.tier);
+        let earlier = earlier.map_or_else(|| before.tier.to_string(), |it| it.name.to_string());
+        let nothing = match self.service(volume.id) {
+            Some(VolumeService::Serving(fs)) if before.policy == Tiering::None => fs
+                .has_nothing_in_tiers()
+                .await
+                .map_err(|error| ChangeFailure::Engine(error.to_string()))?,
+            _ => false,
+        };
+        match nothing {
+            true => Ok(()),
+            false => refuse(format!(
+                "volume \"{name}\" has data in tier \"{earlier}\"; bring it back first: `cairn volume set {name} --tiering none`, and see `cairn tier status {earlier}`"
+            )),
+        }
+    }
+
+    /// Tiers, and what is in them.
+    pub fn tier_statuses(&self) -> Vec<TierStatus> {
+        let state = self.state();
+        let tiers = state.tiers.iter();
+        tiers.map(|tier| self.tier_status(&state, tier)).collect()
+    }
+
+    fn tier_status(&self, state: &PoolState, tier: &PoolTier) -> TierStatus {
+        let volumes = state.volumes_in_tier(tier.id).filter_map(|volume| {
+            let status = match self.service(volume.id) {
+                Some(VolumeService::Serving(fs)) => Some(fs.tiering_status()),
+                _ => None,
+            };
+            Some(TierVolume {
+                name: volume.name.clone(),
+                tiering: volume.tiering?,
+                status,
+            })
+        });
+        let trouble = self.tiers.troubles.lock().get(&tier.id).cloned();
+        TierStatus {
+            tier: tier.clone(),
+            stats: self.store.tier_stats(tier.id).unwrap_or_default(),
+            trouble: trouble.or_else(|| self.store.tier_error(tier.id)),
+            volumes: volumes.collect(),
+        }
+    }
+}
+
+/// What a host without tiers answers.
+pub(crate) fn no_tiers(
+    _pool: PoolId,
+    tier: &PoolTier,
+) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
+    let why = format!("this program cannot use {}", tier.url);
+    Box::pin(std::future::ready(Err(why)))
+}

@@ -1,0 +1,247 @@
+"""Cold data in an object store: `cairn tier`, in a directory and in the S3 server of another Cairn."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+
+from lib import harness, libnfs, s3
+from lib.worlds import WorldTest, content
+
+#: A look comes every ten seconds, one after trouble after twenty more.
+MOVED_SECONDS_MAX = 120
+KILLS_COUNT = 8
+
+
+class Tiers(WorldTest):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.scratch / "cold"
+        self.folder.mkdir()
+
+    def tier(self, world):
+        return json.loads(world.cairn("tier", "status", "cold", "--json").stdout)
+
+    def objects_in(self, folder):
+        return [path for path in pathlib.Path(folder).rglob("*") if path.is_file() and path.name != "cairn-tier.json"]
+
+    def shard_bytes(self, world):
+        return sum(path.stat().st_size for path in pathlib.Path(world.root).rglob("shards/*/*"))
+
+    def send_all(self, world):
+        """A start seals what is open, so that it goes at once."""
+        world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all")
+        world.stop()
+        world.start()
+        self.wait_sent(world)
+
+    def wait_sent(self, world):
+        def sent():
+            tier = self.tier(world)
+            return tier["objects"] > 0 and tier["unused_objects"] == 0 and tier["volumes"][0]["resting_segments"] == 0
+
+        harness.wait_until(sent, MOVED_SECONDS_MAX, "data goes to the tier")
+        # All of it: nothing but files of the log and of the state is left on the disks.
+        harness.wait_until(lambda: self.shard_bytes(world) < 2 << 20, MOVED_SECONDS_MAX, "the disks are empty")
+
+    def wait_back(self, world):
+        world.cairn("volume", "set", "main", "--tiering", "none")
+        harness.wait_until(
+            lambda: self.tier(world)["objects"] == 0 and self.tier(world)["unused_objects"] == 0,
+            MOVED_SECONDS_MAX,
+            "data comes back",
+        )
+
+    def test_data_goes_to_a_directory_and_comes_back(self):
+        world = self.server(4)
+        data, other = os.urandom(24 << 20), content(2, 3_000_000)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/cold", data)
+        added = world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        self.assertIn("cold", added.stdout)
+        self.send_all(world)
+        tier = self.tier(world)
+        self.assertGreaterEqual(tier["bytes"], len(data))
+        self.assertGreater(tier["saved_bytes"], tier["bytes"])
+        self.assertTrue(tier["working"], tier)
+        self.assertIn("tiering", world.cairn("volume", "show", "main").stdout)
+        self.assertEqual(world.metrics()['cairn_tier_objects{tier="cold"}'], tier["objects"])
+        # It is read from there, after kill -9 too, and what is new goes on.
+        world.kill()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+            mount.write_file("/warm", other)
+            self.assertEqual(mount.read_file("/warm"), other)
+        self.assertGreater(self.tier(world)["read_bytes"], len(data))
+        self.assertIn("as they were written", world.cairn("tier", "check", "cold").stdout)
+        # It holds data, so it stays.
+        refused = world.cairn("tier", "remove", "cold", check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("--tiering none", refused.stderr)
+
+        # A byte that is wrong is an error, and no other byte.
+        world.kill()
+        damaged = self.objects_in(self.folder)[0]
+        right = damaged.read_bytes()
+        damaged.write_bytes(right[:100_000] + bytes([right[100_000] ^ 1]) + right[100_001:])
+        world.start()
+        checked = world.cairn("tier", "check", "cold", check=False)
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            with self.assertRaises(OSError):
+                mount.read_file("/cold")
+            self.assertEqual(mount.read_file("/warm"), other)
+        damaged.write_bytes(right)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
+        self.wait_back(world)
+        self.assertEqual(self.objects_in(self.folder), [])
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+        world.cairn("tier", "remove", "cold")
+        self.assertEqual(json.loads(world.cairn("tier", "list", "--json").stdout)["tiers"], [])
+        self.assertFalse((self.folder / "cairn-tier.json").exists())
+        world.stop()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
+    def test_a_deleted_volume_leaves_no_objects(self):
+        world = self.server(1)
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        world.cairn("volume", "create", "gone")
+        world.cairn("export", "set", "gone", "--client", "127.0.0.1", "--rw", "--squash", "none")
+        with libnfs.Mount(world.libnfs_url().replace("/main", "/gone")) as mount:
+            mount.write_file("/file", os.urandom(5 << 20))
+        world.cairn("volume", "set", "gone", "--tier", "cold", "--tiering", "all")
+        world.stop()
+        world.start()
+        harness.wait_until(lambda: self.objects_in(self.folder), MOVED_SECONDS_MAX, "data goes to the tier")
+        world.cairn("volume", "delete", "gone", "--yes", "--force")
+        harness.wait_until(lambda: not self.objects_in(self.folder), MOVED_SECONDS_MAX, "its objects are deleted")
+
+    def test_kills_between_all_steps_lose_nothing(self):
+        world = self.server(3)
+        rng = random.Random(7)
+        files = {f"/{at}": os.urandom(rng.randrange(1 << 20, 4 << 20)) for at in range(10)}
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name, data in files.items():
+                mount.write_file(name, data)
+        world.stop()
+        for at in range(KILLS_COUNT):
+            world.start()
+            policy = "all" if at % 2 == 0 else "none"
+            world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", policy)
+            before = self.tier(world)["objects"]
+            # Until something happens, and then at any moment.
+            harness.wait_until(lambda before=before: self.tier(world)["objects"] != before, MOVED_SECONDS_MAX, "something moves")
+            world.kill()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name, data in files.items():
+                self.assertEqual(mount.read_file(name), data, name)
+        world.cairn("volume", "set", "main", "--tiering", "all")
+        self.wait_sent(world)
+        self.assertEqual(len(self.objects_in(self.folder)), self.tier(world)["objects"])
+        self.wait_back(world)
+        self.assertEqual(self.objects_in(self.folder), [])
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name, data in files.items():
+                self.assertEqual(mount.read_file(name), data, name)
+
+    def test_another_cairn_is_the_tier(self):
+        port = harness.next_port()
+        store = self.server(1, ["--listen-s3", f"127.0.0.1:{port}"])
+        store.cairn("bucket", "create", "archive")
+        keys = s3.Keys(store)
+        credentials = self.scratch / "credentials"
+        credentials.write_text(f"[default]\naws_access_key_id = {keys.id}\naws_secret_access_key = {keys.secret}\n")
+        url = f"s3://archive/one?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+        world = self.server(3)
+        add = ["tier", "add", "cold", url, "--credentials-file", str(credentials)]
+        credentials.chmod(0o644)
+        refused = world.cairn(*add, check=False)
+        self.assertIn("chmod 600", refused.stderr)
+        credentials.chmod(0o600)
+        added = world.cairn(*add)
+        shown = world.cairn("tier", "show", "cold").stdout + world.cairn("tier", "show", "cold", "--json").stdout
+        self.assertNotIn(keys.secret, added.stdout + shown)
+        self.assertNotIn(keys.id, shown)
+        # It is this pool's now.
+        other = self.server(1)
+        refused = other.cairn(*add, check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("belongs to another pool", refused.stderr)
+
+        data, warm = os.urandom(20 << 20), content(3, 1_000_000)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/cold", data)
+        self.send_all(world)
+        client = s3.client(port, keys)
+        listed = client.list_objects_v2(Bucket="archive")["Contents"]
+        self.assertEqual(len(listed), self.tier(world)["objects"] + 1)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
+        # While it is away its bytes alone are an error.
+        store.kill()
+        world.kill()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/warm", warm)
+            with self.assertRaises(OSError):
+                mount.read_file("/cold")
+            self.assertEqual(mount.read_file("/warm"), warm)
+            self.assertEqual(mount.stat("/cold").size, len(data)) if hasattr(mount, "stat") else None
+        self.assertFalse(self.tier(world)["working"])
+        store.start()
+
+        def reads():
+            try:
+                with libnfs.Mount(world.libnfs_url()) as mount:
+                    return mount.read_file("/cold") == data
+            except OSError:
+                return False
+
+        harness.wait_until(reads, MOVED_SECONDS_MAX, "the tier answers again")
+        self.wait_back(world)
+        left = [entry["Key"] for entry in client.list_objects_v2(Bucket="archive")["Contents"]]
+        self.assertEqual(left, ["one/cairn-tier.json"])
+        world.cairn("tier", "remove", "cold")
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
+    def test_bad_input_is_refused(self):
+        world = self.server(1)
+        for url, why in [
+            ("s3://key:secret@bucket", "no credentials"),
+            ("gs://bucket", "neither s3 nor file"),
+            ("s3://B", "no name of a bucket"),
+            (f"file://{self.scratch}/none", "mount what is to be there"),
+            (f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a", "bucket"),
+        ]:
+            refused = world.cairn("tier", "add", "cold", url, check=False)
+            self.assertNotEqual(refused.returncode, 0, url)
+            self.assertIn(why, refused.stderr, url)
+        for words in (["--tiering", "snapshot-only"], ["--cooling-days", "1"], ["--cooling-days", "184"], ["--tiering", "auto"], ["--tier", "none"]):
+            refused = world.cairn("volume", "set", "main", *words, check=False)
+            self.assertNotEqual(refused.returncode, 0, words)
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        refused = world.cairn("tier", "add", "cold", f"file://{self.folder}", check=False)
+        self.assertIn("already", refused.stderr)
+        # A directory that is not mounted any more takes nothing.
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/file", os.urandom(3 << 20))
+        (self.folder / "cairn-tier.json").rename(self.scratch / "kept")
+        world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all", "--cooling-days", "5")
+        world.stop()
+        world.start()
+        harness.wait_until(lambda: self.tier(world)["volumes"][0].get("problem"), MOVED_SECONDS_MAX, "it is told")
+        self.assertIn("is it mounted", self.tier(world)["volumes"][0]["problem"])
+        self.assertEqual(self.objects_in(self.folder), [])
+        shutil.move(self.scratch / "kept", self.folder / "cairn-tier.json")
+        self.wait_sent(world)
