@@ -74,7 +74,7 @@ class Tiers(WorldTest):
             self.assertEqual(mount.read_file("/cold"), data)
             mount.write_file("/warm", other)
             self.assertEqual(mount.read_file("/warm"), other)
-        self.assertGreater(self.tier(world)["read_bytes"], len(data))
+        self.assertGreaterEqual(self.tier(world)["read_bytes"], len(data))
         self.assertIn("as they were written", world.cairn("tier", "check", "cold").stdout)
         # It holds data, so it stays.
         refused = world.cairn("tier", "remove", "cold", check=False)
@@ -134,11 +134,12 @@ class Tiers(WorldTest):
         world.stop()
         for at in range(KILLS_COUNT):
             world.start()
-            policy = "all" if at % 2 == 0 else "none"
-            world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", policy)
-            before = self.tier(world)["objects"]
-            # Until something happens, and then at any moment.
-            harness.wait_until(lambda before=before: self.tier(world)["objects"] != before, MOVED_SECONDS_MAX, "something moves")
+            is_out = at % 2 == 0
+            world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all" if is_out else "none")
+            # As soon as something has moved: its shards, or its object, are just being deleted.
+            harness.wait_until(
+                lambda is_out=is_out: (self.tier(world)["objects"] > 0) == is_out, MOVED_SECONDS_MAX, "something moves"
+            )
             world.kill()
         world.start()
         with libnfs.Mount(world.libnfs_url()) as mount:
@@ -155,7 +156,7 @@ class Tiers(WorldTest):
 
     def test_another_cairn_is_the_tier(self):
         port = harness.next_port()
-        store = self.server(1, ["--listen-s3", f"127.0.0.1:{port}"])
+        store = self.server(1, ["--listen-s3", f"127.0.0.1:{port}"], "store")
         store.cairn("bucket", "create", "archive")
         keys = s3.Keys(store)
         credentials = self.scratch / "credentials"
@@ -172,7 +173,7 @@ class Tiers(WorldTest):
         self.assertNotIn(keys.secret, added.stdout + shown)
         self.assertNotIn(keys.id, shown)
         # It is this pool's now.
-        other = self.server(1)
+        other = self.server(1, name="other")
         refused = other.cairn(*add, check=False)
         self.assertEqual(refused.returncode, 4, refused.stderr)
         self.assertIn("belongs to another pool", refused.stderr)
@@ -196,7 +197,6 @@ class Tiers(WorldTest):
             with self.assertRaises(OSError):
                 mount.read_file("/cold")
             self.assertEqual(mount.read_file("/warm"), warm)
-            self.assertEqual(mount.stat("/cold").size, len(data)) if hasattr(mount, "stat") else None
         self.assertFalse(self.tier(world)["working"])
         store.start()
 

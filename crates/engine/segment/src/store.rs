@@ -38,7 +38,7 @@ use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
 use crate::summary::summary_slack_bytes;
-use crate::tier::Tier;
+use crate::tier::{COPIES_MAX, Tier};
 use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
@@ -73,6 +73,7 @@ pub struct SegmentStore {
     pub(crate) late: LateDisks,
     pub(crate) unfenced: Unfenced,
     pub(crate) tiers: RwLock<FxHashMap<TierId, Arc<Tier>>>,
+    pub(crate) tier_copies: Semaphore,
 }
 
 /// See [`SegmentStats`].
@@ -151,6 +152,7 @@ impl SegmentStore {
             late: LateDisks::default(),
             unfenced: Unfenced::default(),
             tiers: RwLock::default(),
+            tier_copies: Semaphore::new(COPIES_MAX),
             env,
             settings,
         })

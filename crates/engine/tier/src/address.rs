@@ -239,7 +239,6 @@ mod tests {
             "s3://AB",
             "s3://a_b/c",
             "s3://bucket/a//b",
-            "s3://bucket/../b",
             "s3://bucket/a b",
             "s3://bucket:80/a",
             "s3://bucket?endpoint=ftp://host",

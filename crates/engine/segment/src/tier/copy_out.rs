@@ -130,6 +130,7 @@ impl SegmentStore {
             return Err(CopyOutError::NotNow);
         }
         let mut leaving = Leaving(Some(segment.clone()));
+        let _turn = self.tier_copies.acquire().await;
         let shards = self.whole_shards(&segment).await?;
         let object = ObjectId {
             volume: segment.volume,
@@ -277,6 +278,7 @@ struct Copy<'a> {
 /// What is on its way to the tier.
 struct Sending<'a> {
     tier: &'a Tier,
+    object: ObjectId,
     upload: Box<dyn TierUpload>,
     part: BytesMut,
     sent_bytes: u64,
@@ -296,7 +298,9 @@ impl Sending<'_> {
         let len_bytes = part.len() as u64;
         let writes = &self.tier.counters.writes;
         let request = self.upload.part(part);
-        self.tier.ask(PART_DEADLINE, writes, request).await?;
+        self.tier
+            .ask(self.object, PART_DEADLINE, writes, request)
+            .await?;
         let written = &self.tier.counters.written_bytes;
         count(written, len_bytes);
         self.sent_bytes += len_bytes;
@@ -309,9 +313,13 @@ impl Copy<'_> {
     async fn write(&self, shards: Vec<ShardReader>) -> Result<(ObjectTrailer, u64), CopyOutError> {
         let writes = &self.tier.counters.writes;
         let begin = self.tier.store.begin(self.object);
-        let upload = self.tier.ask(REQUEST_DEADLINE, writes, begin).await?;
+        let upload = self
+            .tier
+            .ask(self.object, REQUEST_DEADLINE, writes, begin)
+            .await?;
         let mut sending = Sending {
             tier: self.tier,
+            object: self.object,
             upload,
             part: BytesMut::with_capacity(2 * PART_LEN_BYTES),
             sent_bytes: 0,
@@ -321,7 +329,9 @@ impl Copy<'_> {
             Ok(trailer) => {
                 let len_bytes = sending.sent_bytes;
                 let finish = sending.upload.finish();
-                self.tier.ask(PART_DEADLINE, writes, finish).await?;
+                self.tier
+                    .ask(self.object, PART_DEADLINE, writes, finish)
+                    .await?;
                 Ok((trailer, len_bytes))
             }
             Err(error) => {
@@ -329,7 +339,10 @@ impl Copy<'_> {
                     sending.upload.abort().await;
                     Ok(())
                 };
-                let _ = self.tier.ask(REQUEST_DEADLINE, writes, abort).await;
+                let _ = self
+                    .tier
+                    .ask(self.object, REQUEST_DEADLINE, writes, abort)
+                    .await;
                 Err(error)
             }
         }

@@ -35,12 +35,14 @@ const PART_DEADLINE: Duration = Duration::from_secs(120);
 const READ_ATTEMPTS_MAX: u32 = 3;
 /// with pauses between that begin with this and double.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// After so many requests in a row without an answer a tier is taken for away: whoever reads is told at once,
+/// After so many requests in a row that failed, of different objects or for want of an answer, a tier is taken for away: whoever reads is told at once,
 const AWAY_AFTER: u32 = 3;
 /// until this time is over and one of them tries again.
 const AWAY_PAUSE: Duration = Duration::from_secs(5);
 /// Reads of one tier that are under way at a time: of at most a record, so of so many MiB.
 const READS_MAX: usize = 64;
+/// Segments of all volumes that are copied to tiers, or checked there, at a time: of a few ten MiB of memory each.
+pub(crate) const COPIES_MAX: usize = 2;
 
 /// Why a tier did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +112,8 @@ struct Counters {
 #[derive(Default)]
 struct Health {
     failed_in_a_row: u32,
+    /// What the last of these was about.
+    failed: Option<ObjectId>,
     /// Nobody who reads asks it before.
     away_until: Option<Duration>,
     last_error: Option<String>,
@@ -135,15 +139,19 @@ impl Tier {
         }
     }
 
-    /// What a request answers, unless that takes longer than `deadline`; noted.
+    /// What a request about an object answers, unless that takes longer than `deadline`; noted.
     async fn ask<T>(
         &self,
+        object: ObjectId,
         deadline: Duration,
         counter: &AtomicU64,
         request: impl Future<Output = Result<T, TierError>>,
     ) -> Result<T, TierError> {
         counter.fetch_add(1, Ordering::Relaxed);
-        let answer = match select(std::pin::pin!(request), self.clock.sleep(deadline)).await {
+        let request = std::pin::pin!(request);
+        let asked = select(request, self.clock.sleep(deadline)).await;
+        let is_silent = matches!(asked, Either::Right(_));
+        let answer = match asked {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => Err(TierError::Failed(format!(
                 "no answer for {} seconds",
@@ -156,8 +164,10 @@ impl Tier {
             Err(error) => {
                 self.counters.errors.fetch_add(1, Ordering::Relaxed);
                 health.last_error = Some(error.to_string());
-                // An answer is an answer.
-                if let TierError::Failed(_) = error {
+                // An answer is an answer, and one bad object does not make a bad tier.
+                let is_other = is_silent || health.failed != Some(object);
+                if matches!(error, TierError::Failed(_)) && is_other {
+                    health.failed = Some(object);
                     health.failed_in_a_row = health.failed_in_a_row.saturating_add(1);
                     if health.failed_in_a_row >= AWAY_AFTER {
                         health.away_until = Some(self.clock.monotonic() + AWAY_PAUSE);
@@ -200,7 +210,8 @@ impl Tier {
             let _turn = self.reads.acquire().await;
             self.store.get(object, range.clone()).await
         };
-        let bytes = self.ask(deadline, &self.counters.reads, request).await?;
+        let reads = &self.counters.reads;
+        let bytes = self.ask(object, deadline, reads, request).await?;
         self.counters
             .read_bytes
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -265,7 +276,7 @@ impl SegmentStore {
         let tier = self.tier(tier)?;
         let deletes = &tier.counters.deletes;
         let request = tier.store.delete(object);
-        tier.ask(REQUEST_DEADLINE, deletes, request).await
+        tier.ask(object, REQUEST_DEADLINE, deletes, request).await
     }
 
     /// Deletes all objects of a volume that was deleted.

@@ -180,6 +180,7 @@ impl SegmentStore {
         let Some(remote) = segment.remote else {
             return Ok(0);
         };
+        let _turn = self.tier_copies.acquire().await;
         let checked = async {
             let trailer = self.trailer(&segment, &remote).await?;
             let tier = self.tier(remote.tier);
