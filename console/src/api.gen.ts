@@ -736,6 +736,65 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/tiers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Object stores that cold data is kept in, and what is in them. */
+        get: operations["tier_list"];
+        put?: never;
+        /**
+         * Adds a tier. The bucket and prefix, or the directory, must not be another pool's. What goes there is said by
+         *     `PATCH /api/v1/volumes/{name}`.
+         */
+        post: operations["tier_add"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tiers/{tier}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One tier. */
+        get: operations["tier_show"];
+        put?: never;
+        post?: never;
+        /** Removes a tier that nothing is in. */
+        delete: operations["tier_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tiers/{tier}/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reads an object of a tier and compares it with its checksums. Whoever wants all checked sends what `next` says until
+         *     there is none.
+         */
+        post: operations["tier_check"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes": {
         parameters: {
             query?: never;
@@ -2494,6 +2553,136 @@ export interface components {
             /** @description Lets one node join. A secret. */
             ticket: string;
         };
+        /** @description A tier to add. */
+        TierAdd: {
+            /**
+             * @description A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
+             *     or the machine's own identity.
+             */
+            credentials_file?: string | null;
+            /** @example cold */
+            name: string;
+            /**
+             * @description s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH. No credentials.
+             * @example s3://archive/cairn?region=eu-west-1
+             */
+            url: string;
+        };
+        /** @description Where a check of a tier goes on; left out: it begins. */
+        TierCheck: {
+            /**
+             * Format: int64
+             * @description The number of a segment of that volume.
+             */
+            segment?: number;
+            /** @example main */
+            volume?: string | null;
+        };
+        /** @description What a step of a check found. */
+        TierChecked: {
+            /**
+             * Format: int64
+             * @description Bytes that were read and are what was written.
+             */
+            bytes: number;
+            next?: components["schemas"]["TierCheck"] | null;
+            /** @description What is wrong, missing, or could not be read. */
+            problems: string[];
+        };
+        TierList: {
+            tiers: components["schemas"]["TierView"][];
+        };
+        /** @description A tier, and what is in it. */
+        TierView: {
+            /** Format: int64 */
+            bytes: number;
+            /** Format: int64 */
+            created_seconds: number;
+            credentials_file?: string | null;
+            /**
+             * Format: int64
+             * @description Deleted volumes whose objects are being deleted.
+             */
+            deleted_volumes: number;
+            /** Format: int64 */
+            deletes: number;
+            /** Format: int64 */
+            errors: number;
+            /**
+             * Format: int64
+             * @description What of these bytes is still in use.
+             */
+            live_bytes: number;
+            /** @example cold */
+            name: string;
+            /**
+             * Format: int64
+             * @description Objects with data, and the bytes of data in them.
+             */
+            objects: number;
+            /** @description What went wrong last, if nothing went right since. */
+            problem?: string | null;
+            /** Format: int64 */
+            read_bytes: number;
+            /**
+             * Format: int64
+             * @description Requests since the server was started, and those of them that failed.
+             */
+            reads: number;
+            /**
+             * Format: int64
+             * @description What they would take on the disks, parity and copies included.
+             */
+            saved_bytes: number;
+            /**
+             * Format: int64
+             * @description Objects that nothing refers to, which are to be deleted.
+             */
+            unused_objects: number;
+            url: string;
+            volumes: components["schemas"]["TierVolumeView"][];
+            /** @description Whether it answers; if not, `problem` says why. */
+            working: boolean;
+            /** Format: int64 */
+            writes: number;
+            /** Format: int64 */
+            written_bytes: number;
+            /**
+             * Format: int64
+             * @description Answers that were not what was written.
+             */
+            wrong: number;
+        };
+        /** @description A volume that has, or had, data in a tier. */
+        TierVolumeView: {
+            /** Format: int64 */
+            bytes: number;
+            /** @example 31 */
+            cooling_days: string;
+            /** Format: int64 */
+            live_bytes: number;
+            /** @example main */
+            name: string;
+            /** Format: int64 */
+            objects: number;
+            problem?: string | null;
+            /** Format: int64 */
+            promoted_parts: number;
+            /**
+             * Format: int64
+             * @description Segments that could not be sent or brought back lately.
+             */
+            resting_segments: number;
+            /**
+             * Format: int64
+             * @description Segments that went there, and parts of files that came back for being read again and again, since it was opened.
+             */
+            sent_segments: number;
+            /** @description Whether it is served; if not, the numbers are not known. */
+            serving: boolean;
+            /** @example auto */
+            tiering: string;
+        };
         VolumeAddressSet: {
             /** @description With the length of its prefix: 10.0.0.9/24. */
             address: string;
@@ -2526,6 +2715,11 @@ export interface components {
              */
             compression?: string | null;
             /**
+             * @description 2 to 183.
+             * @example 31
+             */
+            cooling_days?: string | null;
+            /**
              * @description off, on (what has the same hash is the same) or verify (it is read and compared first). A change is for data written
              *     from then on.
              * @example on
@@ -2541,6 +2735,16 @@ export interface components {
              * @example 500GiB
              */
             size_limit?: string | null;
+            /**
+             * @description The name of a tier, for cold data.
+             * @example cold
+             */
+            tier?: string | null;
+            /**
+             * @description none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
+             * @example auto
+             */
+            tiering?: string | null;
         };
         /** @description A clone of a whole volume to make. */
         VolumeCloneCreate: {
@@ -2594,6 +2798,20 @@ export interface components {
             seconds: number;
             snapshot: string;
             volume: string;
+        };
+        /** @description What of a volume goes to a tier. */
+        VolumeTieringView: {
+            /** @example 31 */
+            cooling_days: string;
+            /** @example auto */
+            policy: string;
+            /**
+             * Format: int64
+             * @description Bytes of its data that are there.
+             */
+            remote_bytes: number;
+            /** @description The name of the tier. */
+            tier: string;
         };
         VolumeView: {
             /** @example concurrent */
@@ -2653,6 +2871,7 @@ export interface components {
              * @description Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
              */
             snapshots: number;
+            tiering?: components["schemas"]["VolumeTieringView"] | null;
             /**
              * Format: int64
              * @description Bytes that its files could hold, as `df` shows.
@@ -6767,6 +6986,352 @@ export interface operations {
             };
             /** @description no token, or not this server's */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    tier_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    tier_add: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TierAdd"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    tier_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tier: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierView"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    tier_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tier: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    tier_check: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tier: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TierCheck"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierChecked"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
