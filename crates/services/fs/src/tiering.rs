@@ -201,6 +201,8 @@ enum Sent {
     Done,
     /// Not now; others may be sent.
     NotNow,
+    /// Not as it is: its records are to be written anew first.
+    Unsealed,
     /// The tier fails: the others would, too.
     TierFails(String),
 }
@@ -337,10 +339,16 @@ impl Shared {
             match self.send_out(id, tier).await? {
                 Sent::Done => {}
                 Sent::NotNow => self.tiering.rest(id, self.env.clock.monotonic()),
+                Sent::Unsealed => {
+                    let record = self.meta.segment(id);
+                    let live_bytes = record.map_or(0, |record| record.live_bytes);
+                    // Into a segment that is sealed in its time, and goes then.
+                    trouble = trouble.or(self.bring_some_back(&[(id, live_bytes)]).await?);
+                }
                 Sent::TierFails(why) => return Ok(Some(why)),
             }
         }
-        Ok(None)
+        Ok(trouble)
     }
 
     /// Segments to send now. Notes in the metadata which were used, for that.
@@ -418,6 +426,7 @@ impl Shared {
                 // What there is of the object is nobody's, and is deleted by the next look.
                 let sent = match error {
                     CopyOutError::NotNow => Sent::NotNow,
+                    CopyOutError::Unsealed => Sent::Unsealed,
                     CopyOutError::NotWhole(_) => {
                         tracing::info!(volume = %self.volume, segment = %id, %error, "a segment does not go to its tier now");
                         Sent::NotNow
@@ -509,7 +518,7 @@ impl Shared {
         let free_bytes = self.segments.usable(code).free_bytes;
         if free_bytes < needed.saturating_mul(2) {
             return Ok(Some(format!(
-                "no room to bring data back from the tier: {needed} bytes at a time, and {free_bytes} are free; delete data or add a disk"
+                "no room to write data anew: {needed} bytes at a time, and {free_bytes} are free; delete data or add a disk"
             )));
         }
         let ids: Vec<SegmentId> = chosen.iter().map(|(id, _)| *id).collect();
@@ -529,7 +538,7 @@ impl Shared {
             }
         }
         Ok((left > 0).then(|| {
-            format!("{left} segments could not all be read from the tier; they are tried again")
+            format!("{left} segments could not all be read and written anew; they are tried again")
         }))
     }
 

@@ -44,6 +44,10 @@ pub enum CopyOutError {
     /// Not every data shard is there with a footer that vouches for all of it. A scrub or a rebuild comes first.
     #[error("its shards are not all as they should be: {0}")]
     NotWhole(String),
+    /// A crash left it without footers, so that nothing but its records' own checksums vouches for it: they have to be
+    /// written anew.
+    #[error("a crash left it without footers")]
+    Unsealed,
     /// The tier.
     #[error(transparent)]
     Tier(#[from] TierError),
@@ -182,7 +186,7 @@ impl SegmentStore {
             let stat = stat.map_err(|error| lacks(&error.to_string()))?;
             let footer = match stat.footer {
                 Ok(Some(footer)) => footer,
-                Ok(None) => return Err(lacks("has no footer")),
+                Ok(None) => return Err(CopyOutError::Unsealed),
                 Err(error) => return Err(lacks(&error.to_string())),
             };
             let agrees = |first: &ShardReader| {

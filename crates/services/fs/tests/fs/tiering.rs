@@ -23,6 +23,8 @@ const AUTO: TierPolicy = TierPolicy {
     tier: TIER,
     choice: TierChoice::Auto { cooling_days: 2 },
 };
+/// A crash comes at each write in turn that is so many behind the last.
+const STEP: usize = 9;
 /// So long until what was written is sealed, and a look has sent it.
 const SEALED_AND_SENT_SECONDS: u64 = 90;
 
@@ -403,6 +405,26 @@ fn objects_go_when_nothing_is_in_them() {
     });
 }
 
+/// What a crash left without footers is written anew, and goes then.
+#[test]
+fn what_a_crash_left_unsealed_goes_too() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = World::new(100, 3).await;
+        let (ino, data) = fill(&world.fs, "a", 4, 1).await;
+        let world = world.crash(101, Crash::KeepUnsynced).await;
+        world.segments.use_tier(TIER, Arc::new(tier.clone()));
+        world.fs.set_tiering(Some(ALL));
+        world.run_for(3 * SEALED_AND_SENT_SECONDS).await;
+        let status = world.fs.tiering_status();
+        assert!(status.objects > 0 && status.trouble.is_none(), "{status:?}");
+        check_places(&world, &tier);
+        assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
 /// The process ends at every write, while segments go out, come back and are deleted: every byte is there, and after a
 /// while each object is a segment's and each segment is in one place.
 #[test]
@@ -416,7 +438,7 @@ fn a_crash_anywhere_loses_nothing() {
             let tier = MemTier::default();
             let world = World::new(seed, 2).await;
             world.segments.use_tier(TIER, Arc::new(tier.clone()));
-            let (ino, data) = fill(&world.fs, "a", 3, seed).await;
+            let (ino, data) = fill(&world.fs, "a", 1, seed).await;
             world.run_for(70).await;
             let recorder = Recorder::new(&world.disks);
             let counted = recorder.clone();
@@ -431,9 +453,10 @@ fn a_crash_anywhere_loses_nothing() {
             assert_eq!(tier.objects(), []);
             let mut remote_count = 0;
             let count = recorder.op_count();
-            // Each mode begins at another write: together they end at all of them.
-            let first = (seed - 110) as usize;
-            for index in (first..=count).step_by(3) {
+            assert!(count > 30, "{count} writes");
+            // Each mode begins at another write, so that together they end at many of them.
+            let first = (seed - 110) as usize * STEP / 3;
+            for index in (first..=count).step_by(STEP) {
                 for tier in tier.as_of(index) {
                     let disks = recorder.crash_at(index, mode, index as u64);
                     let world = World::open(seed + 1, disks).await;
@@ -443,7 +466,7 @@ fn a_crash_anywhere_loses_nothing() {
                     let got = read_all(&world.fs, ino, data.len()).await;
                     assert!(got.unwrap() == data, "crash at {index} of {count}");
                     // Some go on.
-                    if index % 32 < 3 {
+                    if (index / STEP) % 8 == 0 {
                         world.fs.set_tiering(Some(ALL));
                         world.run_for(100).await;
                         check_places(&world, &tier);
