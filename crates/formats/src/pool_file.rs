@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
-    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, VolumeName,
-    VolumeSettings, built_in,
+    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, USERS_MAX,
+    UserName, UserRecord, VolumeName, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -191,6 +191,9 @@ pub struct PoolState {
     /// Classes of service, beside those that are built in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<ClassName, ClassSpec>,
+    /// Who may use the admin API, beside whoever has the token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub users: BTreeMap<UserName, UserRecord>,
     /// Volumes without a store of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PoolClone>,
@@ -241,6 +244,14 @@ pub enum ChangeError {
         class: ClassName,
         problem: String,
     },
+    #[error("there is no user \"{0}\"")]
+    NoUser(UserName),
+    #[error("there is a user \"{0}\" already")]
+    UserExists(UserName),
+    #[error("user \"{0}\" was changed by somebody else meanwhile")]
+    UserChanged(UserName),
+    #[error("a pool has at most {USERS_MAX} users")]
+    TooManyUsers,
     #[error(
         "all volumes and rules together take {len_bytes} bytes in the pool file, which has at most \
          {POOL_FILE_LEN_BYTES_MAX}"
@@ -331,6 +342,30 @@ impl PoolState {
         match self.classes.remove(name) {
             Some(_) => Ok(()),
             None => Err(ChangeError::NoClass(name.clone())),
+        }
+    }
+
+    /// Makes a user.
+    pub fn add_user(&mut self, name: &UserName, user: UserRecord) -> Result<(), ChangeError> {
+        if self.users.contains_key(name) {
+            return Err(ChangeError::UserExists(name.clone()));
+        }
+        if self.users.len() >= USERS_MAX {
+            return Err(ChangeError::TooManyUsers);
+        }
+        self.users.insert(name.clone(), user);
+        Ok(())
+    }
+
+    pub fn user_mut(&mut self, name: &UserName) -> Result<&mut UserRecord, ChangeError> {
+        let user = self.users.get_mut(name);
+        user.ok_or_else(|| ChangeError::NoUser(name.clone()))
+    }
+
+    pub fn delete_user(&mut self, name: &UserName) -> Result<(), ChangeError> {
+        match self.users.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(ChangeError::NoUser(name.clone())),
         }
     }
 
@@ -527,6 +562,9 @@ impl PoolState {
         }
         if self.classes.len() > CLASSES_MAX {
             return refuse("the number of classes");
+        }
+        if self.users.len() > USERS_MAX {
+            return refuse("the number of users");
         }
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");
@@ -768,6 +806,33 @@ mod tests {
             state.set_rules(&main, &many),
             Err(ChangeError::TooManyRules)
         );
+    }
+
+    #[test]
+    fn users_are_made_changed_and_deleted() {
+        let mut state = example(1);
+        let [alice, bob]: [UserName; 2] = ["alice", "bob"].map(|name| name.parse().unwrap());
+        let record = crate::testing::example_user();
+        assert_eq!(state.add_user(&alice, record.clone()), Ok(()));
+        assert_eq!(
+            state.add_user(&alice, record.clone()),
+            Err(ChangeError::UserExists(alice.clone()))
+        );
+        state.user_mut(&alice).unwrap().stamp = 8;
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        let absent = ChangeError::NoUser(bob.clone());
+        assert_eq!(state.user_mut(&bob), Err(absent.clone()));
+        assert_eq!(state.delete_user(&bob), Err(absent));
+        assert_eq!(state.delete_user(&alice), Ok(()));
+        for number in 0..USERS_MAX {
+            let name = format!("user{number}").parse().unwrap();
+            assert_eq!(state.add_user(&name, record.clone()), Ok(()));
+        }
+        let full = Err(ChangeError::TooManyUsers);
+        assert_eq!(state.add_user(&alice, record.clone()), full);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        state.users.insert(alice, record);
+        assert!(decode_pool(&encode_pool(&state)).is_err());
     }
 
     #[test]

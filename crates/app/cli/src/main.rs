@@ -6,6 +6,7 @@
 
 mod access;
 mod args;
+mod audit;
 mod bench;
 mod bench_args;
 mod bench_progress;
@@ -30,10 +31,12 @@ mod s3_args;
 mod san;
 mod san_args;
 mod scrub;
+mod secret;
 mod serve;
 mod snapshot;
 mod status;
 mod upgrade;
+mod user;
 mod volume;
 
 use std::process::ExitCode;
@@ -147,6 +150,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Policy(command) => policy::policy(&command),
         Command::Quota(command) => quota::quota(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
+        Command::User(command) => user::user(&command),
+        Command::Audit(command) => audit::audit(&command),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {
             let mut script = Vec::new();

@@ -384,6 +384,14 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn users(&self) -> Option<&dyn cairn_admin::users::UserControl> {
+        Some(self)
+    }
+
+    fn audit(&self) -> Option<&dyn cairn_admin::audit::AuditControl> {
+        Some(self)
+    }
+
     fn live(&self) -> Option<&dyn cairn_admin::live::LiveControl> {
         Some(self)
     }
@@ -877,7 +885,19 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
                 "give them another one first: `cairn volume set VOLUME --class CLASS`, or `--class none`",
             )
         }
-        ChangeFailure::Refused(ChangeError::TooManyClasses) => {
+        ChangeFailure::Refused(ChangeError::NoUser(_)) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn user list` shows all users")
+        }
+        ChangeFailure::Refused(ChangeError::UserExists(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn user set` and `cairn user password` change it; or choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::UserChanged(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("look at what it is now, and try again")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyUsers) => {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("delete one that is not needed first")
         }

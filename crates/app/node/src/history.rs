@@ -716,9 +716,17 @@ fn kind_view(kind: Kind) -> HistoryKind {
 }
 
 impl Inner {
-    /// Where the history may be: on the disks of this server that work and, unless asked `with_leaving`, stay; those that
-    /// the configuration names first.
+    /// Where the history may be.
     fn history_places(&self, with_leaving: bool) -> Vec<PathBuf> {
+        let folders = self.working_folders(with_leaving).into_iter();
+        folders
+            .map(|folder| folder.join(HISTORY_NAME).join(BELOW))
+            .collect()
+    }
+
+    /// Folders of disks of this server that work and, unless asked `with_leaving`, stay; those that the configuration
+    /// names first.
+    pub(crate) fn working_folders(&self, with_leaving: bool) -> Vec<PathBuf> {
         let mut disks = self.pool.disks();
         let state = self.pool.state();
         let leaves = |id| {
@@ -734,10 +742,7 @@ impl Inner {
                 .position(|place| place == folder)
                 .unwrap_or(usize::MAX)
         });
-        folders
-            .into_iter()
-            .map(|folder| folder.join(HISTORY_NAME).join(BELOW))
-            .collect()
+        folders.into_iter().map(Path::to_owned).collect()
     }
 }
 

@@ -8,6 +8,8 @@
 
 mod addresses;
 mod announce;
+mod audit;
+mod certificate;
 mod classes;
 pub mod cluster;
 mod cluster_view;
@@ -36,6 +38,7 @@ mod san;
 mod snapshot_changes;
 mod snapshots;
 pub mod token;
+mod users;
 mod volume_clones;
 
 pub use cairn_pool::AssembleError;

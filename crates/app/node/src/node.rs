@@ -95,6 +95,8 @@ pub struct Inner {
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
+    /// Who changed what.
+    pub audit: crate::audit::AuditLog,
     /// Empty without one, and while it is opened; `None` where it could not be.
     pub read_cache: OnceLock<Option<Arc<cairn_read_cache::DiskCache>>>,
     pub(crate) keys: Arc<KeyHolder>,
@@ -373,6 +375,7 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
+            audit: Default::default(),
             read_cache: OnceLock::new(),
             keys,
             mounts: OnceLock::new(),

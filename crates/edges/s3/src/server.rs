@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
+use cairn_https::Certificate;
 use cairn_objects::Objects;
 use cairn_qos::{Client, Gate, Operation};
 use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
@@ -35,7 +36,6 @@ use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Nodes, Routed, Stream};
 use crate::service::Service;
 use crate::stores::Stores;
-use crate::tls::Certificate;
 use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -7,6 +7,7 @@
 mod class;
 mod export;
 mod host;
+mod user;
 mod volume;
 
 pub use class::{
@@ -18,12 +19,16 @@ pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
 pub use host::OsType;
+pub use user::{
+    PASSWORD_HASH_LEN_BYTES_MAX, PasswordHash, Role, TOKEN_USER, USER_NAME_LEN_BYTES_MAX,
+    USERS_MAX, UserName, UserRecord,
+};
 pub use volume::{
     AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
     VolumeName, VolumeSettings,
 };
 
-/// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes and classes.
+/// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes, classes and users.
 fn is_plain_name(text: &str, len_bytes_max: usize) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');

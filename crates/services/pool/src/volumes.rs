@@ -322,6 +322,17 @@ impl Pool {
         Ok(())
     }
 
+    /// Makes, changes or deletes users of the admin API.
+    pub async fn users_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await
+    }
+
     /// Has a volume that is served here follow its settings, which another node changed.
     pub(crate) async fn apply_settings(&self, volume: &PoolVolume) {
         let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
