@@ -4,6 +4,8 @@ import type { components } from "./api.gen";
 type Schemas = components["schemas"];
 
 export type AccessKey = Schemas["AccessKeyView"];
+export type AuditEntry = Schemas["AuditEntry"];
+export type AuditPage = Schemas["AuditPage"];
 export type Bucket = Schemas["BucketView"];
 export type Disk = Schemas["DiskView"];
 export type ErrorBody = Schemas["ErrorBody"];
@@ -21,7 +23,9 @@ export type Schedules = Schemas["SchedulesView"];
 export type Scrub = Schemas["ScrubView"];
 export type ScrubReport = Schemas["ScrubReport"];
 export type Session = Schemas["SessionView"];
+export type SessionOpen = Schemas["SessionOpen"];
 export type Snapshot = Schemas["SnapshotView"];
 export type SnapshotList = Schemas["SnapshotList"];
 export type Status = Schemas["Status"];
+export type User = Schemas["UserView"];
 export type Volume = Schemas["VolumeView"];

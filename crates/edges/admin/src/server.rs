@@ -1108,3 +1108,6 @@ mod pass_tests;
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "users_tests.rs"]
+mod users_tests;
