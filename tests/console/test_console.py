@@ -17,7 +17,7 @@ from console.main import OUT
 from lib import browser, harness, libnfs
 from lib.worlds import WorldTest, content
 
-PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
+PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets"), ("users", "users"), ("audit", "audit")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60

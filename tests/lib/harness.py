@@ -275,10 +275,9 @@ class Server:
         if words[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config"):
             words += ["--server", self.ready["admin"]["url"], "--token-file", str(self.token_path)]
         options = {"text": True} | options
-        done = subprocess.run(
-            [str(cairn_path()), *words],
-            capture_output=True, stdin=subprocess.DEVNULL, env=self.environment(), **options,
-        )
+        if "input" not in options:
+            options["stdin"] = subprocess.DEVNULL
+        done = subprocess.run([str(cairn_path()), *words], capture_output=True, env=self.environment(), **options)
         if check and done.returncode != 0:
             raise Failure(f"cairn {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
         return done

@@ -20,7 +20,8 @@ function lastWay(): Way {
 
 function keepWay(way: Way): void {
   try {
-    localStorage.setItem(WAY, way);
+    if (way === "user") localStorage.setItem(WAY, way);
+    else localStorage.removeItem(WAY);
   } catch {
     // A browser that keeps nothing asks for the token first.
   }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use cairn_base::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
-use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, VolumeSettings};
+use cairn_config::{
+    AccessPattern, ClassSpec, Dedupe, ExportRule, Role, UserRecord, VolumeSettings,
+};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
@@ -533,6 +535,18 @@ fn meta_state(corpus: &Corpus) {
     seed(1, "state-file", &state_file::encode(&map))
 }
 
+fn user() -> UserRecord {
+    UserRecord {
+        role: Role::Viewer,
+        password: "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo"
+            .parse()
+            .expect("it has the form of a hash"),
+        stamp: 7,
+        created_seconds: 1_700_000_000,
+        changed_seconds: 1_700_000_001,
+    }
+}
+
 fn pool(corpus: &Corpus) {
     let state = PoolState {
         pool: PoolId(77),
@@ -553,6 +567,7 @@ fn pool(corpus: &Corpus) {
                 wrapped: [0x34; WRAPPED_LEN_BYTES],
             })),
         }],
+        users: BTreeMap::from([("alice".parse().expect("it is a name"), user())]),
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
         volume_next: VolumeId(3),

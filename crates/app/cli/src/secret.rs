@@ -1,4 +1,4 @@
-//! Passwords as people give them to a command: from a file, from standard input, or typed without being shown.
+//! Passwords and other secrets as people give them to a command: from a file, from standard input, or typed without being shown.
 //!
 //! Owns: where one comes from, that the terminal shows nothing of it. Must not know: what it is for.
 //!
@@ -82,7 +82,7 @@ fn first_line(from: impl Read, shown: &str) -> Result<Password, Failure> {
 }
 
 /// The terminal that the user types at, whatever standard input is.
-struct Terminal(File);
+pub struct Terminal(File);
 
 /// Shows again what is typed when it goes.
 struct Hidden<'a>(&'a File, Termios);
@@ -95,7 +95,7 @@ impl Drop for Hidden<'_> {
 }
 
 impl Terminal {
-    fn open() -> Result<Self, Failure> {
+    pub fn open() -> Result<Self, Failure> {
         let opened = File::options().read(true).write(true).open("/dev/tty");
         opened.map(Self).map_err(|error| {
             Failure::failed(format!(
@@ -105,7 +105,8 @@ impl Terminal {
         })
     }
 
-    fn ask(&mut self, what: &str) -> Result<Password, Failure> {
+    /// Asks, and reads a line.
+    pub fn ask(&mut self, what: &str) -> Result<Password, Failure> {
         let failed =
             |error: std::io::Error| Failure::failed(format!("asking for the password: {error}"));
         let before = tcgetattr(&self.0).map_err(|error| failed(error.into()))?;

@@ -412,7 +412,8 @@ mod tests {
 
     #[test]
     fn the_longest_entry_fits_a_line() {
-        let mut long = entry(u64::MAX);
+        let mut long = entry(1);
+        (long.id, long.at_seconds) = (u64::MAX, i64::MIN);
         long.path = "\u{1}".repeat(AUDIT_PATH_CHARS_MAX);
         assert!(long.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX);
         assert_eq!(AuditEntry::of_lines(long.to_line().as_bytes()).0, [long]);

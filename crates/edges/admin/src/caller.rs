@@ -279,7 +279,7 @@ fn unauthorized(message: &str) -> Response {
 }
 
 /// Name and password in an `Authorization` header of the scheme Basic (RFC 7617).
-fn basic(authorization: &[u8]) -> Option<(String, Password)> {
+pub fn basic(authorization: &[u8]) -> Option<(String, Password)> {
     const SCHEME: &[u8] = b"basic ";
     let (scheme, given) = authorization.split_at_checked(SCHEME.len())?;
     if !scheme.eq_ignore_ascii_case(SCHEME) || given.len() > BASIC_LEN_BYTES_MAX {

@@ -24,7 +24,8 @@ pub mod quotas;
 pub mod s3;
 pub mod san;
 mod server;
-mod session;
+#[doc(hidden)]
+pub mod session;
 pub mod snapshots;
 #[doc(hidden)]
 pub mod token;
@@ -34,5 +35,7 @@ pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity};
 pub use control::{Answer, Control, ControlError};
 pub use pass::{Nodes, Passed, Stream};
+#[doc(hidden)]
+pub use server::caller::basic;
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};
 pub use token::{TOKEN_LEN_BYTES_MAX, Token, TokenError};
