@@ -17,7 +17,8 @@ from console.main import OUT
 from lib import browser, harness, libnfs
 from lib.worlds import WorldTest, content
 
-PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets"), ("users", "users"), ("audit", "audit")]
+PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
+PAGES += [("users", "users"), ("audit", "audit")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
@@ -131,6 +132,86 @@ class Pages(WorldTest):
         page.get_by_role("button", name="Log out").click()
         browser.playwright().expect(page.get_by_label("Admin token")).to_be_visible()
         self.assertEqual(answer("GET", "/api/v1/volumes"), 401)
+
+    def test_users_log_in_with_their_rights(self):
+        server = self.server(1)
+        admin = self.window(server)
+        page = admin.page
+        page.get_by_role("link", name="Users", exact=True).click()
+        self.shown(admin.heading(), "Users")
+        self.shown(page.get_by_role("main"), "There is no user.")
+        for name, role in (("alice", "admin"), ("bob", "viewer")):
+            page.get_by_role("button", name="Create a user").click()
+            dialog = self.dialog(admin)
+            dialog.get_by_label("Name").fill(name)
+            dialog.get_by_label("Role").select_option(role)
+            dialog.get_by_label("Password").fill(f"password of {name}")
+            # What is shown to copy has no secret in it.
+            dialog.get_by_text("The same by command or REST").click()
+            self.shown(dialog, f"cairn user create {name} --role {role}")
+            self.shown(dialog, '"password":"PASSWORD"')
+            self.assertEqual(admin.violations(), [])
+            dialog.get_by_role("button", name="Create").click()
+            self.shown(page.get_by_role("row", name=name), role.capitalize())
+        self.quiet(admin)
+
+        bob = self.window(server, is_in=False)
+        page = bob.page
+        page.get_by_role("button", name="User", exact=True).click()
+        self.assertEqual(bob.violations(), [])
+        page.get_by_label("Name").fill("bob")
+        page.get_by_label("Password").fill("password of alice")
+        page.get_by_role("button", name="Log in").click()
+        self.shown(page.get_by_role("alert"), "there is no user of this name with this password")
+        page.get_by_label("Password").fill("password of bob")
+        page.get_by_role("button", name="Log in").click()
+        self.shown(bob.heading(), "Overview")
+        self.shown(page.get_by_role("banner"), "bob")
+        self.shown(page.get_by_role("banner"), "Viewer")
+        # What the API refuses, the form refuses in the same words.
+        bob.open("volumes")
+        page.get_by_role("button", name="Create a volume").click()
+        self.dialog(bob).get_by_label("Name").fill("two")
+        self.dialog(bob).get_by_role("button", name="Create").click()
+        self.shown(self.dialog(bob).get_by_role("alert"), "user bob is a viewer")
+        bob.open("users")
+        self.shown(bob.heading(), "Users")
+        browser.playwright().expect(page.get_by_role("button", name="Create a user")).to_have_count(0)
+
+        # Another password for oneself ends the session; another admin's change ends it too.
+        page.get_by_role("button", name="Change password").click()
+        self.dialog(bob).get_by_label("Password of now").fill("password of bob")
+        self.dialog(bob).get_by_label("New password").fill("another of bob")
+        self.dialog(bob).get_by_role("button", name="Change").click()
+        self.shown(page.get_by_role("status"), "The session has ended.")
+        page.get_by_label("Name").fill("bob")
+        page.get_by_label("Password").fill("another of bob")
+        page.get_by_role("button", name="Log in").click()
+        self.shown(bob.heading(), "Users")
+        server.cairn("user", "delete", "bob")
+        page.get_by_role("link", name="Volumes", exact=True).click()
+        self.shown(page.get_by_role("status"), "The session has ended.")
+
+        # Who did what is on the page of the log of changes, by filter, and to save.
+        page = admin.page
+        page.get_by_role("link", name="Audit", exact=True).click()
+        self.shown(admin.heading(), "Audit")
+        self.shown(page.get_by_role("row", name="DELETE /api/v1/users/bob"), "token")
+        page.get_by_label("User").fill("bob")
+        page.get_by_label("User").press("Enter")
+        page.get_by_label("Only refused or failed").check()
+        self.shown(page.get_by_role("row", name="POST /api/v1/volumes"), "403 no right")
+        browser.playwright().expect(page.get_by_role("row", name="/api/v1/users")).to_have_count(0)
+        self.assertTrue(page.url.endswith("/audit?user=bob&refused=true"), page.url)
+        self.assertEqual(admin.violations(), [])
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Save as CSV").click()
+        text = pathlib.Path(saved.value.path()).read_text()
+        self.assertTrue(text.startswith("id,time,user,via,address,method,path,status\n"), text)
+        self.assertIn('"bob","session","127.0.0.1","POST","/api/v1/volumes",403', text)
+        page.get_by_text("The same by command or REST").click()
+        self.shown(page.get_by_role("main"), "cairn audit list --by bob --refused")
+        self.quiet(admin)
 
     def test_files_of_the_console_are_sent_small_and_safe(self):
         server = self.server(1)
