@@ -46,9 +46,9 @@ class Users(WorldTest):
 
     def as_user(self, server, user, *words, password=PASSWORD):
         """A command of `cairn` by a user instead of with the token."""
-        words = [str(harness.cairn_path()), *words, "--server", server.ready["admin"]["url"], "--login", user]
+        argv = [str(harness.cairn_path()), *map(str, words), "--server", server.ready["admin"]["url"], "--login", user]
         environment = server.environment() | {"CAIRN_PASSWORD": password}
-        return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
+        return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
 
     def test_a_user_survives_kill_9_and_other_users_changes_too(self):
         server = self.server(3)
@@ -121,7 +121,7 @@ class Users(WorldTest):
         # Nobody learns which users there are.
         self.assertEqual([(status, body) for status, _, body in answers], [(401, answers[0][2])] * 2)
         # Tries are taken away faster than they come back: nothing here waits.
-        statuses = []
+        statuses: list[int] = []
         while 429 not in statuses and len(statuses) < TRIES_OF_A_USER + 5:
             status, headers, body = self.ask(server, "POST", "/api/v1/session", wrong)
             statuses.append(status)
@@ -218,11 +218,15 @@ class Users(WorldTest):
             cookie_of(ssl.create_default_context())
         listed = server.cairn("volume", "list", "--ca", trusted, "--json")
         self.assertEqual(json.loads(listed.stdout)["volumes"][0]["name"], "main")
-        self.assertEqual(server.cairn("volume", "list", check=False).returncode, 2)
-        # On the server's machine a command finds it, and knows it, by itself.
+        # On the server's machine a command finds it, and knows it, by itself; elsewhere nobody knows it yet.
         words = [str(harness.cairn_path()), "volume", "list", "--json"]
-        found = subprocess.run(words, capture_output=True, text=True, env=server.environment(), stdin=subprocess.DEVNULL)
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "cwd": self.scratch}
+        found = subprocess.run(words, env=server.environment(), **options)
         self.assertEqual(found.returncode, 0, found.stderr)
+        elsewhere = server.environment() | {"CAIRN_RUNTIME_DIR": str(self.scratch.absolute()), "CAIRN_SERVER": url}
+        lost = subprocess.run(words, env=elsewhere, **options)
+        self.assertEqual(lost.returncode, 2)
+        self.assertIn("--ca", lost.stderr)
         # It is the same one after a restart, and after the loss of a disk's copy; and nobody else can read its key.
         kept = [disk / "admin-tls.pem" for disk in server.disks]
         for path in kept:
