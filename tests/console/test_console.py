@@ -183,14 +183,14 @@ class Pages(WorldTest):
         self.dialog(bob).get_by_label("Password of now").fill("password of bob")
         self.dialog(bob).get_by_label("New password").fill("another of bob")
         self.dialog(bob).get_by_role("button", name="Change").click()
-        self.shown(page.get_by_role("status"), "The session has ended.")
+        browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
         page.get_by_label("Name").fill("bob")
         page.get_by_label("Password").fill("another of bob")
         page.get_by_role("button", name="Log in").click()
         self.shown(bob.heading(), "Users")
         server.cairn("user", "delete", "bob")
         page.get_by_role("link", name="Volumes", exact=True).click()
-        self.shown(page.get_by_role("status"), "The session has ended.")
+        browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
 
         # Who did what is on the page of the log of changes, by filter, and to save.
         page = admin.page

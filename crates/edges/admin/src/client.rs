@@ -81,6 +81,28 @@ fn quota_path(volume: &VolumeName, what: &str, at: &QuotaAt) -> String {
     format!("/api/v1/volumes/{volume}/{what}?path={path}&of={of}{id}")
 }
 
+/// TLS that trusts these certificates (PEM), and no others. Without any it trusts nobody.
+///
+/// Each agent of `ureq` needs it that may be asked for something at `https://`: its own default would end the process, for
+/// it has neither certificates nor a provider of ciphers here.
+pub fn tls_trusting(trusted: Option<&str>) -> Result<ureq::tls::TlsConfig, ClientError> {
+    let wrong = |why: &dyn std::fmt::Display| ClientError::Certificates(why.to_string());
+    let mut roots = Vec::new();
+    for item in ureq::tls::parse_pem(trusted.unwrap_or_default().as_bytes()) {
+        if let ureq::tls::PemItem::Certificate(root) = item.map_err(|error| wrong(&error))? {
+            roots.push(root);
+        }
+    }
+    if trusted.is_some() && roots.is_empty() {
+        return Err(wrong(&"there is no certificate in it"));
+    }
+    Ok(ureq::tls::TlsConfig::builder()
+        .provider(ureq::tls::TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(ureq::tls::RootCerts::new_with_certs(&roots))
+        .build())
+}
+
 /// Who a client is.
 #[derive(Clone, Debug)]
 pub enum Identity {
@@ -115,21 +137,7 @@ impl Client {
         identity: Option<&Identity>,
         trusted: Option<&str>,
     ) -> Result<Self, ClientError> {
-        let wrong = |why: &dyn std::fmt::Display| ClientError::Certificates(why.to_string());
-        let mut roots = Vec::new();
-        for item in ureq::tls::parse_pem(trusted.unwrap_or_default().as_bytes()) {
-            if let ureq::tls::PemItem::Certificate(root) = item.map_err(|error| wrong(&error))? {
-                roots.push(root);
-            }
-        }
-        if trusted.is_some() && roots.is_empty() {
-            return Err(wrong(&"there is no certificate in it"));
-        }
-        let tls = ureq::tls::TlsConfig::builder()
-            .provider(ureq::tls::TlsProvider::Rustls)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .root_certs(ureq::tls::RootCerts::new_with_certs(&roots))
-            .build();
+        let tls = tls_trusting(trusted)?;
         let agent = ureq::Agent::config_builder()
             .tls_config(tls)
             .http_status_as_error(false)

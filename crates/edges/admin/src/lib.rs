@@ -32,7 +32,7 @@ pub mod token;
 pub mod users;
 
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
-pub use client::{Client, ClientError, Identity};
+pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
 pub use pass::{Nodes, Passed, Stream};
 #[doc(hidden)]
