@@ -348,13 +348,23 @@ async fn verified(
 /// 12 hours, after an hour in which nobody used the page, and when its user is changed or deleted. After too many tries
 /// the answer is 429, with `Retry-After`.
 #[utoipa::path(post, path = "/api/v1/session", security(()), request_body = SessionCreate,
-    responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody), (status = 429, body = ErrorBody)))]
+    responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
+    (status = 429, body = ErrorBody)))]
 pub(super) async fn session_create(
     State(shared): Api,
     extensions: Extensions,
     headers: HeaderMap,
     Given(create): Given<SessionCreate>,
 ) -> Response {
+    if is_foreign(&headers) {
+        let error = ControlError::new(
+            ErrorKind::Forbidden,
+            "this log-in comes from a page of another site",
+        );
+        let hint =
+            "log in at /console/ of this server; a proxy in front has to keep the header Host";
+        return error.hint(hint).into_response();
+    }
     let address = address_of(&extensions);
     let begun = match create {
         SessionCreate::Token(login) => by_token(&shared, &login.token, address),
@@ -372,6 +382,18 @@ pub(super) async fn session_create(
     add_cookie(&shared, &headers, is_encrypted, &session, &mut response);
     response.extensions_mut().insert(caller);
     response
+}
+
+/// Whether a browser sends this for a page of somebody else, whose form could log people in as somebody they are not.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+    let is_other_site =
+        text("sec-fetch-site").is_some_and(|site| !["same-origin", "none"].contains(&site));
+    let is_other_origin = text("origin").is_some_and(|origin| {
+        let origin = origin.split_once("://").map_or("", |(_, host)| host);
+        !origin.eq_ignore_ascii_case(host(headers))
+    });
+    is_other_site || is_other_origin
 }
 
 type Begun = Result<(Caller, Whose), Box<Response>>;

@@ -468,7 +468,10 @@ const STATUSES: &[(&str, &str)] = &[
         "401",
         "no token, or not this server's; no user with this password; no session that holds",
     ),
-    ("403", "a viewer changes nothing"),
+    (
+        "403",
+        "a viewer changes nothing; nobody is logged in by another site's page",
+    ),
     ("404", "there is no such thing"),
     ("408", "the body took too long to arrive"),
     (

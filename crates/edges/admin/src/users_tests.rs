@@ -373,6 +373,39 @@ async fn names_and_passwords_are_taken_of_programs_and_not_of_browsers() {
     }
 }
 
+/// A form of another site can send a body that reads as JSON, and a browser would keep the cookie of the answer.
+#[tokio::test]
+async fn another_sites_page_logs_nobody_in() {
+    let site = Site::new();
+    site.make("bob", "viewer", PASSWORD).await;
+    let body = format!(r#"{{"user":"bob","password":"{PASSWORD}"}}"#);
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let cases: &[(Headers, u16)] = &[
+        (&[], 200),
+        (
+            &[
+                ("origin", "http://h:8049"),
+                ("sec-fetch-site", "same-origin"),
+            ],
+            200,
+        ),
+        (&[("origin", "https://H:8049")], 200),
+        (&[("sec-fetch-site", "none")], 200),
+        (
+            &[("origin", "http://h:8050"), ("sec-fetch-site", "same-site")],
+            403,
+        ),
+        (&[("origin", "http://evil.example")], 403),
+        (&[("origin", "null")], 403),
+        (&[("sec-fetch-site", "cross-site")], 403),
+    ];
+    for (headers, want) in cases {
+        let (status, answered, text) = site.send("POST", "/api/v1/session", headers, &body).await;
+        assert_eq!(status, *want, "{headers:?}: {text}");
+        assert_eq!(answered.contains_key("set-cookie"), *want == 200);
+    }
+}
+
 #[tokio::test]
 async fn users_change_their_own_password() {
     let site = Site::new();
