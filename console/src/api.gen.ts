@@ -3050,7 +3050,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3153,7 +3153,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3251,7 +3251,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3421,7 +3421,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3595,7 +3595,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3696,7 +3696,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3842,7 +3842,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3929,7 +3929,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4034,7 +4034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4137,7 +4137,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4296,7 +4296,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4399,7 +4399,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4497,7 +4497,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4613,7 +4613,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4785,7 +4785,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4899,7 +4899,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5189,7 +5189,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5291,7 +5291,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5446,7 +5446,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5548,7 +5548,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5877,7 +5877,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6058,7 +6058,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6157,7 +6157,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6274,7 +6274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6392,7 +6392,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6497,7 +6497,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6596,7 +6596,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6753,7 +6753,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6981,7 +6981,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7133,7 +7133,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7225,7 +7225,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7355,7 +7355,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7498,7 +7498,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7659,6 +7659,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description the body took too long to arrive */
             408: {
                 headers: {
@@ -7713,7 +7722,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7791,7 +7800,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7896,7 +7905,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8122,7 +8131,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8281,7 +8290,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8370,7 +8379,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8540,7 +8549,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8710,7 +8719,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8808,7 +8817,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8924,7 +8933,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9007,7 +9016,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9087,7 +9096,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9188,7 +9197,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9286,7 +9295,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9451,7 +9460,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9623,7 +9632,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9779,7 +9788,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9880,7 +9889,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10038,7 +10047,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10273,7 +10282,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10456,7 +10465,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10632,7 +10641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10802,7 +10811,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10901,7 +10910,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11018,7 +11027,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11135,7 +11144,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11252,7 +11261,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11368,7 +11377,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
             403: {
                 headers: {
                     [name: string]: unknown;
