@@ -331,6 +331,7 @@ fn ready() -> ReadyFile {
         },
         admin: admin(),
         token_file: "/data/1/admin-token".to_owned(),
+        certificate: None,
         volumes: vec!["main".parse().expect("it is a name")],
     }
 }

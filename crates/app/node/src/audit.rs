@@ -194,10 +194,8 @@ fn write_whole(folder: &Path, lines: &[u8]) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, folder.join(FILE_NAME))?;
     // Each level may be new.
-    let above = folder.ancestors().take(4);
-    above
-        .map(|folder| std::fs::File::open(folder)?.sync_all())
-        .collect()
+    let mut above = folder.ancestors().take(4);
+    above.try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
 }
 
 fn write_line(folder: &Path, line: &[u8]) -> std::io::Result<()> {

@@ -204,10 +204,8 @@ fn self_signed(
     let mut is_kept = paths.is_empty();
     for path in &paths {
         let is_there = read_pem(path).is_ok_and(|there| there == pem);
-        match is_there
-            .then_some(Ok(()))
-            .unwrap_or_else(|| write(path, &pem))
-        {
+        let written = if is_there { Ok(()) } else { write(path, &pem) };
+        match written {
             Ok(()) => is_kept = true,
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "this disk does not have the certificate");

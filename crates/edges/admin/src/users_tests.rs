@@ -213,7 +213,7 @@ async fn a_viewer_sees_everything_and_changes_nothing() {
     let document: serde_json::Value = serde_json::from_str(&openapi_json()).unwrap();
     let mut changes = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
-        let at = path.replace('{', "").replace('}', "");
+        let at = path.replace(['{', '}'], "");
         for method in ["get", "put", "post", "delete", "patch"] {
             let operation = &item[method];
             // Streams do not end, and a log-out would end this.
