@@ -765,7 +765,10 @@ impl Controller {
                 });
                 view.serving = view.problem.is_none();
                 view.used_bytes = counts.file_bytes;
-                view.rates = inner.shaper.report(volume.id).map(convert::rates);
+                view.rates = inner
+                    .shaper
+                    .report(volume.id)
+                    .map(|report| convert::rates(&report, volume));
                 view.inodes = counts.inodes;
                 view.snapshots = fs.snapshot_count();
                 // Counted for the whole store, and told of the volume that it was made for.
@@ -877,12 +880,18 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
                 "give them another one first: `cairn volume set VOLUME --class CLASS`, or `--class none`",
             )
         }
-        ChangeFailure::Refused(ChangeError::TooManyClasses) => {
+        ChangeFailure::Refused(ChangeError::NoLimit { .. }) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn limit list VOLUME` shows all limits of a volume")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyLimits) => {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("delete one that is not needed first")
         }
         ChangeFailure::Refused(
-            ChangeError::ClassProblem { .. } | ChangeError::ClassOfVolume { .. },
+            ChangeError::ClassProblem { .. }
+            | ChangeError::ClassOfVolume { .. }
+            | ChangeError::LimitProblem { .. },
         ) => ControlError::new(ErrorKind::Invalid, message),
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),

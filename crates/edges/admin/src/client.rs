@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_config::{ClassName, ClientNet, VolumeName};
+use cairn_config::{ClassName, ClientNet, PartLimit, VolumeName, VolumePart};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +13,7 @@ use crate::api::{
     ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
     VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
-use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
+use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
@@ -278,6 +278,30 @@ impl Client {
 
     pub fn class_delete(&self, name: &ClassName) -> Result<(), ClientError> {
         self.delete(&format!("/api/v1/classes/{name}")).map(drop)
+    }
+
+    pub fn limits(&self, volume: &VolumeName) -> Result<PartList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/limits"))
+    }
+
+    pub fn limit_set(
+        &self,
+        volume: &VolumeName,
+        limit: &PartLimit,
+    ) -> Result<PartList, ClientError> {
+        let path = format!("/api/v1/volumes/{volume}/limits");
+        self.call(self.agent.put(self.at(&path)), limit)
+    }
+
+    pub fn limit_clear(
+        &self,
+        volume: &VolumeName,
+        part: &VolumePart,
+    ) -> Result<PartList, ClientError> {
+        let part = part.to_string();
+        let part = utf8_percent_encode(&part, NON_ALPHANUMERIC);
+        let answer = self.delete(&format!("/api/v1/volumes/{volume}/limits?part={part}"))?;
+        self.parse(&answer)
     }
 
     pub fn exports(&self) -> Result<ExportList, ClientError> {

@@ -7,6 +7,7 @@
 mod class;
 mod export;
 mod host;
+mod limit;
 mod volume;
 
 pub use class::{
@@ -18,6 +19,7 @@ pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
 pub use host::OsType;
+pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
 pub use volume::{
     AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
     VolumeName, VolumeSettings,

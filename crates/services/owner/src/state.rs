@@ -8,7 +8,7 @@ use cairn_base::{NodeId, Timestamp};
 use cairn_cluster::map::{ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
-use cairn_formats::settings::{ClassName, ClassSpec, ExportRule, VolumeSettings};
+use cairn_formats::settings::{ClassName, ClassSpec, ExportRule, PartLimit, VolumeSettings};
 use serde::{Deserialize, Serialize};
 
 /// What a volume's record holds beside its name and exports.
@@ -18,6 +18,8 @@ struct Kept {
     created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<ClassName>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<PartLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<VolumeEncryption>,
 }
@@ -27,6 +29,7 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
         settings: volume.settings,
         created: volume.created,
         class: volume.class.clone(),
+        limits: volume.limits.clone(),
         encryption: volume.encryption,
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
@@ -56,6 +59,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         created: kept.created,
         exports,
         class: kept.class,
+        limits: kept.limits,
         encryption: kept.encryption,
     })
 }
