@@ -4,6 +4,28 @@
  */
 
 export interface paths {
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
+         *     is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
+         *     1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
+         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
+         */
+        get: operations["audit_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/buckets": {
         parameters: {
             query?: never;
@@ -395,7 +417,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused. */
+        /**
+         * The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+         *     One that a session began ends with that session.
+         */
         get: operations["live_events"];
         put?: never;
         post?: never;
@@ -693,10 +718,31 @@ export interface paths {
         /** The session of the browser that asks. */
         get: operations["session_show"];
         put?: never;
-        /** Logs a browser in: the answer sets a cookie that stands for the token. */
+        /**
+         * Logs a browser in, with the admin token or a user's name and password: the answer sets a cookie. A session ends after
+         *     12 hours, after an hour in which nobody used the page, and when its user is changed or deleted. After too many tries
+         *     the answer is 429, with `Retry-After`.
+         */
         post: operations["session_create"];
         /** Logs a browser out. */
         delete: operations["session_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Changes the password of the user who asks, who gives the one of now as well. All sessions of the user end, this one too. */
+        put: operations["password_change"];
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -734,6 +780,43 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All users. What is kept of their passwords is not told. */
+        get: operations["user_list"];
+        put?: never;
+        /** Makes a user. */
+        post: operations["user_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One user. */
+        get: operations["user_show"];
+        put?: never;
+        post?: never;
+        /** Deletes a user. All sessions of the user end. */
+        delete: operations["user_delete"];
+        options?: never;
+        head?: never;
+        /** Changes role or password of a user. All sessions of the user end. */
+        patch: operations["user_set"];
         trace?: never;
     };
     "/api/v1/volumes": {
@@ -1228,6 +1311,60 @@ export interface components {
             /** @description Why it does not go on just now; it is tried again. */
             waits_for?: string | null;
         };
+        /** @description A change, or a try of one. */
+        AuditEntry: {
+            /**
+             * @description From where.
+             * @example 10.1.2.3
+             */
+            address: string;
+            /**
+             * Format: int64
+             * @description When it was answered, in seconds since 1970 UTC.
+             */
+            at_seconds: number;
+            /**
+             * Format: int64
+             * @description Grows with each entry.
+             */
+            id: number;
+            /** @example POST */
+            method: string;
+            /** @example /api/v1/volumes */
+            path: string;
+            /**
+             * Format: int32
+             * @description How it was answered: from 400 on it was refused, or failed.
+             * @example 201
+             */
+            status: number;
+            /**
+             * @description Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
+             * @example alice
+             */
+            user: string;
+            /**
+             * @description How they showed it: `token`, `session`, `password`, or `nothing`.
+             * @example session
+             */
+            via: string;
+        };
+        /** @description A page of entries, newest first. */
+        AuditPage: {
+            entries: components["schemas"]["AuditEntry"][];
+            /**
+             * Format: int64
+             * @description When the oldest entry is of that is kept, whatever was asked for.
+             */
+            first_seconds?: number | null;
+            /**
+             * Format: int64
+             * @description The `before` of the next page; left out with the last one.
+             */
+            next_before?: number | null;
+            /** @description Why entries are not written at the moment, if they are not. */
+            problem?: string | null;
+        };
         /** @description A bucket to make. */
         BucketCreate: {
             /** Format: int32 */
@@ -1482,7 +1619,7 @@ export interface components {
          * @description Why a request was not done, for programs. The text beside it is for people.
          * @enum {string}
          */
-        ErrorKind: "invalid" | "unauthorized" | "not_found" | "conflict" | "unavailable" | "internal";
+        ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
         ExportList: {
             exports: components["schemas"]["ExportView"][];
         };
@@ -1905,6 +2042,13 @@ export interface components {
         NodeReplace: {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
+        };
+        /** @description A password as somebody gave it. `Debug` hides it, and its memory is wiped. */
+        Password: string;
+        /** @description Another password for whoever asks, who shows to know the one of now. */
+        PasswordChange: {
+            new_password: components["schemas"]["Password"];
+            password: components["schemas"]["Password"];
         };
         /** @description What an access key may use. */
         PermissionView: {
@@ -2350,10 +2494,8 @@ export interface components {
              */
             wrong_bytes: number;
         };
-        /** @description A log-in with the admin token. */
-        SessionCreate: {
-            token: string;
-        };
+        /** @description A log-in: with the admin token, or with a user's name and password. */
+        SessionCreate: components["schemas"]["TokenLogin"] | components["schemas"]["UserLogin"];
         SessionList: {
             sessions: components["schemas"]["SessionView"][];
         };
@@ -2361,9 +2503,21 @@ export interface components {
         SessionOpen: {
             /**
              * Format: int64
-             * @description When it ends, in seconds since 1970; it is not prolonged.
+             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
              */
             ends_seconds: number;
+            /**
+             * Format: int64
+             * @description When it ends unless somebody uses the page before; never after the other.
+             */
+            idle_ends_seconds: number;
+            /** @example admin */
+            role: string;
+            /**
+             * @description Whose it is; `token` of one that the admin token began.
+             * @example alice
+             */
+            user: string;
         };
         SessionView: {
             address: string;
@@ -2493,6 +2647,49 @@ export interface components {
         TicketView: {
             /** @description Lets one node join. A secret. */
             ticket: string;
+        };
+        TokenLogin: {
+            token: string;
+        };
+        /** @description A user to make. */
+        UserCreate: {
+            /** @example alice */
+            name: string;
+            /** @description 10 characters to 1024 bytes. */
+            password: components["schemas"]["Password"];
+            /** @example viewer */
+            role: string;
+        };
+        UserList: {
+            /** @description By name. */
+            users: components["schemas"]["UserView"][];
+        };
+        UserLogin: {
+            password: components["schemas"]["Password"];
+            user: string;
+        };
+        /** @description Changes of a user; what is left out stays. All sessions of the user end. */
+        UserSet: {
+            password?: components["schemas"]["Password"] | null;
+            /** @example viewer */
+            role?: string | null;
+        };
+        /** @description A user. What is kept of the password is not told. */
+        UserView: {
+            /**
+             * Format: int64
+             * @description When role or password were changed last.
+             */
+            changed_seconds: number;
+            /** Format: int64 */
+            created_seconds: number;
+            /** @example alice */
+            name: string;
+            /**
+             * @description `admin` may do everything, `viewer` may see everything and change nothing.
+             * @example viewer
+             */
+            role: string;
         };
         VolumeAddressSet: {
             /** @description With the length of its prefix: 10.0.0.9/24. */
@@ -2673,6 +2870,90 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    audit_list: {
+        parameters: {
+            query?: {
+                user?: string;
+                path?: string;
+                method?: string;
+                from?: number;
+                to?: number;
+                refused?: boolean;
+                before?: number;
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     bucket_list: {
         parameters: {
             query?: never;
@@ -2691,8 +2972,17 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2751,8 +3041,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2789,6 +3088,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2836,8 +3144,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2856,6 +3173,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2916,8 +3242,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2954,6 +3289,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2999,8 +3343,17 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3059,8 +3412,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3088,6 +3450,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3135,7 +3506,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3146,6 +3517,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3206,8 +3586,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3244,6 +3633,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3289,8 +3687,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3309,6 +3716,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3354,7 +3770,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3369,6 +3785,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3408,8 +3833,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3423,6 +3857,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3477,8 +3920,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3504,6 +3956,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3564,8 +4025,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3591,6 +4061,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3649,8 +4128,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3676,6 +4164,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3721,8 +4218,17 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3781,8 +4287,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3810,6 +4325,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3866,8 +4390,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3886,6 +4419,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3946,8 +4488,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3984,6 +4535,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4044,8 +4604,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4082,6 +4651,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4127,8 +4705,17 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4189,8 +4776,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4227,6 +4823,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4285,8 +4890,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4296,6 +4910,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4355,7 +4978,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4366,6 +4989,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4411,7 +5043,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4422,6 +5054,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4467,8 +5108,17 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4530,8 +5180,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4568,6 +5227,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4614,8 +5282,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4634,6 +5311,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4679,8 +5365,17 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4742,8 +5437,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4780,6 +5484,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4826,8 +5539,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4837,6 +5559,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4882,8 +5613,17 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4929,7 +5669,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4940,6 +5680,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4985,7 +5734,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4996,6 +5745,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5041,8 +5799,17 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5101,8 +5868,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5139,6 +5915,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5187,7 +5972,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5198,6 +5983,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5255,8 +6049,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5275,6 +6078,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5336,8 +6148,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5374,6 +6195,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5435,8 +6265,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5473,6 +6312,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5535,8 +6383,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5573,6 +6430,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5622,8 +6488,17 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5642,6 +6517,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5703,8 +6587,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5741,6 +6634,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5786,8 +6688,17 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5833,8 +6744,17 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5844,6 +6764,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5889,7 +6818,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5900,6 +6829,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5965,8 +6903,17 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6025,8 +6972,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6045,6 +7001,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6090,8 +7055,17 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6150,8 +7124,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6179,6 +7162,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6224,8 +7216,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6235,6 +7236,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6280,8 +7290,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6327,8 +7346,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6338,6 +7366,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6383,8 +7420,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6443,8 +7489,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6463,6 +7518,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6508,7 +7572,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6519,6 +7583,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6577,8 +7650,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6604,6 +7686,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
         };
     };
     session_delete: {
@@ -6622,8 +7713,131 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    password_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PasswordChange"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6682,8 +7896,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6720,6 +7943,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6765,8 +7997,435 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6812,8 +8471,17 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6872,8 +8540,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6901,6 +8578,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6948,7 +8634,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6959,6 +8645,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7015,8 +8710,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7035,6 +8739,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7095,8 +8808,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7133,6 +8855,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7193,8 +8924,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7213,6 +8953,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7258,8 +9007,26 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7320,8 +9087,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7358,6 +9134,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7403,8 +9188,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7423,6 +9217,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7483,8 +9286,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7503,6 +9315,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7550,7 +9371,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7561,6 +9382,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7621,8 +9451,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7659,6 +9498,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7708,7 +9556,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7719,6 +9567,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7766,8 +9623,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7777,6 +9643,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7824,7 +9699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7835,6 +9710,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7895,8 +9779,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7933,6 +9826,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7978,8 +9880,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7998,6 +9909,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8049,7 +9969,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8060,6 +9980,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8109,8 +10038,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8129,6 +10067,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8179,7 +10126,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8190,6 +10137,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8237,7 +10193,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8248,6 +10204,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8308,8 +10273,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8346,6 +10320,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8393,7 +10376,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8404,6 +10387,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8464,8 +10456,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8493,6 +10494,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8542,7 +10552,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8553,6 +10563,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8613,8 +10632,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8651,6 +10679,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8699,7 +10736,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8710,6 +10747,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8756,8 +10802,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8776,6 +10831,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8837,8 +10901,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8875,6 +10948,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8936,8 +11018,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8974,6 +11065,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9035,8 +11135,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9073,6 +11182,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9134,8 +11252,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9172,6 +11299,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9232,8 +11368,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9270,6 +11415,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9335,8 +11489,17 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
