@@ -12,8 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
-    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, USERS_MAX,
-    UserName, UserRecord, VolumeName, VolumeSettings, built_in,
+    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule,
+    PART_LIMITS_MAX, PartLimit, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart,
+    VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -121,6 +122,9 @@ pub struct PoolVolume {
     /// The class whose rates it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ClassName>,
+    /// Parts of it that have rates of their own, by part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<PartLimit>,
     /// `None`: it is not encrypted. That is for ever as it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<VolumeEncryption>,
@@ -223,6 +227,15 @@ pub enum ChangeError {
     TooManyVolumes,
     #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
     TooManyRules,
+    #[error("volume \"{volume}\" has no limit of {part}")]
+    NoLimit {
+        volume: VolumeName,
+        part: VolumePart,
+    },
+    #[error("the limit of {part} makes no sense: {problem}")]
+    LimitProblem { part: VolumePart, problem: String },
+    #[error("a volume has limits of at most {PART_LIMITS_MAX} parts")]
+    TooManyLimits,
     #[error("there is no class \"{0}\"")]
     NoClass(ClassName),
     #[error("there is a class \"{0}\" already")]
@@ -367,6 +380,36 @@ impl PoolState {
             Some(_) => Ok(()),
             None => Err(ChangeError::NoUser(name.clone())),
         }
+    }
+
+    /// Gives a part of a volume rates of its own, in the place of those that it had.
+    pub fn set_limit(&mut self, name: &VolumeName, limit: PartLimit) -> Result<(), ChangeError> {
+        if let Some(problem) = limit.problem() {
+            let part = limit.part;
+            return Err(ChangeError::LimitProblem { part, problem });
+        }
+        let volume = self.volume_mut(name)?;
+        volume.limits.retain(|there| there.part != limit.part);
+        if volume.limits.len() >= PART_LIMITS_MAX {
+            return Err(ChangeError::TooManyLimits);
+        }
+        volume.limits.push(limit);
+        volume
+            .limits
+            .sort_by(|one, other| one.part.cmp(&other.part));
+        Ok(())
+    }
+
+    /// Takes the rates of a part of a volume away.
+    pub fn clear_limit(&mut self, name: &VolumeName, part: &VolumePart) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        let before = volume.limits.len();
+        volume.limits.retain(|there| there.part != *part);
+        if volume.limits.len() < before {
+            return Ok(());
+        }
+        let (volume, part) = (name.clone(), part.clone());
+        Err(ChangeError::NoLimit { volume, part })
     }
 
     /// Those that have a store of their own, then clones.
@@ -591,6 +634,14 @@ impl PoolState {
         if !exports.all(|rules| distinct(rules.iter().map(|rule| rule.client))) {
             return refuse("two rules of an export are for the same clients");
         }
+        let mut limits = self.all_volumes().map(|volume| &volume.limits);
+        if limits.any(|limits| limits.len() > PART_LIMITS_MAX) {
+            return refuse("the number of limits of parts of a volume");
+        }
+        let mut limits = self.all_volumes().map(|volume| &volume.limits);
+        if !limits.all(|limits| distinct(limits.iter().map(|limit| &limit.part))) {
+            return refuse("two limits are of the same part of a volume");
+        }
         Ok(())
     }
 }
@@ -773,6 +824,43 @@ mod tests {
         let mut one_damaged = whole.clone();
         one_damaged[0] ^= 1;
         assert_eq!(decode_pool(&one_damaged), Err(newer));
+    }
+
+    #[test]
+    fn limits_are_set_and_cleared() {
+        let mut state = example(1);
+        let main: VolumeName = "main".parse().unwrap();
+        let limit = |part: &str, iops| PartLimit {
+            part: part.parse().unwrap(),
+            throughput: None,
+            read_throughput: None,
+            write_throughput: None,
+            iops,
+        };
+        for (part, iops) in [("lun/b", 5), ("bucket/a", 6), ("lun/b", 7)] {
+            state.set_limit(&main, limit(part, Some(iops))).unwrap();
+        }
+        let wanted = [limit("lun/b", Some(7)), limit("bucket/a", Some(6))];
+        assert_eq!(state.volumes[0].limits, wanted);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        let nothing = state.set_limit(&main, limit("lun/b", None));
+        assert!(matches!(nothing, Err(ChangeError::LimitProblem { .. })));
+        let part: VolumePart = "lun/c".parse().unwrap();
+        let absent = state.clear_limit(&main, &part);
+        assert!(matches!(absent, Err(ChangeError::NoLimit { .. })));
+        state.clear_limit(&main, &wanted[0].part).unwrap();
+        assert_eq!(state.volumes[0].limits, wanted[1..]);
+        for number in 1..PART_LIMITS_MAX {
+            let limit = limit(&format!("lun/{number}"), Some(1));
+            state.set_limit(&main, limit).unwrap();
+        }
+        let more = state.set_limit(&main, limit("lun/more", Some(1)));
+        assert_eq!(more, Err(ChangeError::TooManyLimits));
+        state.set_limit(&main, limit("bucket/a", Some(9))).unwrap();
+        let twice = state.volumes[0].limits[0].clone();
+        state.volumes[0].limits[1] = twice;
+        let read = decode_pool(&encode_pool(&state));
+        assert!(matches!(read, Err(TextFileError::Content(_))));
     }
 
     #[test]

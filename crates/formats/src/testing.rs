@@ -37,6 +37,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
             created,
             exports: ExportRule::this_machine(),
             class: None,
+            limits: Vec::new(),
             encryption: None,
         }],
         deleted: Vec::new(),

@@ -6,9 +6,7 @@ use bytes::Bytes;
 use cairn_base::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
-use cairn_config::{
-    AccessPattern, ClassSpec, Dedupe, ExportRule, Role, UserRecord, VolumeSettings,
-};
+use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, UserRecord, VolumeSettings};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
@@ -562,6 +560,13 @@ fn pool(corpus: &Corpus) {
             created: CREATED,
             exports: ExportRule::this_machine(),
             class: Some("gold".parse().expect("it is a name")),
+            limits: vec![PartLimit {
+                part: "lun/db".parse().expect("it is a part"),
+                throughput: Some(1 << 20),
+                read_throughput: None,
+                write_throughput: None,
+                iops: Some(100),
+            }],
             encryption: Some(VolumeEncryption::Key(WrappedKey {
                 master_key: MasterKeyId([0x12; 8]),
                 wrapped: [0x34; WRAPPED_LEN_BYTES],
@@ -582,6 +587,7 @@ fn pool(corpus: &Corpus) {
                 created: CREATED,
                 exports: Vec::new(),
                 class: None,
+                limits: Vec::new(),
                 encryption: None,
             },
         }],
@@ -600,6 +606,7 @@ fn pool(corpus: &Corpus) {
                 created: CREATED,
                 exports: Vec::new(),
                 class: None,
+                limits: Vec::new(),
                 encryption: Some(VolumeEncryption::Erased(CREATED)),
             })
             .collect(),

@@ -17,6 +17,7 @@ use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::key::KeyCommand;
+use crate::limit::LimitCommand;
 use crate::plan_args::PlanArgs;
 use crate::policy::PolicyCommand;
 use crate::quota::QuotaCommand;
@@ -64,6 +65,9 @@ pub enum Command {
     /// Classes of service: which rates volumes get
     #[command(subcommand)]
     Class(ClassCommand),
+    /// Rates of single LUNs, buckets and networks of clients
+    #[command(subcommand)]
+    Limit(LimitCommand),
     /// Master keys of encrypted volumes
     #[command(subcommand)]
     Key(KeyCommand),

@@ -21,6 +21,7 @@ mod export;
 mod freeze;
 mod host_plan;
 mod key;
+mod limit;
 mod plan;
 mod plan_args;
 mod policy;
@@ -135,6 +136,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Volume(VolumeCommand::EraseKey(args)) => key::erase(&args),
         Command::Key(command) => key::key(&command),
         Command::Class(command) => class::class(&command),
+        Command::Limit(command) => limit::limit(&command),
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),
         Command::Export(ExportCommand::Remove(args)) => export::remove(&args),

@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView};
+use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView, PartView};
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
-use cairn_config::{ClassName, ClassSpec, built_in};
-use cairn_formats::pool_file::{ChangeError, PoolState};
+use cairn_config::{ClassName, ClassSpec, PartLimit, VolumeName, VolumePart, built_in};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 use cairn_fs::{Credentials, Fs, FsError, XattrMode};
 use cairn_pool::{ChangeFailure, VolumeService};
+use cairn_qos::Report;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -156,7 +157,30 @@ fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
     }
 }
 
+/// The parts of a volume that have limits. What they use is known where the volume is served.
+pub fn part_views(volume: &PoolVolume, report: Option<&Report>) -> Vec<PartView> {
+    let used = report.map(|report| &report.parts);
+    let used = used.filter(|used| used.len() == volume.limits.len());
+    let whole = |number: f64| number.round() as u64;
+    let views = volume.limits.iter().enumerate().map(|(at, limit)| {
+        let used = used.and_then(|used| used.get(at));
+        PartView {
+            limit: limit.clone(),
+            bytes_per_second: used.map(|(bytes, _)| whole(*bytes)),
+            operations_per_second: used.map(|(_, operations)| whole(*operations)),
+        }
+    });
+    views.collect()
+}
+
 impl Controller {
+    fn limits_now(&self, name: &VolumeName) -> Result<Vec<PartView>, ControlError> {
+        let state = self.inner.pool.state();
+        let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
+        let report = self.inner.shaper.report(volume.id);
+        Ok(part_views(volume, report.as_ref()))
+    }
+
     fn class_now(&self, name: &ClassName) -> Result<ClassView, ControlError> {
         let state = self.inner.pool.state();
         match state.class(name) {
@@ -199,6 +223,32 @@ impl ClassControl for Controller {
 
     fn class_set(&self, name: ClassName, set: ClassSet) -> Answer<'_, ClassView> {
         Box::pin(async move { self.class_change(&name, set.limits, false).await })
+    }
+
+    fn limits(&self, volume: VolumeName) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move { self.limits_now(&volume) })
+    }
+
+    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move {
+            let set = self
+                .inner
+                .pool
+                .classes_change(|state| state.set_limit(&volume, limit));
+            set.await.map_err(refusal)?;
+            self.limits_now(&volume)
+        })
+    }
+
+    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move {
+            let cleared = self
+                .inner
+                .pool
+                .classes_change(|state| state.clear_limit(&volume, &part));
+            cleared.await.map_err(refusal)?;
+            self.limits_now(&volume)
+        })
     }
 
     fn class_delete(&self, name: ClassName) -> Answer<'_, ()> {

@@ -773,7 +773,10 @@ impl Controller {
                 });
                 view.serving = view.problem.is_none();
                 view.used_bytes = counts.file_bytes;
-                view.rates = inner.shaper.report(volume.id).map(convert::rates);
+                view.rates = inner
+                    .shaper
+                    .report(volume.id)
+                    .map(|report| convert::rates(&report, volume));
                 view.inodes = counts.inodes;
                 view.snapshots = fs.snapshot_count();
                 // Counted for the whole store, and told of the volume that it was made for.
@@ -897,12 +900,18 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("look at what it is now, and try again")
         }
-        ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyUsers) => {
+        ChangeFailure::Refused(ChangeError::NoLimit { .. }) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn limit list VOLUME` shows all limits of a volume")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyLimits | ChangeError::TooManyUsers) => {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("delete one that is not needed first")
         }
         ChangeFailure::Refused(
-            ChangeError::ClassProblem { .. } | ChangeError::ClassOfVolume { .. },
+            ChangeError::ClassProblem { .. }
+            | ChangeError::ClassOfVolume { .. }
+            | ChangeError::LimitProblem { .. },
         ) => ControlError::new(ErrorKind::Invalid, message),
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),

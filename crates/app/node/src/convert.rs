@@ -5,10 +5,13 @@ use cairn_admin::classes::{LimitView, RatesView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
+use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::scrub_file::ScrubStage;
 use cairn_pool::executor::RebuildStatus;
 use cairn_pool::health::Health;
 use cairn_pool::scrub::{DamagedPlace, ScrubProgress};
+
+use crate::classes::part_views;
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {
     ClientRule {
@@ -105,7 +108,7 @@ pub fn layout(code: Code) -> String {
 }
 
 /// Rates as the API shows them: whole numbers.
-pub fn rates(report: cairn_qos::Report) -> RatesView {
+pub fn rates(report: &cairn_qos::Report, volume: &PoolVolume) -> RatesView {
     let limits = report.limits.iter().map(|limit| LimitView {
         of: limit.name.to_owned(),
         baseline: whole(limit.rate.baseline),
@@ -123,6 +126,7 @@ pub fn rates(report: cairn_qos::Report) -> RatesView {
         client_throughput: report.client_bytes.map(whole),
         client_iops: report.client_operations.map(whole),
         total_throughput: report.total_bytes.map(whole),
+        parts: part_views(volume, Some(report)),
         read_bytes_per_second: whole(report.read_bytes_per_second),
         written_bytes_per_second: whole(report.written_bytes_per_second),
         operations_per_second: whole(report.operations_per_second),

@@ -26,7 +26,7 @@ use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::watch::Counts;
 use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
-use cairn_qos::{Limits, Shaper};
+use cairn_qos::{Limits, PartRates, Shaper};
 use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
@@ -214,9 +214,14 @@ impl Host for NodeHost {
         let volumes = state.all_volumes();
         let volumes = volumes.filter(|volume| served.contains(&volume.id));
         let limits = volumes.filter_map(|volume| {
-            let (class, spec) = (volume.class.as_ref()?, state.class_of(volume)?);
             let size_bytes = volume.settings.size_limit.bytes();
-            Some((volume.id, Limits::of(class, spec, size_bytes)))
+            let mut limits = match (&volume.class, state.class_of(volume)) {
+                (Some(class), Some(spec)) => Limits::of(class, spec, size_bytes),
+                _ if volume.limits.is_empty() => return None,
+                _ => Limits::default(),
+            };
+            limits.parts = volume.limits.iter().map(PartRates::from).collect();
+            Some((volume.id, limits))
         });
         self.shaper.set(limits.collect());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use cairn_config::{ClassName, ClientNet, UserName, VolumeName};
+use cairn_config::{ClassName, ClientNet, PartLimit, UserName, VolumeName, VolumePart};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ use crate::api::{
     VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
-use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
+use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
@@ -367,6 +367,30 @@ impl Client {
 
     pub fn class_delete(&self, name: &ClassName) -> Result<(), ClientError> {
         self.delete(&format!("/api/v1/classes/{name}")).map(drop)
+    }
+
+    pub fn limits(&self, volume: &VolumeName) -> Result<PartList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/limits"))
+    }
+
+    pub fn limit_set(
+        &self,
+        volume: &VolumeName,
+        limit: &PartLimit,
+    ) -> Result<PartList, ClientError> {
+        let path = format!("/api/v1/volumes/{volume}/limits");
+        self.call(self.agent.put(self.at(&path)), limit)
+    }
+
+    pub fn limit_clear(
+        &self,
+        volume: &VolumeName,
+        part: &VolumePart,
+    ) -> Result<PartList, ClientError> {
+        let part = part.to_string();
+        let part = utf8_percent_encode(&part, NON_ALPHANUMERIC);
+        let answer = self.delete(&format!("/api/v1/volumes/{volume}/limits?part={part}"))?;
+        self.parse(&answer)
     }
 
     pub fn exports(&self) -> Result<ExportList, ClientError> {

@@ -333,6 +333,11 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             class_routes::class_set,
             class_routes::class_delete
         ))
+        .routes(routes!(
+            class_routes::limit_list,
+            class_routes::limit_set,
+            class_routes::limit_clear
+        ))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))

@@ -7,6 +7,7 @@
 mod class;
 mod export;
 mod host;
+mod limit;
 mod user;
 mod volume;
 
@@ -19,6 +20,7 @@ pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
 pub use host::OsType;
+pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
 pub use user::{
     PASSWORD_HASH_LEN_BYTES_MAX, PasswordHash, Role, TOKEN_USER, USER_NAME_LEN_BYTES_MAX,
     USERS_MAX, UserName, UserRecord,

@@ -11,7 +11,7 @@ use cairn_cluster::map::{
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_formats::settings::{
-    ClassName, ClassSpec, ExportRule, UserName, UserRecord, VolumeSettings,
+    ClassName, ClassSpec, ExportRule, PartLimit, UserName, UserRecord, VolumeSettings,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ struct Kept {
     created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<ClassName>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<PartLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<VolumeEncryption>,
 }
@@ -31,6 +33,7 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
         settings: volume.settings,
         created: volume.created,
         class: volume.class.clone(),
+        limits: volume.limits.clone(),
         encryption: volume.encryption,
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
@@ -60,6 +63,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         created: kept.created,
         exports,
         class: kept.class,
+        limits: kept.limits,
         encryption: kept.encryption,
     })
 }

@@ -193,6 +193,9 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
     if was.class != now.class {
         to.class = now.class.clone();
     }
+    if was.limits != now.limits {
+        to.limits = now.limits.clone();
+    }
     // A key that was erased meanwhile stays erased, and one that was wrapped anew is the one to erase.
     let is_erasure = matches!(now.encryption, Some(VolumeEncryption::Erased(_)));
     if was.encryption != now.encryption && (is_erasure || to.encryption == was.encryption) {

@@ -208,6 +208,7 @@ impl Pool {
             created: self.env.clock.now(),
             exports,
             class,
+            limits: Vec::new(),
             encryption: match encrypt {
                 true => Some(self.make_key(id)?),
                 false => None,
