@@ -4,28 +4,6 @@
  */
 
 export interface paths {
-    "/api/v1/audit": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
-         *     is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
-         *     1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
-         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
-         */
-        get: operations["audit_list"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/buckets": {
         parameters: {
             query?: never;
@@ -417,10 +395,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
-         *     One that a session began ends with that session.
-         */
+        /** The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused. */
         get: operations["live_events"];
         put?: never;
         post?: never;
@@ -718,31 +693,10 @@ export interface paths {
         /** The session of the browser that asks. */
         get: operations["session_show"];
         put?: never;
-        /**
-         * Logs a browser in, with the admin token or a user's name and password: the answer sets a cookie. A session ends after
-         *     12 hours, after an hour in which nobody used the page, and when its user is changed or deleted. After too many tries
-         *     the answer is 429, with `Retry-After`.
-         */
+        /** Logs a browser in: the answer sets a cookie that stands for the token. */
         post: operations["session_create"];
         /** Logs a browser out. */
         delete: operations["session_delete"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/session/password": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        /** Changes the password of the user who asks, who gives the one of now as well. All sessions of the user end, this one too. */
-        put: operations["password_change"];
-        post?: never;
-        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -780,43 +734,6 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
-        trace?: never;
-    };
-    "/api/v1/users": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** All users. What is kept of their passwords is not told. */
-        get: operations["user_list"];
-        put?: never;
-        /** Makes a user. */
-        post: operations["user_create"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/users/{user}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** One user. */
-        get: operations["user_show"];
-        put?: never;
-        post?: never;
-        /** Deletes a user. All sessions of the user end. */
-        delete: operations["user_delete"];
-        options?: never;
-        head?: never;
-        /** Changes role or password of a user. All sessions of the user end. */
-        patch: operations["user_set"];
         trace?: never;
     };
     "/api/v1/volumes": {
@@ -1174,6 +1091,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{volume}/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The parts of a volume that have rates of their own, with what they use. */
+        get: operations["limit_list"];
+        /** Gives a part of a volume rates of its own, in the place of those that it had. */
+        put: operations["limit_set"];
+        post?: never;
+        /** Takes the rates of the part that `part` names away. */
+        delete: operations["limit_clear"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -1310,60 +1246,6 @@ export interface components {
             volume: string;
             /** @description Why it does not go on just now; it is tried again. */
             waits_for?: string | null;
-        };
-        /** @description A change, or a try of one. */
-        AuditEntry: {
-            /**
-             * @description From where.
-             * @example 10.1.2.3
-             */
-            address: string;
-            /**
-             * Format: int64
-             * @description When it was answered, in seconds since 1970 UTC.
-             */
-            at_seconds: number;
-            /**
-             * Format: int64
-             * @description Grows with each entry.
-             */
-            id: number;
-            /** @example POST */
-            method: string;
-            /** @example /api/v1/volumes */
-            path: string;
-            /**
-             * Format: int32
-             * @description How it was answered: from 400 on it was refused, or failed.
-             * @example 201
-             */
-            status: number;
-            /**
-             * @description Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
-             * @example alice
-             */
-            user: string;
-            /**
-             * @description How they showed it: `token`, `session`, `password`, or `nothing`.
-             * @example session
-             */
-            via: string;
-        };
-        /** @description A page of entries, newest first. */
-        AuditPage: {
-            entries: components["schemas"]["AuditEntry"][];
-            /**
-             * Format: int64
-             * @description When the oldest entry is of that is kept, whatever was asked for.
-             */
-            first_seconds?: number | null;
-            /**
-             * Format: int64
-             * @description The `before` of the next page; left out with the last one.
-             */
-            next_before?: number | null;
-            /** @description Why entries are not written at the moment, if they are not. */
-            problem?: string | null;
         };
         /** @description A bucket to make. */
         BucketCreate: {
@@ -1619,7 +1501,7 @@ export interface components {
          * @description Why a request was not done, for programs. The text beside it is for people.
          * @enum {string}
          */
-        ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
+        ErrorKind: "invalid" | "unauthorized" | "not_found" | "conflict" | "unavailable" | "internal";
         ExportList: {
             exports: components["schemas"]["ExportView"][];
         };
@@ -2043,12 +1925,40 @@ export interface components {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
         };
-        /** @description A password as somebody gave it. `Debug` hides it, and its memory is wiped. */
-        Password: string;
-        /** @description Another password for whoever asks, who shows to know the one of now. */
-        PasswordChange: {
-            new_password: components["schemas"]["Password"];
-            password: components["schemas"]["Password"];
+        /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
+        PartLimit: {
+            /**
+             * Format: int64
+             * @description Operations of any kind.
+             */
+            iops?: number | null;
+            /**
+             * @description lun/NAME, bucket/NAME or clients/NETWORK.
+             * @example lun/db
+             */
+            part: string;
+            /** Format: int64 */
+            read_throughput?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes, read and written together.
+             */
+            throughput?: number | null;
+            /** Format: int64 */
+            write_throughput?: number | null;
+        };
+        PartList: {
+            limits: components["schemas"]["PartView"][];
+        };
+        /** @description A part of a volume that has rates of its own, and what it uses. */
+        PartView: components["schemas"]["PartLimit"] & {
+            /**
+             * Format: int64
+             * @description Of about the last second; none on a node that does not serve the volume.
+             */
+            bytes_per_second?: number | null;
+            /** Format: int64 */
+            operations_per_second?: number | null;
         };
         /** @description What an access key may use. */
         PermissionView: {
@@ -2280,6 +2190,8 @@ export interface components {
             limits: components["schemas"]["LimitView"][];
             /** Format: int64 */
             operations_per_second: number;
+            /** @description Parts of the volume that have limits of their own, and what they use. */
+            parts?: components["schemas"]["PartView"][];
             /**
              * Format: int64
              * @description Of about the last second.
@@ -2494,8 +2406,10 @@ export interface components {
              */
             wrong_bytes: number;
         };
-        /** @description A log-in: with the admin token, or with a user's name and password. */
-        SessionCreate: components["schemas"]["TokenLogin"] | components["schemas"]["UserLogin"];
+        /** @description A log-in with the admin token. */
+        SessionCreate: {
+            token: string;
+        };
         SessionList: {
             sessions: components["schemas"]["SessionView"][];
         };
@@ -2503,21 +2417,9 @@ export interface components {
         SessionOpen: {
             /**
              * Format: int64
-             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
+             * @description When it ends, in seconds since 1970; it is not prolonged.
              */
             ends_seconds: number;
-            /**
-             * Format: int64
-             * @description When it ends unless somebody uses the page before; never after the other.
-             */
-            idle_ends_seconds: number;
-            /** @example admin */
-            role: string;
-            /**
-             * @description Whose it is; `token` of one that the admin token began.
-             * @example alice
-             */
-            user: string;
         };
         SessionView: {
             address: string;
@@ -2647,49 +2549,6 @@ export interface components {
         TicketView: {
             /** @description Lets one node join. A secret. */
             ticket: string;
-        };
-        TokenLogin: {
-            token: string;
-        };
-        /** @description A user to make. */
-        UserCreate: {
-            /** @example alice */
-            name: string;
-            /** @description 10 characters to 1024 bytes. */
-            password: components["schemas"]["Password"];
-            /** @example viewer */
-            role: string;
-        };
-        UserList: {
-            /** @description By name. */
-            users: components["schemas"]["UserView"][];
-        };
-        UserLogin: {
-            password: components["schemas"]["Password"];
-            user: string;
-        };
-        /** @description Changes of a user; what is left out stays. All sessions of the user end. */
-        UserSet: {
-            password?: components["schemas"]["Password"] | null;
-            /** @example viewer */
-            role?: string | null;
-        };
-        /** @description A user. What is kept of the password is not told. */
-        UserView: {
-            /**
-             * Format: int64
-             * @description When role or password were changed last.
-             */
-            changed_seconds: number;
-            /** Format: int64 */
-            created_seconds: number;
-            /** @example alice */
-            name: string;
-            /**
-             * @description `admin` may do everything, `viewer` may see everything and change nothing.
-             * @example viewer
-             */
-            role: string;
         };
         VolumeAddressSet: {
             /** @description With the length of its prefix: 10.0.0.9/24. */
@@ -2870,90 +2729,6 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    audit_list: {
-        parameters: {
-            query?: {
-                user?: string;
-                path?: string;
-                method?: string;
-                from?: number;
-                to?: number;
-                refused?: boolean;
-                before?: number;
-                after?: number;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AuditPage"];
-                };
-            };
-            /** @description the request makes no sense: fix it */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description there is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
     bucket_list: {
         parameters: {
             query?: never;
@@ -2972,17 +2747,8 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3041,17 +2807,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3088,15 +2845,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3144,17 +2892,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3173,15 +2912,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3242,17 +2972,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3289,15 +3010,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3343,17 +3055,8 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3412,17 +3115,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3450,15 +3144,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3506,7 +3191,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3517,15 +3202,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3586,17 +3262,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3633,15 +3300,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3687,17 +3345,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3716,15 +3365,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3770,7 +3410,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3785,15 +3425,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3833,17 +3464,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3857,15 +3479,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3920,17 +3533,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3956,15 +3560,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4025,17 +3620,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4061,15 +3647,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4128,17 +3705,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4164,15 +3732,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4218,17 +3777,8 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4287,17 +3837,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4325,15 +3866,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4390,17 +3922,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4419,15 +3942,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4488,17 +4002,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4535,15 +4040,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4604,17 +4100,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4651,15 +4138,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4705,17 +4183,8 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4776,17 +4245,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4823,15 +4283,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4890,17 +4341,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4910,15 +4352,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4978,7 +4411,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4989,15 +4422,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5043,7 +4467,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5054,15 +4478,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5108,17 +4523,8 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5180,17 +4586,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5227,15 +4624,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5282,17 +4670,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5311,15 +4690,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5365,17 +4735,8 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5437,17 +4798,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5484,15 +4836,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5539,17 +4882,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5559,15 +4893,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5613,17 +4938,8 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5669,7 +4985,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5680,15 +4996,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5734,7 +5041,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5745,15 +5052,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5799,17 +5097,8 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5868,17 +5157,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5915,15 +5195,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5972,7 +5243,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5983,15 +5254,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6049,17 +5311,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6078,15 +5331,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6148,17 +5392,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6195,15 +5430,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6265,17 +5491,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6312,15 +5529,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6383,17 +5591,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6430,15 +5629,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6488,17 +5678,8 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6517,15 +5698,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6587,17 +5759,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6634,15 +5797,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6688,17 +5842,8 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6744,17 +5889,8 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6764,15 +5900,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6818,7 +5945,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6829,15 +5956,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6903,17 +6021,8 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6972,17 +6081,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7001,15 +6101,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7055,17 +6146,8 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7124,17 +6206,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7162,15 +6235,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7216,17 +6280,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7236,15 +6291,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7290,17 +6336,8 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7346,17 +6383,8 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7366,15 +6394,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7420,17 +6439,8 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7489,17 +6499,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7518,15 +6519,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7572,7 +6564,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7583,15 +6575,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7650,17 +6633,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7679,15 +6653,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7713,131 +6678,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    password_change: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["PasswordChange"];
-            };
-        };
-        responses: {
-            /** @description done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UserView"];
-                };
-            };
-            /** @description the request makes no sense: fix it */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body took too long to arrive */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the state of things forbids it; the hint says what to do first */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body is too long */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7896,17 +6738,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7943,15 +6776,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7997,435 +6821,8 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    user_list: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UserList"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    user_create: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["UserCreate"];
-            };
-        };
-        responses: {
-            /** @description made */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UserView"];
-                };
-            };
-            /** @description the request makes no sense: fix it */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body took too long to arrive */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the state of things forbids it; the hint says what to do first */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body is too long */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    user_show: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                user: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UserView"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description there is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    user_delete: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                user: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description deleted */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description there is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a disk failed or Cairn has a bug; the server's log says more */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description not now: try again */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    user_set: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                user: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["UserSet"];
-            };
-        };
-        responses: {
-            /** @description done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UserView"];
-                };
-            };
-            /** @description the request makes no sense: fix it */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description there is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body took too long to arrive */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the state of things forbids it; the hint says what to do first */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description the body is too long */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8471,17 +6868,8 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8540,17 +6928,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8578,15 +6957,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8634,7 +7004,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8645,15 +7015,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8710,17 +7071,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8739,15 +7091,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8808,17 +7151,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8855,15 +7189,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8924,17 +7249,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8953,15 +7269,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9007,26 +7314,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9087,17 +7376,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9134,15 +7414,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9188,17 +7459,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9217,15 +7479,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9286,17 +7539,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9315,15 +7559,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9371,7 +7606,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9382,15 +7617,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9451,17 +7677,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9498,15 +7715,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9556,7 +7764,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9567,15 +7775,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9623,17 +7822,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9643,15 +7833,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9699,7 +7880,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9710,15 +7891,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9779,17 +7951,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9826,15 +7989,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9880,17 +8034,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9909,15 +8054,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9969,7 +8105,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9980,15 +8116,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10038,17 +8165,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10067,15 +8185,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10126,7 +8235,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10137,15 +8246,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10193,7 +8293,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10204,15 +8304,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10273,17 +8364,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10320,15 +8402,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10376,7 +8449,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10387,15 +8460,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10456,17 +8520,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10494,15 +8549,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10552,7 +8598,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10563,15 +8609,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10632,17 +8669,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10679,15 +8707,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10736,7 +8755,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10747,15 +8766,6 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10802,17 +8812,8 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10831,15 +8832,6 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10901,17 +8893,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10948,15 +8931,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11018,17 +8992,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11065,15 +9030,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11135,17 +9091,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11182,15 +9129,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11252,17 +9190,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11299,15 +9228,6 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11368,17 +9288,8 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
-            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11422,8 +9333,215 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PartLimit"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_clear: {
+        parameters: {
+            query: {
+                part: string;
+            };
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11489,17 +9607,8 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's */
             401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description too many tries; `Retry-After` says for how many seconds to wait */
-            429: {
                 headers: {
                     [name: string]: unknown;
                 };

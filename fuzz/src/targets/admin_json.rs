@@ -68,6 +68,7 @@ fn requests(body: &[u8]) {
     let _ = serde_json::from_slice::<san::InitiatorSet>(body);
     json::<classes::ClassCreate>(body);
     json::<classes::ClassSet>(body);
+    json::<classes::PartList>(body);
     json::<s3::BucketCreate>(body);
     json::<s3::BucketSet>(body);
     json::<s3::AccessKeyCreate>(body);

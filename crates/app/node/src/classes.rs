@@ -13,14 +13,14 @@ use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, Cla
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
 use cairn_config::{ClassName, ClassSpec, PartLimit, VolumeName, VolumePart, built_in};
-use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolState};
 use cairn_fs::{Credentials, Fs, FsError, XattrMode};
 use cairn_pool::{ChangeFailure, VolumeService};
-use cairn_qos::Report;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Controller, refusal};
+use crate::convert;
 use crate::node::Inner;
 
 /// How often it is looked whether credit of a volume is to be read.
@@ -157,28 +157,12 @@ fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
     }
 }
 
-/// The parts of a volume that have limits. What they use is known where the volume is served.
-pub fn part_views(volume: &PoolVolume, report: Option<&Report>) -> Vec<PartView> {
-    let used = report.map(|report| &report.parts);
-    let used = used.filter(|used| used.len() == volume.limits.len());
-    let whole = |number: f64| number.round() as u64;
-    let views = volume.limits.iter().enumerate().map(|(at, limit)| {
-        let used = used.and_then(|used| used.get(at));
-        PartView {
-            limit: limit.clone(),
-            bytes_per_second: used.map(|(bytes, _)| whole(*bytes)),
-            operations_per_second: used.map(|(_, operations)| whole(*operations)),
-        }
-    });
-    views.collect()
-}
-
 impl Controller {
     fn limits_now(&self, name: &VolumeName) -> Result<Vec<PartView>, ControlError> {
         let state = self.inner.pool.state();
         let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
         let report = self.inner.shaper.report(volume.id);
-        Ok(part_views(volume, report.as_ref()))
+        Ok(convert::parts(volume, report.as_ref()))
     }
 
     fn class_now(&self, name: &ClassName) -> Result<ClassView, ControlError> {

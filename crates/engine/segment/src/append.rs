@@ -236,7 +236,7 @@ impl SegmentStore {
                 let next = &shapes[locations.len()];
                 if !segment.could_hold(next) {
                     let detail = format!(
-                        "a record of {} bytes has no room in shards of {} bytes; open the volume with longer shards",
+                        "a record of {} bytes has no room in an empty segment with shards of {} bytes",
                         next.len_bytes, self.settings.shard_len_bytes
                     );
                     drop(gate);

@@ -9,7 +9,7 @@ use cairn_base::serde_as_word;
 use cairn_base::words::WordError;
 use serde::{Deserialize, Serialize};
 
-use super::class::{BYTES_PER_SECOND_MIN, RATE_MAX};
+use super::class::{BYTES_PER_SECOND_MIN, OPERATIONS_PER_SECOND_MIN, RATE_MAX};
 use super::export::ClientNet;
 
 /// Most parts of a volume that have limits.
@@ -80,34 +80,34 @@ pub struct PartLimit {
 impl PartLimit {
     /// What makes no sense about it.
     pub fn problem(&self) -> Option<String> {
-        let bytes = [
-            ("throughput", self.throughput),
-            ("read-throughput", self.read_throughput),
-            ("write-throughput", self.write_throughput),
+        let rates = [
+            ("throughput", self.throughput, BYTES_PER_SECOND_MIN),
+            (
+                "read-throughput",
+                self.read_throughput,
+                BYTES_PER_SECOND_MIN,
+            ),
+            (
+                "write-throughput",
+                self.write_throughput,
+                BYTES_PER_SECOND_MIN,
+            ),
+            ("iops", self.iops, OPERATIONS_PER_SECOND_MIN),
         ];
-        if bytes.iter().all(|(_, rate)| rate.is_none()) && self.iops.is_none() {
+        if rates.iter().all(|(_, rate, _)| rate.is_none()) {
             return Some("it limits nothing: give it a rate".to_owned());
         }
-        for (what, rate) in bytes {
-            match rate {
-                Some(rate) if rate < BYTES_PER_SECOND_MIN => {
-                    return Some(format!(
-                        "{what} is below {BYTES_PER_SECOND_MIN} bytes per second: no client would get on"
-                    ));
+        rates
+            .into_iter()
+            .find_map(|(what, rate, least)| match rate? {
+                rate if rate < least => Some(format!(
+                    "{what} is below {least} per second: no client would get on"
+                )),
+                rate if rate > RATE_MAX => {
+                    Some(format!("{what} is above the most there can be, {RATE_MAX}"))
                 }
-                Some(rate) if rate > RATE_MAX => {
-                    return Some(format!("{what} is above the most there can be, {RATE_MAX}"));
-                }
-                _ => {}
-            }
-        }
-        match self.iops {
-            Some(0) => Some("iops of zero would stop every client".to_owned()),
-            Some(rate) if rate > RATE_MAX => {
-                Some(format!("iops is above the most there can be, {RATE_MAX}"))
-            }
-            _ => None,
-        }
+                _ => None,
+            })
     }
 }
 

@@ -13,7 +13,7 @@ use cairn_cluster::map::MapErrorKind;
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
-use cairn_formats::settings::USERS_MAX;
+use cairn_formats::settings::{PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
@@ -193,9 +193,20 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
     if was.class != now.class {
         to.class = now.class.clone();
     }
-    if was.limits != now.limits {
-        to.limits = now.limits.clone();
-    }
+    // Each part is a setting of its own.
+    let changed = now
+        .limits
+        .iter()
+        .filter(|limit| !was.limits.contains(limit));
+    let changed: Vec<_> = changed.cloned().collect();
+    let is_of =
+        |limits: &[PartLimit], part: &VolumePart| limits.iter().any(|limit| limit.part == *part);
+    to.limits.retain(|limit| {
+        let is_cleared = is_of(&was.limits, &limit.part) && !is_of(&now.limits, &limit.part);
+        !is_cleared && !is_of(&changed, &limit.part)
+    });
+    to.limits.extend(changed);
+    to.limits.sort_by(|one, other| one.part.cmp(&other.part));
     // A key that was erased meanwhile stays erased, and one that was wrapped anew is the one to erase.
     let is_erasure = matches!(now.encryption, Some(VolumeEncryption::Erased(_)));
     if was.encryption != now.encryption && (is_erasure || to.encryption == was.encryption) {
@@ -316,6 +327,26 @@ mod tests {
             (found.encryption, found.settings.size_limit),
             (key(2), size_limit)
         );
+
+        let limit = |part: &str, iops| PartLimit {
+            part: part.parse().unwrap(),
+            throughput: None,
+            read_throughput: None,
+            write_throughput: None,
+            iops: Some(iops),
+        };
+        let lun = with(&|volume| volume.limits = vec![limit("lun/a", 1)]);
+        let bucket = with(&|volume| volume.limits = vec![limit("bucket/b", 2)]);
+        one.change(&lun, &made).await.unwrap();
+        other.change(&bucket, &made).await.unwrap();
+        assert_eq!(
+            seen().await.limits,
+            [limit("lun/a", 1), limit("bucket/b", 2)]
+        );
+        let more = with(&|volume| volume.limits = vec![limit("lun/a", 3)]);
+        one.change(&more, &lun).await.unwrap();
+        other.change(&made, &bucket).await.unwrap();
+        assert_eq!(seen().await.limits, more.volumes[0].limits);
 
         // Nor is an erased key there again for a rotation that began before, and it is erased in spite of one.
         let erased = Some(VolumeEncryption::Erased(Default::default()));

@@ -67,6 +67,15 @@ impl Client {
         Self { part, ..self }
     }
 
+    /// The same, whatever it asks for and from where.
+    pub(crate) fn without_parts(self) -> Self {
+        Self {
+            address: None,
+            part: None,
+            ..self
+        }
+    }
+
     pub(crate) fn who(&self) -> Who {
         Who(self.who)
     }

@@ -61,6 +61,8 @@ impl Meter {
 }
 
 struct Queued<W> {
+    /// As it came: limits of parts may come and go while it waits.
+    client: Client,
     operation: Operation,
     since: Duration,
     waiter: W,
@@ -395,8 +397,22 @@ impl<W: Waiter> Volume<W> {
         }
     }
 
-    fn queue(&mut self, client: Client, queued: Queued<W>) {
+    /// Whose turn a request takes. A client has one for each part of it that has limits, so that one at its limit holds up no
+    /// other; parts without limits are no reason to get more turns than others.
+    fn turn_of(&self, client: Client) -> Client {
+        let mut turn = client.without_parts();
+        for part in self.parts.iter().filter(|part| part.of.holds(&client)) {
+            match part.of {
+                PartOf::Named(part) => turn = turn.of(part),
+                PartOf::Clients(_) => turn = turn.from(client.address),
+            }
+        }
+        turn
+    }
+
+    fn queue(&mut self, queued: Queued<W>) {
         let turn = self.turn;
+        let client = self.turn_of(queued.client);
         if self.flows.len() >= self.flows_sweep_count {
             self.flows
                 .retain(|_, flow| !flow.queue.is_empty() || flow.turn > turn);
@@ -426,11 +442,11 @@ impl<W: Waiter> Volume<W> {
     }
 
     /// The first of a flow that somebody still waits for.
-    fn head(&mut self, key: FlowKey) -> Option<Operation> {
+    fn head(&mut self, key: FlowKey) -> Option<(Client, Operation)> {
         let flow = self.flows.get_mut(&key)?;
         while let Some(queued) = flow.queue.front() {
             if !queued.waiter.is_gone() {
-                return Some(queued.operation);
+                return Some((queued.client, queued.operation));
             }
             flow.queue.pop_front();
             self.waiting -= 1;
@@ -452,7 +468,7 @@ impl<W: Waiter> Volume<W> {
                     break;
                 }
                 let key = (client, kind);
-                let Some(operation) = self.head(key) else {
+                let Some((asks, operation)) = self.head(key) else {
                     self.order[kind as usize].remove(&(turn, client));
                     continue;
                 };
@@ -462,7 +478,7 @@ impl<W: Waiter> Volume<W> {
                     due = sooner(due, Some(wait));
                     break;
                 }
-                match self.wait_of(client, operation, now) {
+                match self.wait_of(asks, operation, now) {
                     Duration::ZERO => {
                         best = Some((turn, key));
                         break;
@@ -491,7 +507,7 @@ impl<W: Waiter> Volume<W> {
         self.waiting -= 1;
         self.counts.delayed += 1;
         self.counts.delayed_time += now.saturating_sub(queued.since);
-        self.charge(client, queued.operation, is_lent, now);
+        self.charge(queued.client, queued.operation, is_lent, now);
         Some(queued)
     }
 
@@ -695,11 +711,12 @@ impl<W: Waiter> Scheduler<W> {
             return Err(waiter);
         };
         let queued = Queued {
+            client,
             operation,
             since: now,
             waiter,
         };
-        volume.queue(client, queued);
+        volume.queue(queued);
         Ok(())
     }
 

@@ -184,7 +184,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Starts a thread. A machine that has none left may have one again in a moment, so it is asked for a while. A process
-/// that gets none for that long ends: it could only answer its clients with errors, and its successor may do better.
+/// that gets none for that long ends: it could only answer its clients with errors, and its successor may do better. Who asks
+/// waits here, also a task: nothing else would get on either.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(Mutex::new(Some(work)));
     for attempt in 1.. {

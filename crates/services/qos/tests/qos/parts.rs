@@ -55,6 +55,38 @@ fn a_part_has_its_rate_and_the_same_client_gets_all_else() {
     near(got[fast] as f64, 10.0 * 90.0 * MB as f64, 3.0);
 }
 
+/// Who asks for many parts, or from many addresses, gets no more turns than who asks for one.
+#[test]
+fn parts_without_limits_are_no_reason_for_more_turns() {
+    let mut world = World::default();
+    set(&mut world, Some(100 * MB), &[limit("lun/other", 10 * MB)]);
+    let many = Client::named("many");
+    let loads: Vec<usize> = (0..8)
+        .map(|number| {
+            let from = Some(IpAddr::from([10, 0, 0, number]));
+            let part = Part::bucket(&number.to_string());
+            load(&mut world, many.from(from).of(part), 16)
+        })
+        .collect();
+    let one = load(&mut world, Client::named("one"), 16);
+    let got = world.run(TEN);
+    near(got[one] as f64, 10.0 * 50.0 * MB as f64, 3.0);
+    let all: u64 = loads.iter().map(|load| got[*load]).sum();
+    near(all as f64, 10.0 * 50.0 * MB as f64, 3.0);
+}
+
+/// What waits already when a limit comes has it, too.
+#[test]
+fn a_new_limit_holds_for_what_waits() {
+    let mut world = World::default();
+    set(&mut world, Some(10 * MB), &[]);
+    let lun = load(&mut world, address("10.0.0.7").of(Part::lun("db")), 1024);
+    world.run(Duration::from_secs(1));
+    set(&mut world, Some(1000 * MB), &[limit("lun/db", 20 * MB)]);
+    let got = world.run(Duration::from_secs(1));
+    near(got[lun] as f64, 20.0 * MB as f64, 15.0);
+}
+
 /// Also where the volume has no class.
 #[test]
 fn a_bucket_of_that_name_is_another_part() {
