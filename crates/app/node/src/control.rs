@@ -30,6 +30,7 @@ use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::policy::protection;
+use cairn_pool::truth::SaveError;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -919,6 +920,10 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::NoDisk(_) => ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn disk list` shows all disks"),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
+        ChangeFailure::Save(SaveError::Conflict(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("look at what there is now, and decide again")
+        }
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");
             ControlError::new(ErrorKind::Internal, message)

@@ -212,7 +212,7 @@ mod tests {
                 Failed,
             ),
             (
-                ChangeFailure::Save(SaveError {
+                ChangeFailure::Save(SaveError::Disks {
                     needed: 2,
                     saved: 1,
                     detail: text(),

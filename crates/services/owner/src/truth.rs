@@ -232,10 +232,13 @@ impl Truth for MapTruth {
     ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
         Box::pin(async move {
             let changed = self.change(state, before).await;
-            changed.map_err(|error| SaveError {
-                needed: 1,
-                saved: 0,
-                detail: error.to_string(),
+            changed.map_err(|error| {
+                let is_late = error.kind() == MapErrorKind::Changed
+                    || matches!(error, MapError::Exists { .. });
+                match is_late {
+                    true => SaveError::Conflict(error.to_string()),
+                    false => SaveError::Map(error.to_string()),
+                }
             })?;
             let (local, local_before) = (self.local(state), self.local(before));
             let have_it = disks.iter().map(|(id, _)| *id);
@@ -414,7 +417,8 @@ mod tests {
         assert!(other.change_users(&late, &none).await.is_err());
         // Alice was locked out by the one; the other cannot bring her back with what it saw before.
         one.change_users(&none, &alice).await.unwrap();
-        assert!(other.change_users(&late, &alice).await.is_err());
+        let undone = other.change_users(&late, &alice).await.unwrap_err();
+        assert_eq!(undone.kind(), MapErrorKind::Changed);
         assert_eq!(seen(&other).await, bob);
         // Once more is no other change.
         one.change_users(&none, &alice).await.unwrap();
