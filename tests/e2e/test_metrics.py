@@ -75,7 +75,8 @@ class Metrics(WorldTest):
             mount.write_file("/file", content("file", SMALL_LEN_BYTES))
             mount.read_file("/file")
         shown = server.metrics()
-        labels, values = {}, {}
+        labels: dict[str, set[str]] = {}
+        values: dict[tuple[str, str], set[str]] = {}
         for series in shown:
             name = series.partition("{")[0]
             pairs = dict(re.findall(r'([a-z]+)="([^"]*)"', series))
