@@ -4,6 +4,28 @@
  */
 
 export interface paths {
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
+         *     is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
+         *     1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
+         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
+         */
+        get: operations["audit_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/buckets": {
         parameters: {
             query?: never;
@@ -395,7 +417,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused. */
+        /**
+         * The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+         *     One that a session began ends with that session.
+         */
         get: operations["live_events"];
         put?: never;
         post?: never;
@@ -693,10 +718,31 @@ export interface paths {
         /** The session of the browser that asks. */
         get: operations["session_show"];
         put?: never;
-        /** Logs a browser in: the answer sets a cookie that stands for the token. */
+        /**
+         * Logs a browser in, with the admin token or a user's name and password: the answer sets a cookie. A session ends after
+         *     12 hours, after an hour in which nobody used the page, and when its user is changed or deleted. After too many tries
+         *     the answer is 429, with `Retry-After`.
+         */
         post: operations["session_create"];
         /** Logs a browser out. */
         delete: operations["session_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Changes the password of the user who asks, who gives the one of now as well. All sessions of the user end, this one too. */
+        put: operations["password_change"];
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -793,6 +839,43 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All users. What is kept of their passwords is not told. */
+        get: operations["user_list"];
+        put?: never;
+        /** Makes a user. */
+        post: operations["user_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One user. */
+        get: operations["user_show"];
+        put?: never;
+        post?: never;
+        /** Deletes a user. All sessions of the user end. */
+        delete: operations["user_delete"];
+        options?: never;
+        head?: never;
+        /** Changes role or password of a user. All sessions of the user end. */
+        patch: operations["user_set"];
         trace?: never;
     };
     "/api/v1/volumes": {
@@ -1150,6 +1233,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/volumes/{volume}/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The parts of a volume that have rates of their own, with what they use. */
+        get: operations["limit_list"];
+        /** Gives a part of a volume rates of its own, in the place of those that it had. */
+        put: operations["limit_set"];
+        post?: never;
+        /** Takes the rates of the part that `part` names away. */
+        delete: operations["limit_clear"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -1286,6 +1388,60 @@ export interface components {
             volume: string;
             /** @description Why it does not go on just now; it is tried again. */
             waits_for?: string | null;
+        };
+        /** @description A change, or a try of one. */
+        AuditEntry: {
+            /**
+             * @description From where.
+             * @example 10.1.2.3
+             */
+            address: string;
+            /**
+             * Format: int64
+             * @description When it was answered, in seconds since 1970 UTC.
+             */
+            at_seconds: number;
+            /**
+             * Format: int64
+             * @description Grows with each entry.
+             */
+            id: number;
+            /** @example POST */
+            method: string;
+            /** @example /api/v1/volumes */
+            path: string;
+            /**
+             * Format: int32
+             * @description How it was answered: from 400 on it was refused, or failed.
+             * @example 201
+             */
+            status: number;
+            /**
+             * @description Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
+             * @example alice
+             */
+            user: string;
+            /**
+             * @description How they showed it: `token`, `session`, `password`, or `nothing`.
+             * @example session
+             */
+            via: string;
+        };
+        /** @description A page of entries, newest first. */
+        AuditPage: {
+            entries: components["schemas"]["AuditEntry"][];
+            /**
+             * Format: int64
+             * @description When the oldest entry is of that is kept, whatever was asked for.
+             */
+            first_seconds?: number | null;
+            /**
+             * Format: int64
+             * @description The `before` of the next page; left out with the last one.
+             */
+            next_before?: number | null;
+            /** @description Why entries are not written at the moment, if they are not. */
+            problem?: string | null;
         };
         /** @description A bucket to make. */
         BucketCreate: {
@@ -1541,7 +1697,7 @@ export interface components {
          * @description Why a request was not done, for programs. The text beside it is for people.
          * @enum {string}
          */
-        ErrorKind: "invalid" | "unauthorized" | "not_found" | "conflict" | "unavailable" | "internal";
+        ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
         ExportList: {
             exports: components["schemas"]["ExportView"][];
         };
@@ -1965,6 +2121,48 @@ export interface components {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
         };
+        /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
+        PartLimit: {
+            /**
+             * Format: int64
+             * @description Operations of any kind.
+             */
+            iops?: number | null;
+            /**
+             * @description lun/NAME, bucket/NAME or clients/NETWORK.
+             * @example lun/db
+             */
+            part: string;
+            /** Format: int64 */
+            read_throughput?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes, read and written together.
+             */
+            throughput?: number | null;
+            /** Format: int64 */
+            write_throughput?: number | null;
+        };
+        PartList: {
+            limits: components["schemas"]["PartView"][];
+        };
+        /** @description A part of a volume that has rates of its own, and what it uses. */
+        PartView: components["schemas"]["PartLimit"] & {
+            /**
+             * Format: int64
+             * @description Of about the last second; none on a node that does not serve the volume.
+             */
+            bytes_per_second?: number | null;
+            /** Format: int64 */
+            operations_per_second?: number | null;
+        };
+        /** @description A password as somebody gave it. `Debug` hides it, and its memory is wiped. */
+        Password: string;
+        /** @description Another password for whoever asks, who shows to know the one of now. */
+        PasswordChange: {
+            new_password: components["schemas"]["Password"];
+            password: components["schemas"]["Password"];
+        };
         /** @description What an access key may use. */
         PermissionView: {
             bucket: string;
@@ -2195,6 +2393,8 @@ export interface components {
             limits: components["schemas"]["LimitView"][];
             /** Format: int64 */
             operations_per_second: number;
+            /** @description Parts of the volume that have limits of their own, and what they use. */
+            parts?: components["schemas"]["PartView"][];
             /**
              * Format: int64
              * @description Of about the last second.
@@ -2409,10 +2609,8 @@ export interface components {
              */
             wrong_bytes: number;
         };
-        /** @description A log-in with the admin token. */
-        SessionCreate: {
-            token: string;
-        };
+        /** @description A log-in: with the admin token, or with a user's name and password. */
+        SessionCreate: components["schemas"]["TokenLogin"] | components["schemas"]["UserLogin"];
         SessionList: {
             sessions: components["schemas"]["SessionView"][];
         };
@@ -2420,9 +2618,21 @@ export interface components {
         SessionOpen: {
             /**
              * Format: int64
-             * @description When it ends, in seconds since 1970; it is not prolonged.
+             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
              */
             ends_seconds: number;
+            /**
+             * Format: int64
+             * @description When it ends unless somebody uses the page before; never after the other.
+             */
+            idle_ends_seconds: number;
+            /** @example admin */
+            role: string;
+            /**
+             * @description Whose it is; `token` of one that the admin token began.
+             * @example alice
+             */
+            user: string;
         };
         SessionView: {
             address: string;
@@ -2683,6 +2893,49 @@ export interface components {
             /** @example auto */
             tiering: string;
         };
+        TokenLogin: {
+            token: string;
+        };
+        /** @description A user to make. */
+        UserCreate: {
+            /** @example alice */
+            name: string;
+            /** @description 10 characters to 1024 bytes. */
+            password: components["schemas"]["Password"];
+            /** @example viewer */
+            role: string;
+        };
+        UserList: {
+            /** @description By name. */
+            users: components["schemas"]["UserView"][];
+        };
+        UserLogin: {
+            password: components["schemas"]["Password"];
+            user: string;
+        };
+        /** @description Changes of a user; what is left out stays. All sessions of the user end. */
+        UserSet: {
+            password?: components["schemas"]["Password"] | null;
+            /** @example viewer */
+            role?: string | null;
+        };
+        /** @description A user. What is kept of the password is not told. */
+        UserView: {
+            /**
+             * Format: int64
+             * @description When role or password were changed last.
+             */
+            changed_seconds: number;
+            /** Format: int64 */
+            created_seconds: number;
+            /** @example alice */
+            name: string;
+            /**
+             * @description `admin` may do everything, `viewer` may see everything and change nothing.
+             * @example viewer
+             */
+            role: string;
+        };
         VolumeAddressSet: {
             /** @description With the length of its prefix: 10.0.0.9/24. */
             address: string;
@@ -2892,6 +3145,90 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    audit_list: {
+        parameters: {
+            query?: {
+                user?: string;
+                path?: string;
+                method?: string;
+                from?: number;
+                to?: number;
+                refused?: boolean;
+                before?: number;
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     bucket_list: {
         parameters: {
             query?: never;
@@ -2910,8 +3247,17 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2970,8 +3316,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3008,6 +3363,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3055,8 +3419,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3075,6 +3448,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3135,8 +3517,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3173,6 +3564,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3218,8 +3618,17 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3278,8 +3687,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3307,6 +3725,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3354,7 +3781,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3365,6 +3792,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3425,8 +3861,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3463,6 +3908,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3508,8 +3962,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3528,6 +3991,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3573,7 +4045,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3588,6 +4060,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3627,8 +4108,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3642,6 +4132,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
@@ -3696,8 +4195,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3723,6 +4231,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3783,8 +4300,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3810,6 +4336,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3868,8 +4403,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3895,6 +4439,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3940,8 +4493,17 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4000,8 +4562,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4029,6 +4600,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4085,8 +4665,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4105,6 +4694,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4165,8 +4763,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4203,6 +4810,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4263,8 +4879,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4301,6 +4926,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4346,8 +4980,17 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4408,8 +5051,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4446,6 +5098,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4504,8 +5165,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4515,6 +5185,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4574,7 +5253,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4585,6 +5264,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4630,7 +5318,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4641,6 +5329,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4686,8 +5383,17 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4749,8 +5455,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4787,6 +5502,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4833,8 +5557,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4853,6 +5586,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4898,8 +5640,17 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4961,8 +5712,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4999,6 +5759,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5045,8 +5814,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5056,6 +5834,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5101,8 +5888,17 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5148,7 +5944,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5159,6 +5955,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5204,7 +6009,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5215,6 +6020,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5260,8 +6074,17 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5320,8 +6143,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5358,6 +6190,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5406,7 +6247,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5417,6 +6258,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5474,8 +6324,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5494,6 +6353,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5555,8 +6423,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5593,6 +6470,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5654,8 +6540,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5692,6 +6587,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5754,8 +6658,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5792,6 +6705,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5841,8 +6763,17 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5861,6 +6792,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5922,8 +6862,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5960,6 +6909,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6005,8 +6963,17 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6052,8 +7019,17 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6063,6 +7039,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6108,7 +7093,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6119,6 +7104,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6184,8 +7178,17 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6244,8 +7247,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6264,6 +7276,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6309,8 +7330,17 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6369,8 +7399,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6398,6 +7437,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6443,8 +7491,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6454,6 +7511,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6499,8 +7565,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6546,8 +7621,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6557,6 +7641,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6602,8 +7695,17 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6662,8 +7764,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6682,6 +7793,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6727,7 +7847,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6738,6 +7858,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6796,8 +7925,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6823,6 +7961,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
         };
     };
     session_delete: {
@@ -6841,8 +7988,131 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    password_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PasswordChange"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6901,8 +8171,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6939,6 +8218,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6984,8 +8272,17 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7031,8 +8328,17 @@ export interface operations {
                     "application/json": components["schemas"]["TierList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7091,8 +8397,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7120,6 +8435,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7167,7 +8491,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7178,6 +8502,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7223,8 +8556,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7243,6 +8585,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7303,8 +8654,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7332,6 +8692,433 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    user_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7377,8 +9164,17 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7437,8 +9233,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7466,6 +9271,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7513,7 +9327,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7524,6 +9338,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7580,8 +9403,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7600,6 +9432,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7660,8 +9501,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7698,6 +9548,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7758,8 +9617,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7778,6 +9646,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7823,8 +9700,26 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7885,8 +9780,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7923,6 +9827,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7968,8 +9881,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7988,6 +9910,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8048,8 +9979,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8068,6 +10008,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8115,7 +10064,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8126,6 +10075,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8186,8 +10144,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8224,6 +10191,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8273,7 +10249,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8284,6 +10260,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8331,8 +10316,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8342,6 +10336,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8389,7 +10392,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8400,6 +10403,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8460,8 +10472,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8498,6 +10519,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8543,8 +10573,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8563,6 +10602,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8614,7 +10662,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8625,6 +10673,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8674,8 +10731,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8694,6 +10760,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8744,7 +10819,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8755,6 +10830,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8802,7 +10886,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8813,6 +10897,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8873,8 +10966,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8911,6 +11013,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8958,7 +11069,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8969,6 +11080,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9029,8 +11149,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9058,6 +11187,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9107,7 +11245,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9118,6 +11256,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9178,8 +11325,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9216,6 +11372,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9264,7 +11429,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9275,6 +11440,15 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9321,8 +11495,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9341,6 +11524,15 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9402,8 +11594,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9440,6 +11641,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9501,8 +11711,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9539,6 +11758,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9600,8 +11828,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9638,6 +11875,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9699,8 +11945,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9737,6 +11992,15 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9797,8 +12061,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9835,6 +12108,276 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PartLimit"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    limit_clear: {
+        parameters: {
+            query: {
+                part: string;
+            };
+            header?: never;
+            path: {
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartList"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9900,8 +12443,17 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description no token, or not this server's */
+            /** @description no token, or not this server's; no user with this password; no session that holds */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -27,6 +27,14 @@ export class Refusal extends Error {
   }
 }
 
+// Somebody uses the page if they typed, clicked or scrolled in the last minute. Then the session goes on: what the page asks by
+// itself does not prolong it.
+const USED_MS = 60_000;
+let used = Number.NEGATIVE_INFINITY;
+for (const event of ["pointerdown", "keydown", "wheel", "touchstart"]) {
+  addEventListener(event, () => (used = performance.now()), { capture: true, passive: true });
+}
+
 let onLoggedOut: () => void = () => {};
 
 /** Is called when the server says that there is no session any more. */
@@ -44,7 +52,7 @@ export async function call<T>({ method, path, body }: Call): Promise<T> {
       signal: AbortSignal.timeout(TIMEOUT_MS),
       headers: {
         // No other site can send it: see docs/design/console.md.
-        "x-cairn-console": "1",
+        "x-cairn-console": performance.now() - used < USED_MS ? "active" : "1",
         ...(body === undefined ? {} : { "content-type": "application/json" }),
       },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),

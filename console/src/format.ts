@@ -66,3 +66,16 @@ export function parseSize(text: string): number | undefined {
   const value = Number(match[1]) * base ** power;
   return Number.isSafeInteger(Math.round(value)) ? Math.round(value) : undefined;
 }
+
+/** The same for a rate, which may end in `/s`. */
+export const parseRate = (text: string): number | undefined => parseSize(text.replace(/\/s\s*$/, ""));
+
+/** A size as commands take it, to the byte. */
+export function exactSize(value: number): string {
+  let unit = 0;
+  while (value > 0 && value % 1024 === 0 && unit < BINARY.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return unit === 0 ? String(value) : `${value}${BINARY[unit]}`;
+}

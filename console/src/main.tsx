@@ -3,6 +3,8 @@ import { render } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { call, get, whenLoggedOut } from "./api";
 import { LiveProvider, useLive } from "./live";
+import { Audit } from "./pages/audit";
+import { Classes } from "./pages/classes";
 import { Login } from "./pages/login";
 import { Overview } from "./pages/overview";
 import { Pool } from "./pages/pool";
@@ -10,8 +12,12 @@ import { VolumePage } from "./pages/volume";
 import { Volumes } from "./pages/volumes";
 import { Luns } from "./pages/luns";
 import { Buckets } from "./pages/buckets";
+import { Tiers } from "./pages/tiers";
+import { OwnPassword, Users } from "./pages/users";
 import { Router, to, usePlace } from "./router";
-import { Notice, Page, Sayings } from "./ui";
+import { SessionContext, useSession } from "./session";
+import type { SessionOpen } from "./types";
+import { Badge, Notice, Page, Sayings } from "./ui";
 import "./style.css";
 
 const PAGES: [name: string, text: string][] = [
@@ -20,6 +26,10 @@ const PAGES: [name: string, text: string][] = [
   ["volumes", "Volumes"],
   ["luns", "LUNs"],
   ["buckets", "Buckets"],
+  ["classes", "Classes"],
+  ["tiers", "Tiers"],
+  ["users", "Users"],
+  ["audit", "Audit"],
 ];
 
 function Content() {
@@ -32,6 +42,10 @@ function Content() {
     if (first === "volumes") return <Volumes />;
     if (first === "luns") return <Luns />;
     if (first === "buckets") return <Buckets />;
+    if (first === "classes") return <Classes />;
+    if (first === "tiers") return <Tiers />;
+    if (first === "users") return <Users />;
+    if (first === "audit") return <Audit />;
   }
   return (
     <Page title="No such page">
@@ -65,8 +79,10 @@ function Connection() {
   return null;
 }
 
-function Frame({ onLogout }: { onLogout: () => void }) {
+function Frame({ onLogout, onEnded }: { onLogout: () => void; onEnded: () => void }) {
   const { parts } = usePlace();
+  const session = useSession();
+  const [isChanging, setChanging] = useState(false);
   const { live } = useLive();
   return (
     <>
@@ -91,6 +107,15 @@ function Frame({ onLogout }: { onLogout: () => void }) {
           </nav>
           <div class="top-end">
             {live && <span class="version">{live.version}</span>}
+            <span class="who">
+              <span class="unseen">Logged in: </span>
+              {session.user === "token" ? "admin token" : session.user} <Badge tone="calm">{session.role === "admin" ? "Admin" : "Viewer"}</Badge>
+            </span>
+            {session.user !== "token" && (
+              <button type="button" class="quiet" onClick={() => setChanging(true)}>
+                Change password
+              </button>
+            )}
             <button type="button" class="quiet" onClick={onLogout}>
               Log out
             </button>
@@ -99,6 +124,7 @@ function Frame({ onLogout }: { onLogout: () => void }) {
         <div class="content">
           <Connection />
           <Content />
+          {isChanging && <OwnPassword user={session.user} onClose={() => setChanging(false)} onDone={onEnded} />}
         </div>
       </div>
     </>
@@ -109,9 +135,10 @@ type State = "unknown" | "out" | "ended" | "in";
 
 function App() {
   const [state, setState] = useState<State>("unknown");
+  const [session, setSession] = useState<SessionOpen>();
   const look = useCallback(async () => {
     try {
-      await get("/session");
+      setSession(await get<SessionOpen>("/session"));
       setState("in");
     } catch {
       // A server that does not answer now may do so when the token is typed.
@@ -123,17 +150,25 @@ function App() {
     void look();
   }, [look]);
   if (state === "unknown") return null;
-  if (state !== "in") return <Login hasEnded={state === "ended"} onDone={() => setState("in")} />;
+  if (state !== "in" || !session) {
+    const entered = (opened: SessionOpen) => {
+      setSession(opened);
+      setState("in");
+    };
+    return <Login hasEnded={state === "ended"} onDone={entered} />;
+  }
   const logout = async () => {
     await call({ method: "DELETE", path: "/session" }).catch(() => {});
     setState("out");
   };
   return (
-    <LiveProvider>
-      <Sayings>
-        <Frame onLogout={logout} />
-      </Sayings>
-    </LiveProvider>
+    <SessionContext.Provider value={session}>
+      <LiveProvider>
+        <Sayings>
+          <Frame onLogout={logout} onEnded={() => setState("ended")} />
+        </Sayings>
+      </LiveProvider>
+    </SessionContext.Provider>
   );
 }
 

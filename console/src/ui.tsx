@@ -255,10 +255,12 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
 }
 
 /** A form for one call: it shows what it does, and the refusal if it is refused. */
-export function ActionForm({ title, submit, request, command, isDangerous, done, onClose, onDone, children }: {
+export function ActionForm({ title, submit, request, shown, command, isDangerous, done, onClose, onDone, children }: {
   title: string;
   submit: string;
   request: Call;
+  /** What is shown of the request, if it has a secret. */
+  shown?: Call;
   command: string;
   isDangerous?: boolean;
   /** What is said when it is done. */
@@ -289,7 +291,7 @@ export function ActionForm({ title, submit, request, command, isDangerous, done,
       <form onSubmit={send}>
         {children}
         <Failure error={error} />
-        <Same command={command} request={request} />
+        <Same command={command} request={shown ?? request} />
         <div class="buttons">
           <button type="submit" class={isDangerous ? "danger" : "primary"} disabled={isBusy}>
             {isBusy ? "One moment…" : submit}
@@ -304,7 +306,8 @@ export function ActionForm({ title, submit, request, command, isDangerous, done,
 }
 
 interface InputProps {
-  type?: "text" | "search";
+  type?: "text" | "search" | "password";
+  autocomplete?: "off" | "current-password" | "new-password";
   required?: boolean;
   placeholder?: string;
   pattern?: string;
@@ -313,7 +316,7 @@ interface InputProps {
   inputMode?: "numeric";
 }
 
-export function Field({ label, hint, value, onValue, ...rest }: {
+export function Field({ label, hint, value, onValue, autocomplete = "off", ...rest }: {
   label: string;
   hint?: ComponentChildren;
   value: string;
@@ -324,7 +327,7 @@ export function Field({ label, hint, value, onValue, ...rest }: {
     <div class="field">
       <label for={id}>{label}</label>
       <input {...(rest as object)} id={id} value={value} aria-describedby={hint ? `${id}-hint` : undefined}
-        autocomplete="off" spellcheck={false}
+        autocomplete={autocomplete} spellcheck={false}
         onInput={(event) => onValue(event.currentTarget.value)} />
       {hint && (
         <p class="hint" id={`${id}-hint`}>

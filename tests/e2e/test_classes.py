@@ -286,6 +286,70 @@ class Classes(WorldTest):
             self.assertEqual(session.read(0, 4096), data[:4096])
         self.assertEqual(client.get_object(Bucket="objects", Key="before")["Body"].read(), data)
 
+    def test_parts_of_a_volume_have_rates_of_their_own(self):
+        """A network of clients, a LUN and a bucket of one volume without a class; kill -9 forgets nothing."""
+        ports = [harness.next_port(), harness.next_port()]
+        listen = ["--listen-iscsi", f"127.0.0.1:{ports[0]}", "--listen-s3", f"127.0.0.1:{ports[1]}"]
+        self.world = self.server(1, listen)
+        self.make_volume("v")
+        self.cairn("limit", "set", "v", "clients/10.0.0.0/8", "--throughput", "1MB/s")
+        with self.load("v") as load:
+            self.assertGreater(load.rate(2), 30 * MB)
+            self.cairn("limit", "set", "v", "clients/127.0.0.0/8", "--throughput", "20MB/s")
+            time.sleep(CHANGE_SECONDS)
+            self.assert_rate(load, 20 * MB, 5)
+            listed = json.loads(self.cairn("limit", "list", "v", "--json").stdout)["limits"]
+            now = {part["part"]: part["bytes_per_second"] for part in listed}
+            self.assertAlmostEqual(now["clients/127.0.0.0/8"] / (20 * MB), 1, delta=0.2)
+            self.assertEqual(now["clients/10.0.0.0/8"], 0)
+            self.assertIn("clients/127.0.0.0/8", self.cairn("volume", "show", "v").stdout)
+        self.world.kill()
+        self.world.start()
+        with self.load("v") as load:
+            load.rate(1)
+            self.assert_rate(load, 20 * MB, 5)
+            self.cairn("limit", "clear", "v", "clients/127.0.0.0/8")
+            time.sleep(CHANGE_SECONDS)
+            self.assertGreater(load.rate(2), 30 * MB)
+        initiator = "iqn.2025-11.test:host"
+        self.cairn("igroup", "create", "v/hosts", "--initiator", initiator)
+        targets = {}
+        for name in ("slow", "free"):
+            self.cairn("lun", "create", f"v/{name}", "--size", "64MiB")
+            self.cairn("lun", "map", f"v/{name}", "--igroup", "hosts")
+            targets[name] = json.loads(self.cairn("lun", "show", f"v/{name}", "--json").stdout)
+        self.cairn("limit", "set", "v", "lun/slow", "--write-throughput", "5MB/s")
+        self.cairn("bucket", "create", "objects", "--path", "v/b")
+        self.cairn("bucket", "create", "free", "--path", "v/c")
+        client = s3.client(ports[1], s3.Keys(self.world, "--volume", "v"))
+        self.cairn("limit", "set", "v", "bucket/objects", "--throughput", "5MB/s")
+        data = os.urandom(256 << 10)
+
+        def rate(work):
+            begun = time.monotonic()
+            for number in range(40):
+                work(number)
+            return 40 * len(data) / (time.monotonic() - begun)
+
+        maps = {name: target["maps"][0]["number"] for name, target in targets.items()}
+        with iscsi.Session(("127.0.0.1", ports[0]), initiator, targets["slow"]["target"]) as session:
+            for lun in maps.values():
+                session.clear_attentions(lun)
+            write = lambda name: lambda number: session.write(number * 512, data, lun=maps[name])
+            self.assertLess(rate(write("slow")), 6 * MB)
+            self.assertGreater(rate(write("free")), 8 * MB)
+        put = lambda bucket: lambda number: client.put_object(Bucket=bucket, Key="k", Body=data)
+        self.assertLess(rate(put("objects")), 6 * MB)
+        self.assertGreater(rate(put("free")), 8 * MB)
+        for words, said in (
+            (("set", "v", "lun/x"), "limits nothing"),
+            (("set", "v", "lun/x", "--throughput", "1"), "below"),
+            (("set", "v", "disk/x", "--throughput", "1MB/s"), "lun/NAME"),
+            (("set", "none", "lun/x", "--throughput", "1MB/s"), "no volume"),
+            (("clear", "v", "lun/x"), "no limit"),
+        ):
+            self.assertIn(said, self.refused("limit", *words), words)
+
     def test_a_slowed_lun_holds_up_no_other_and_ends_at_once(self):
         port = harness.next_port()
         self.world = self.server(1, ["--listen-iscsi", f"127.0.0.1:{port}"])

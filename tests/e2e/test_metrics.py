@@ -1,6 +1,7 @@
 """/metrics under load: all that docs/reference/admin.md lists is there, moves, and says the truth."""
 
 import itertools
+import json
 import re
 
 from lib import harness, libnfs
@@ -53,7 +54,60 @@ def family(series):
     return re.sub(r"_(bucket|count|sum)$", "", series.partition("{")[0])
 
 
+def queries():
+    """Where and what of each query in the dashboard and the alerts that come with Cairn."""
+    packaging = harness.REPOSITORY / "packaging"
+    for panel in json.loads((packaging / "grafana" / "cairn.json").read_text())["panels"]:
+        for target in panel.get("targets", []):
+            yield f"panel {panel['title']}", target["expr"], target["legendFormat"]
+    rules = (packaging / "prometheus" / "cairn.rules.yml").read_text()
+    for rule in re.split(r"\n\s*- alert: ", rules)[1:]:
+        expression = re.search(r"expr: (.*)", rule)
+        assert expression, rule
+        yield f"alert {rule.split()[0]}", expression[1], rule.replace("$labels.", "")
+
+
 class Metrics(WorldTest):
+    def test_dashboard_and_alerts_ask_for_what_is_there(self):
+        server = self.server(3, ["--listen-s3", f"127.0.0.1:{harness.next_port()}"])
+        server.cairn("volume", "set", "main", "--class", "premium", "--quota", "1TiB")
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/file", content("file", SMALL_LEN_BYTES))
+            mount.read_file("/file")
+        shown = server.metrics()
+        labels: dict[str, set[str]] = {}
+        values: dict[tuple[str, str], set[str]] = {}
+        for series in shown:
+            name = series.partition("{")[0]
+            pairs = dict(re.findall(r'([a-z]+)="([^"]*)"', series))
+            labels[name] = labels.get(name, set()) | set(pairs)
+            for label, value in pairs.items():
+                values.setdefault((name, label), set()).add(value)
+        known = documented() | {family(series) for series in shown}
+        # Prometheus adds these to everything.
+        everywhere = {"job", "instance", "le"}
+        count = 0
+        for where, query, shown_as in queries():
+            used = re.findall(r"\b((?:cairn|process)_[a-z0-9_]+)\b(?:\{([^}]*)\})?", query)
+            self.assertTrue(used or query.startswith("up{"), where)
+            names = set(re.findall(r"\{\{ *([a-z]+) *\}\}", shown_as))
+            for group in re.findall(r"by \(([^)]*)\)", query):
+                names |= set(re.split(r", *", group))
+            for name, chosen in used:
+                count += 1
+                self.assertIn(family(name), known, f"{where}: no such metric")
+                if name not in labels:
+                    self.assertIn(family(name), RARE, f"{where}: not shown")
+                    continue
+                asked = re.findall(r'([a-z]+)(=~|=)"([^"]*)"', chosen)
+                there = labels[name] | everywhere
+                self.assertEqual({label for label, _, _ in asked} - there, set(), f"{where}: {name} has no such label")
+                self.assertEqual(names - there, set(), f"{where}: {name} has no such label")
+                for label, _, value in asked:
+                    if not value.startswith("$"):
+                        self.assertLessEqual(set(value.split("|")), values[name, label], where)
+        self.assertGreater(count, 60)
+
     def test_what_is_documented_is_there_and_moves(self):
         server = self.server(3)
         tree = make_tree(self.scratch / "tree")

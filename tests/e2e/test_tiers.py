@@ -12,7 +12,13 @@ from lib.worlds import WorldTest, content
 #: A look comes every ten seconds, one after trouble after twenty more. What a kill left open is written anew, and sealed a
 #: minute later.
 MOVED_SECONDS_MAX = 240
-KILLS_COUNT = 4
+KILLS_COUNT = int(os.environ.get("CAIRN_TIER_KILLS", "4"))
+#: What is asked by command costs as much as what is waited for.
+POLL_SECONDS = 0.5
+
+
+def wait_until(done, what):
+    return harness.wait_until(done, MOVED_SECONDS_MAX, what, POLL_SECONDS)
 
 
 class Tiers(WorldTest):
@@ -42,17 +48,18 @@ class Tiers(WorldTest):
             tier = self.tier(world)
             return tier["objects"] > 0 and tier["unused_objects"] == 0 and tier["volumes"][0]["resting_segments"] == 0
 
-        harness.wait_until(sent, MOVED_SECONDS_MAX, "data goes to the tier")
+        wait_until(sent, "data goes to the tier")
         # All of it: nothing but files of the log and of the state is left on the disks.
-        harness.wait_until(lambda: self.shard_bytes(world) < 2 << 20, MOVED_SECONDS_MAX, "the disks are empty")
+        wait_until(lambda: self.shard_bytes(world) < 2 << 20, "the disks are empty")
 
     def wait_back(self, world):
         world.cairn("volume", "set", "main", "--tiering", "none")
-        harness.wait_until(
-            lambda: self.tier(world)["objects"] == 0 and self.tier(world)["unused_objects"] == 0,
-            MOVED_SECONDS_MAX,
-            "data comes back",
-        )
+
+        def is_back():
+            tier = self.tier(world)
+            return tier["objects"] == 0 and tier["unused_objects"] == 0
+
+        wait_until(is_back, "data comes back")
 
     def test_data_goes_to_a_directory_and_comes_back(self):
         world = self.server(4)
@@ -120,9 +127,9 @@ class Tiers(WorldTest):
         world.cairn("volume", "set", "gone", "--tier", "cold", "--tiering", "all")
         world.stop()
         world.start()
-        harness.wait_until(lambda: self.objects_in(self.folder), MOVED_SECONDS_MAX, "data goes to the tier")
+        wait_until(lambda: self.objects_in(self.folder), "data goes to the tier")
         world.cairn("volume", "delete", "gone", "--yes", "--force")
-        harness.wait_until(lambda: not self.objects_in(self.folder), MOVED_SECONDS_MAX, "its objects are deleted")
+        wait_until(lambda: not self.objects_in(self.folder), "its objects are deleted")
 
     def test_kills_between_all_steps_lose_nothing(self):
         world = self.server(3)
@@ -138,9 +145,8 @@ class Tiers(WorldTest):
             is_out = at % 2 == 0
             world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all" if is_out else "none")
             # As soon as something has moved: its shards, or its object, are just being deleted.
-            harness.wait_until(
-                lambda is_out=is_out: (self.tier(world)["objects"] > 0) == is_out, MOVED_SECONDS_MAX, "something moves"
-            )
+            moved = lambda is_out=is_out: (world.metrics()['cairn_tier_objects{tier="cold"}'] > 0) == is_out
+            harness.wait_until(moved, MOVED_SECONDS_MAX, "something moves")
             world.kill()
         world.start()
         with libnfs.Mount(world.libnfs_url()) as mount:
@@ -208,7 +214,7 @@ class Tiers(WorldTest):
             except OSError:
                 return False
 
-        harness.wait_until(reads, MOVED_SECONDS_MAX, "the tier answers again")
+        wait_until(reads, "the tier answers again")
         self.wait_back(world)
         left = [entry["Key"] for entry in client.list_objects_v2(Bucket="archive")["Contents"]]
         self.assertEqual(left, ["one/cairn-tier.json"])
@@ -241,7 +247,7 @@ class Tiers(WorldTest):
         world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all", "--cooling-days", "5")
         world.stop()
         world.start()
-        harness.wait_until(lambda: self.tier(world)["volumes"][0].get("problem"), MOVED_SECONDS_MAX, "it is told")
+        wait_until(lambda: self.tier(world)["volumes"][0].get("problem"), "it is told")
         self.assertIn("is it mounted", self.tier(world)["volumes"][0]["problem"])
         self.assertEqual(self.objects_in(self.folder), [])
         shutil.move(self.scratch / "kept", self.folder / "cairn-tier.json")

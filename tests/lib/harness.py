@@ -77,7 +77,7 @@ def cairn_path():
     return path
 
 
-def wait_until(done, seconds, what):
+def wait_until(done, seconds, what, poll_seconds=POLL_SECONDS):
     """Polls `done` until it returns something true, and returns that."""
     deadline = time.monotonic() + seconds
     while True:
@@ -86,7 +86,7 @@ def wait_until(done, seconds, what):
             return result
         if time.monotonic() > deadline:
             raise Failure(f"{what} did not happen within {seconds} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 class Ports:
@@ -275,10 +275,9 @@ class Server:
         if words[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config"):
             words += ["--server", self.ready["admin"]["url"], "--token-file", str(self.token_path)]
         options = {"text": True} | options
-        done = subprocess.run(
-            [str(cairn_path()), *words],
-            capture_output=True, stdin=subprocess.DEVNULL, env=self.environment(), **options,
-        )
+        if "input" not in options:
+            options["stdin"] = subprocess.DEVNULL
+        done = subprocess.run([str(cairn_path()), *words], capture_output=True, env=self.environment(), **options)
         if check and done.returncode != 0:
             raise Failure(f"cairn {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
         return done

@@ -1,31 +1,63 @@
-// The way in: the admin token.
+// The way in: a user and a password, or the admin token.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Refusal } from "../api";
 import { call } from "../api";
+import type { SessionOpen } from "../types";
 import { Failure, Notice } from "../ui";
 import { asRefusal } from "../use";
 
-export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: () => void }) {
+type Way = "token" | "user";
+// Which way was used last in this browser. It is no secret.
+const WAY = "cairn-login";
+
+function lastWay(): Way {
+  try {
+    return localStorage.getItem(WAY) === "user" ? "user" : "token";
+  } catch {
+    return "token";
+  }
+}
+
+function keepWay(way: Way): void {
+  try {
+    if (way === "user") localStorage.setItem(WAY, way);
+    else localStorage.removeItem(WAY);
+  } catch {
+    // A browser that keeps nothing asks for the token first.
+  }
+}
+
+export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: (session: SessionOpen) => void }) {
+  const [way, setWay] = useState(lastWay);
   const [token, setToken] = useState("");
+  const [user, setUser] = useState("");
+  const [password, setPassword] = useState("");
   const [error, setError] = useState<Refusal>();
   const [isBusy, setBusy] = useState(false);
-  const input = useRef<HTMLInputElement>(null);
+  const secret = useRef<HTMLInputElement>(null);
+  const name = useRef<HTMLInputElement>(null);
   useEffect(() => {
     document.title = "Log in · Cairn";
-    input.current?.focus();
   }, []);
+  useEffect(() => (way === "user" ? name : secret).current?.focus(), [way]);
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     setBusy(true);
     try {
-      await call({ method: "POST", path: "/session", body: { token } });
-      onDone();
+      const session = await call<SessionOpen>({ method: "POST", path: "/session", body: way === "user" ? { user: user.trim(), password } : { token } });
+      keepWay(way);
+      onDone(session);
     } catch (failure) {
       setError(asRefusal(failure));
       setBusy(false);
-      input.current?.select();
+      secret.current?.select();
     }
   };
+  const choose = (next: Way) => {
+    setWay(next);
+    setError(undefined);
+  };
+  const wrong = error ? "true" : undefined;
   return (
     <main class="login" id="main">
       <form onSubmit={submit} class="card">
@@ -33,16 +65,37 @@ export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: () => v
           <img src="/console/icon.svg" alt="" width="34" height="34" /> Cairn
         </h1>
         {hasEnded && !error && <Notice tone="warn" title="The session has ended.">Log in again to go on.</Notice>}
-        <div class="field">
-          <label for="token">Admin token</label>
-          <input ref={input} id="token" type="password" value={token} required autocomplete="current-password" spellcheck={false}
-            aria-describedby="token-hint" aria-invalid={error ? "true" : undefined}
-            onInput={(event) => setToken(event.currentTarget.value)} />
-          <p class="hint" id="token-hint">
-            The content of the file <code>admin-token</code>, which is in each data folder. <code>cairn serve</code> says where
-            it is when it starts.
-          </p>
+        <div class="spans" role="group" aria-label="Log in with">
+          <button type="button" aria-pressed={way === "user"} onClick={() => choose("user")}>User</button>
+          <button type="button" aria-pressed={way === "token"} onClick={() => choose("token")}>Admin token</button>
         </div>
+        {way === "user" ? (
+          <>
+            <div class="field">
+              <label for="user">Name</label>
+              <input ref={name} id="user" value={user} required maxLength={63} autocomplete="username" spellcheck={false} autocapitalize="none"
+                aria-invalid={wrong} onInput={(event) => setUser(event.currentTarget.value)} />
+            </div>
+            <div class="field">
+              <label for="password">Password</label>
+              <input ref={secret} id="password" type="password" value={password} required autocomplete="current-password"
+                aria-describedby="password-hint" aria-invalid={wrong} onInput={(event) => setPassword(event.currentTarget.value)} />
+              <p class="hint" id="password-hint">
+                An admin makes users with <code>cairn user create</code>, or on the page Users.
+              </p>
+            </div>
+          </>
+        ) : (
+          <div class="field">
+            <label for="token">Admin token</label>
+            <input ref={secret} id="token" type="password" value={token} required autocomplete="off" spellcheck={false}
+              aria-describedby="token-hint" aria-invalid={wrong} onInput={(event) => setToken(event.currentTarget.value)} />
+            <p class="hint" id="token-hint">
+              The content of the file <code>admin-token</code>, which is in each data folder. <code>cairn serve</code> says where
+              it is when it starts.
+            </p>
+          </div>
+        )}
         <Failure error={error} />
         <button type="submit" class="primary" disabled={isBusy}>
           {isBusy ? "One moment…" : "Log in"}

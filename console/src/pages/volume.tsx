@@ -1,4 +1,5 @@
 // One volume: how it is, who may mount it, its snapshots.
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api";
 import { cairn, part } from "../api";
@@ -8,10 +9,14 @@ import { go, to } from "../router";
 import type { Export, ExportRule, Mount, Schedules, Snapshot, SnapshotList, Status, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
 import { useApi } from "../use";
+import { Policies, Quotas } from "./places";
+import { ClassCard, ClassCharts, PartLimits, SetClass } from "./service";
+import { SetTiering } from "./tiers";
 import { COMPRESSIONS, DEDUPES, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
 
 type Action =
-  | { kind: "edit" | "delete" | "export" | "snapshot" }
+  | { kind: "edit" | "delete" | "export" | "snapshot" | "class" | "tiering" }
+  | { kind: "clone"; snapshot?: Snapshot }
   | { kind: "schedules"; text: string }
   | { kind: "unexport"; rule: ExportRule }
   | { kind: "delete snapshot" | "lock" | "unlock" | "rename" | "restore"; snapshot: Snapshot };
@@ -45,6 +50,8 @@ export function VolumePage({ name }: { name: string }) {
     <Page title={`Volume ${name}`}
       actions={<>
         <button type="button" onClick={() => setAction({ kind: "edit" })}>Change settings</button>
+        <button type="button" onClick={() => setAction({ kind: "tiering" })}>Cold data</button>
+        <button type="button" onClick={() => setAction({ kind: "clone" })}>Clone</button>
         <button type="button" class="danger-quiet" onClick={() => setAction({ kind: "delete" })}>Delete</button>
       </>}>
       <p class="crumb"><a href={to("volumes")}>All volumes</a></p>
@@ -61,12 +68,14 @@ export function VolumePage({ name }: { name: string }) {
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
             ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
-            ["Class", volume.class === "none" ? "none: no limit" : volume.class],
+            ...(volume.clone_of ? [["Clone of", <><a href={to("volumes", volume.clone_of.volume)}>{volume.clone_of.volume}</a> at {volume.clone_of.snapshot}</>] as [string, ComponentChildren]] : []),
+            ["Cold data", volume.tiering ? <>{volume.tiering.policy}, to <a href={to("tiers")}>{volume.tiering.tier}</a>; {bytes(volume.tiering.remote_bytes)} are there</> : "stays on the disks"],
             ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
             ["Made", date(volume.created_seconds)],
           ]} />
         </Card>
         <MountCard name={name} />
+        <ClassCard volume={volume} onChange={() => setAction({ kind: "class" })} />
       </div>
       <Card title="Who may mount it" wide extra={<button type="button" onClick={() => setAction({ kind: "export" })}>Let clients mount it</button>}>
         <Table<ExportRule> caption="Rules of the export" rows={rules} rowKey={(rule) => rule.client}
@@ -80,12 +89,16 @@ export function VolumePage({ name }: { name: string }) {
           ]} />
       </Card>
       <Clients name={name} />
+      <Quotas name={name} />
+      <Policies name={name} />
+      <PartLimits name={name} />
       <Snapshots list={snapshots.data} schedules={schedules.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={[
           { title: "Written by clients", show: bytesPerSecond, lines: [[`volume_written_bytes_per_second:${name}`, "written"]] },
           { title: "Held by files", show: bytes, lines: [[`volume_file_bytes:${name}`, "files"]] },
         ]} />
+        {(volume.class ?? "none") !== "none" && <ClassCharts name={name} />}
       </Card>
       {action && <ActionDialog name={name} volume={volume} action={action} onClose={() => setAction(undefined)} onDone={changed} />}
     </Page>
@@ -157,6 +170,7 @@ function Snapshots({ list, schedules, withSpace, onSpace, onAction }: {
               { name: "Actions", show: (snapshot) => (
                 <div class="row-actions">
                   <button type="button" onClick={() => onAction({ kind: "restore", snapshot })} aria-label={`Restore from snapshot ${snapshot.name}`}>Restore</button>
+                  <button type="button" onClick={() => onAction({ kind: "clone", snapshot })} aria-label={`Clone snapshot ${snapshot.name}`}>Clone</button>
                   <button type="button" onClick={() => onAction({ kind: "rename", snapshot })} aria-label={`Rename snapshot ${snapshot.name}`}>Rename</button>
                   <button type="button" onClick={() => onAction({ kind: snapshot.locked ? "unlock" : "lock", snapshot })} aria-label={`${snapshot.locked ? "Unlock" : "Lock"} snapshot ${snapshot.name}`}>{snapshot.locked ? "Unlock" : "Lock"}</button>
                   <button type="button" onClick={() => onAction({ kind: "delete snapshot", snapshot })} aria-label={`Delete snapshot ${snapshot.name}`}>Delete</button>
@@ -196,6 +210,21 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
   switch (action.kind) {
     case "edit":
       return <EditVolume volume={volume} {...common} />;
+    case "class":
+      return <SetClass volume={volume} {...common} />;
+    case "tiering":
+      return <SetTiering volume={volume} {...common} />;
+    case "clone": {
+      const { snapshot } = action;
+      return (
+        <ActionForm onClose={onClose} onDone={() => go(to("volumes", text))} title={`Clone ${name}${snapshot ? ` as snapshot ${snapshot.name} shows it` : ""}`} submit="Clone" done={`Volume ${text} is there.`}
+          request={{ method: "POST", path: `${path}/volume-clones`, body: { name: text, ...(snapshot ? { snapshot: snapshot.name } : {}) } }}
+          command={cairn("volume", "clone", snapshot ? `${name}@${snapshot.name}` : name, text || "NAME")}>
+          <p>A volume of its own, at once and whatever the size: it shares all bytes with {name} until either changes. Nobody may mount it until an export is set.</p>
+          <Field label="Name of the clone" value={text} onValue={setText} required maxLength={63} placeholder={`${name}-test`} />
+        </ActionForm>
+      );
+    }
     case "export":
       return <SetExport name={name} {...common} />;
     case "delete":

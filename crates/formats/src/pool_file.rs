@@ -13,7 +13,8 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering, VolumeName, VolumeSettings, built_in,
+    PART_LIMITS_MAX, PartLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering, USERS_MAX,
+    UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -121,6 +122,9 @@ pub struct PoolVolume {
     /// The class whose rates it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ClassName>,
+    /// Parts of it that have rates of their own, by part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<PartLimit>,
     /// `None`: it is not encrypted. That is for ever as it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<VolumeEncryption>,
@@ -220,6 +224,9 @@ pub struct PoolState {
     /// Classes of service, beside those that are built in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<ClassName, ClassSpec>,
+    /// Who may use the admin API, beside whoever has the token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub users: BTreeMap<UserName, UserRecord>,
     /// Volumes without a store of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PoolClone>,
@@ -258,6 +265,15 @@ pub enum ChangeError {
     TooManyVolumes,
     #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
     TooManyRules,
+    #[error("volume \"{volume}\" has no limit of {part}")]
+    NoLimit {
+        volume: VolumeName,
+        part: VolumePart,
+    },
+    #[error("the limit of {part} makes no sense: {problem}")]
+    LimitProblem { part: VolumePart, problem: String },
+    #[error("a volume has limits of at most {PART_LIMITS_MAX} parts")]
+    TooManyLimits,
     #[error("there is no class \"{0}\"")]
     NoClass(ClassName),
     #[error("there is a class \"{0}\" already")]
@@ -285,6 +301,14 @@ pub enum ChangeError {
         class: ClassName,
         problem: String,
     },
+    #[error("there is no user \"{0}\"")]
+    NoUser(UserName),
+    #[error("there is a user \"{0}\" already")]
+    UserExists(UserName),
+    #[error("user \"{0}\" was changed by somebody else meanwhile")]
+    UserChanged(UserName),
+    #[error("a pool has at most {USERS_MAX} users")]
+    TooManyUsers,
     #[error(
         "all volumes and rules together take {len_bytes} bytes in the pool file, which has at most \
          {POOL_FILE_LEN_BYTES_MAX}"
@@ -420,6 +444,60 @@ impl PoolState {
             deleting: Vec::new(),
         });
         Ok(id)
+    }
+
+    /// Makes a user.
+    pub fn add_user(&mut self, name: &UserName, user: UserRecord) -> Result<(), ChangeError> {
+        if self.users.contains_key(name) {
+            return Err(ChangeError::UserExists(name.clone()));
+        }
+        if self.users.len() >= USERS_MAX {
+            return Err(ChangeError::TooManyUsers);
+        }
+        self.users.insert(name.clone(), user);
+        Ok(())
+    }
+
+    pub fn user_mut(&mut self, name: &UserName) -> Result<&mut UserRecord, ChangeError> {
+        let user = self.users.get_mut(name);
+        user.ok_or_else(|| ChangeError::NoUser(name.clone()))
+    }
+
+    pub fn delete_user(&mut self, name: &UserName) -> Result<(), ChangeError> {
+        match self.users.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(ChangeError::NoUser(name.clone())),
+        }
+    }
+
+    /// Gives a part of a volume rates of its own, in the place of those that it had.
+    pub fn set_limit(&mut self, name: &VolumeName, limit: PartLimit) -> Result<(), ChangeError> {
+        if let Some(problem) = limit.problem() {
+            let part = limit.part;
+            return Err(ChangeError::LimitProblem { part, problem });
+        }
+        let volume = self.volume_mut(name)?;
+        volume.limits.retain(|there| there.part != limit.part);
+        if volume.limits.len() >= PART_LIMITS_MAX {
+            return Err(ChangeError::TooManyLimits);
+        }
+        volume.limits.push(limit);
+        volume
+            .limits
+            .sort_by(|one, other| one.part.cmp(&other.part));
+        Ok(())
+    }
+
+    /// Takes the rates of a part of a volume away.
+    pub fn clear_limit(&mut self, name: &VolumeName, part: &VolumePart) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        let before = volume.limits.len();
+        volume.limits.retain(|there| there.part != *part);
+        if volume.limits.len() < before {
+            return Ok(());
+        }
+        let (volume, part) = (name.clone(), part.clone());
+        Err(ChangeError::NoLimit { volume, part })
     }
 
     /// Those that have a store of their own, then clones.
@@ -639,6 +717,9 @@ impl PoolState {
         {
             return refuse("two tiers have one id or name, or an id that was not given yet");
         }
+        if self.users.len() > USERS_MAX {
+            return refuse("the number of users");
+        }
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");
         }
@@ -663,6 +744,14 @@ impl PoolState {
         let mut exports = self.all_volumes().map(|volume| &volume.exports);
         if !exports.all(|rules| distinct(rules.iter().map(|rule| rule.client))) {
             return refuse("two rules of an export are for the same clients");
+        }
+        let mut limits = self.all_volumes().map(|volume| &volume.limits);
+        if limits.any(|limits| limits.len() > PART_LIMITS_MAX) {
+            return refuse("the number of limits of parts of a volume");
+        }
+        let mut limits = self.all_volumes().map(|volume| &volume.limits);
+        if !limits.all(|limits| distinct(limits.iter().map(|limit| &limit.part))) {
+            return refuse("two limits are of the same part of a volume");
         }
         Ok(())
     }
@@ -849,6 +938,43 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_set_and_cleared() {
+        let mut state = example(1);
+        let main: VolumeName = "main".parse().unwrap();
+        let limit = |part: &str, iops| PartLimit {
+            part: part.parse().unwrap(),
+            throughput: None,
+            read_throughput: None,
+            write_throughput: None,
+            iops,
+        };
+        for (part, iops) in [("lun/b", 5), ("bucket/a", 6), ("lun/b", 7)] {
+            state.set_limit(&main, limit(part, Some(iops))).unwrap();
+        }
+        let wanted = [limit("lun/b", Some(7)), limit("bucket/a", Some(6))];
+        assert_eq!(state.volumes[0].limits, wanted);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        let nothing = state.set_limit(&main, limit("lun/b", None));
+        assert!(matches!(nothing, Err(ChangeError::LimitProblem { .. })));
+        let part: VolumePart = "lun/c".parse().unwrap();
+        let absent = state.clear_limit(&main, &part);
+        assert!(matches!(absent, Err(ChangeError::NoLimit { .. })));
+        state.clear_limit(&main, &wanted[0].part).unwrap();
+        assert_eq!(state.volumes[0].limits, wanted[1..]);
+        for number in 1..PART_LIMITS_MAX {
+            let limit = limit(&format!("lun/{number}"), Some(1));
+            state.set_limit(&main, limit).unwrap();
+        }
+        let more = state.set_limit(&main, limit("lun/more", Some(1)));
+        assert_eq!(more, Err(ChangeError::TooManyLimits));
+        state.set_limit(&main, limit("bucket/a", Some(9))).unwrap();
+        let twice = state.volumes[0].limits[0].clone();
+        state.volumes[0].limits[1] = twice;
+        let read = decode_pool(&encode_pool(&state));
+        assert!(matches!(read, Err(TextFileError::Content(_))));
+    }
+
+    #[test]
     fn rules_are_set_and_removed() {
         let mut state = example(1);
         let main: VolumeName = "main".parse().unwrap();
@@ -879,6 +1005,33 @@ mod tests {
             state.set_rules(&main, &many),
             Err(ChangeError::TooManyRules)
         );
+    }
+
+    #[test]
+    fn users_are_made_changed_and_deleted() {
+        let mut state = example(1);
+        let [alice, bob]: [UserName; 2] = ["alice", "bob"].map(|name| name.parse().unwrap());
+        let record = crate::testing::example_user();
+        assert_eq!(state.add_user(&alice, record.clone()), Ok(()));
+        assert_eq!(
+            state.add_user(&alice, record.clone()),
+            Err(ChangeError::UserExists(alice.clone()))
+        );
+        state.user_mut(&alice).unwrap().stamp = 8;
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        let absent = ChangeError::NoUser(bob.clone());
+        assert_eq!(state.user_mut(&bob), Err(absent.clone()));
+        assert_eq!(state.delete_user(&bob), Err(absent));
+        assert_eq!(state.delete_user(&alice), Ok(()));
+        for number in 0..USERS_MAX {
+            let name = format!("user{number}").parse().unwrap();
+            assert_eq!(state.add_user(&name, record.clone()), Ok(()));
+        }
+        let full = Err(ChangeError::TooManyUsers);
+        assert_eq!(state.add_user(&alice, record.clone()), full);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        state.users.insert(alice, record);
+        assert!(decode_pool(&encode_pool(&state)).is_err());
     }
 
     #[test]

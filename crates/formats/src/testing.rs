@@ -3,7 +3,20 @@
 use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
 
 use crate::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage};
-use crate::settings::{ExportRule, VolumeSettings};
+use crate::settings::{ExportRule, Role, UserRecord, VolumeSettings};
+
+/// A user whose password nobody knows.
+pub fn example_user() -> UserRecord {
+    UserRecord {
+        role: Role::Admin,
+        password: "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo"
+            .parse()
+            .expect("it has the form of a hash"),
+        stamp: 7,
+        created_seconds: 1_700_000_000,
+        changed_seconds: 1_700_000_001,
+    }
+}
 
 /// A pool of so many disks, with one volume.
 pub fn example_pool(disk_count: u128) -> PoolState {
@@ -24,6 +37,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
             created,
             exports: ExportRule::this_machine(),
             class: None,
+            limits: Vec::new(),
             encryption: None,
             tiering: None,
         }],
@@ -32,6 +46,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         handle_key: HandleKey(u128::MAX - 1),
         cluster: None,
         classes: Default::default(),
+        users: Default::default(),
         clones: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),

@@ -7,7 +7,7 @@ use cairn_base::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId, Timestamp,
     VolumeId,
 };
-use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, Tiering, VolumeSettings};
+use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, Tiering, UserRecord, VolumeSettings};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
@@ -565,6 +565,18 @@ fn meta_state(corpus: &Corpus) {
     seed(1, "state-file", &state_file::encode(&map))
 }
 
+fn user() -> UserRecord {
+    UserRecord {
+        role: Role::Viewer,
+        password: "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo"
+            .parse()
+            .expect("it has the form of a hash"),
+        stamp: 7,
+        created_seconds: 1_700_000_000,
+        changed_seconds: 1_700_000_001,
+    }
+}
+
 fn pool(corpus: &Corpus) {
     let state = PoolState {
         pool: PoolId(77),
@@ -580,12 +592,20 @@ fn pool(corpus: &Corpus) {
             created: CREATED,
             exports: ExportRule::this_machine(),
             class: Some("gold".parse().expect("it is a name")),
+            limits: vec![PartLimit {
+                part: "lun/db".parse().expect("it is a part"),
+                throughput: Some(1 << 20),
+                read_throughput: None,
+                write_throughput: None,
+                iops: Some(100),
+            }],
             encryption: Some(VolumeEncryption::Key(WrappedKey {
                 master_key: MasterKeyId([0x12; 8]),
                 wrapped: [0x34; WRAPPED_LEN_BYTES],
             })),
             tiering: None,
         }],
+        users: BTreeMap::from([("alice".parse().expect("it is a name"), user())]),
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
         volume_next: VolumeId(3),
@@ -600,6 +620,7 @@ fn pool(corpus: &Corpus) {
                 created: CREATED,
                 exports: Vec::new(),
                 class: None,
+                limits: Vec::new(),
                 encryption: None,
                 tiering: None,
             },
@@ -621,6 +642,7 @@ fn pool(corpus: &Corpus) {
                 created: CREATED,
                 exports: Vec::new(),
                 class: None,
+                limits: Vec::new(),
                 encryption: Some(VolumeEncryption::Erased(CREATED)),
                 tiering: None,
             })

@@ -168,6 +168,45 @@ fn json(corpus: &Corpus) {
     );
     text(0, "disk-add", r#"{"path":"/data/7","wipe":true}"#);
     text(0, "disk-change", r#"{"draining":true}"#);
+    text(
+        0,
+        "user-create",
+        r#"{"name":"alice","role":"viewer","password":"correct horse"}"#,
+    );
+    text(
+        0,
+        "user-set",
+        r#"{"role":"admin","password":"correct horse"}"#,
+    );
+    text(
+        0,
+        "password-change",
+        r#"{"password":"correct horse","new_password":"another horse"}"#,
+    );
+    text(
+        0,
+        "log-in",
+        r#"{"user":"alice","password":"correct horse"}"#,
+    );
+    text(0, "log-in-by-token", r#"{"token":"0123456789abcdef"}"#);
+    text(
+        4,
+        "audit-lines",
+        "{\"id\":1800000000000,\"at_seconds\":1800000000,\"user\":\"alice\",\"via\":\"session\",\"address\":\"::1\",\
+         \"method\":\"POST\",\"path\":\"/api/v1/volumes\",\"status\":201}\n{\"id\":",
+    );
+    text(
+        5,
+        "audit-query",
+        "user=alice&path=%2Fvolumes&method=post&from=-3600&to=1800000000&refused=true&before=9&after=1&limit=10",
+    );
+    text(
+        6,
+        "session",
+        "000000006b49d200.000000006b493e00.0000000000000007.0000000000000008.alice.\
+         00000000000000000000000000000000000000000000000000000000000000ff",
+    );
+    text(7, "basic", "Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==");
     text(0, "rate", r#"{"rate_bytes_per_second":5}"#);
     text(
         0,
@@ -292,6 +331,7 @@ fn ready() -> ReadyFile {
         },
         admin: admin(),
         token_file: "/data/1/admin-token".to_owned(),
+        certificate: None,
         volumes: vec!["main".parse().expect("it is a name")],
     }
 }

@@ -1,4 +1,5 @@
-//! What the admin API reads: JSON bodies, query strings, the token; and what its client reads.
+//! What the admin API reads: JSON bodies, query strings, the token, cookies of sessions, name and password of the scheme Basic; what its
+//! client reads; and the lines of the log of changes.
 //!
 //! The first byte says which of them the rest is.
 
@@ -7,9 +8,11 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use cairn_admin::audit::{AUDIT_LIMIT_MAX, AUDIT_LINE_LEN_BYTES_MAX, AuditEntry, AuditQuery};
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
+use cairn_admin::session::Sessions;
 use cairn_admin::token::Token;
-use cairn_admin::{api, classes, live, policies, quotas, s3, san, snapshots};
+use cairn_admin::{api, audit, classes, policies, quotas, s3, san, snapshots, users};
 
 const KEYS: &[&str] = &["client", "force"];
 const TOKEN: &str = "0123456789abcdef";
@@ -19,11 +22,15 @@ pub fn run(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else {
         return;
     };
-    match kind % 4 {
+    match kind % 8 {
         0 => requests(rest),
         1 => answers(rest),
         2 => query(rest),
-        _ => token(rest),
+        3 => token(rest),
+        4 => audit_lines(rest),
+        5 => audit_query(rest),
+        6 => session(rest),
+        _ => basic(rest),
     }
 }
 
@@ -61,10 +68,15 @@ fn requests(body: &[u8]) {
     let _ = serde_json::from_slice::<san::InitiatorSet>(body);
     json::<classes::ClassCreate>(body);
     json::<classes::ClassSet>(body);
+    json::<classes::PartList>(body);
     json::<s3::BucketCreate>(body);
     json::<s3::BucketSet>(body);
     json::<s3::AccessKeyCreate>(body);
-    json::<live::SessionCreate>(body);
+    // Two ways, of which a body is one.
+    json::<users::SessionCreate>(body);
+    json::<users::UserCreate>(body);
+    json::<users::UserSet>(body);
+    json::<users::PasswordChange>(body);
     json::<quotas::QuotaSet>(body);
 }
 
@@ -81,6 +93,9 @@ fn answers(body: &[u8]) {
     json::<api::ExportView>(body);
     json::<api::ExportList>(body);
     json::<api::ReadyFile>(body);
+    json::<users::UserList>(body);
+    json::<users::SessionOpen>(body);
+    json::<audit::AuditPage>(body);
 }
 
 /// What is read, written and read again is the same.
@@ -102,6 +117,56 @@ fn query(text: &[u8]) {
             count,
             text.split('&').filter(|pair| !pair.is_empty()).count()
         );
+    }
+}
+
+/// What is read is written as lines that are read again.
+fn audit_lines(bytes: &[u8]) {
+    let (entries, wrong) = AuditEntry::of_lines(bytes);
+    let lines = bytes.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.is_empty()).count() as u64;
+    assert_eq!(entries.len() as u64 + wrong, lines);
+    let is_short = |entry: &&AuditEntry| entry.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX;
+    let short: Vec<AuditEntry> = entries.iter().filter(is_short).cloned().collect();
+    let written: String = short.iter().map(AuditEntry::to_line).collect();
+    assert_eq!(AuditEntry::of_lines(written.as_bytes()), (short, 0));
+}
+
+/// What was asked is asked again as it was meant, and pages are as long as they may be.
+fn audit_query(text: &[u8]) {
+    const NOW_SECONDS: i64 = 1_800_000_000;
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    let Ok(query) = Query::parse(Some(text), AuditQuery::KEYS) else {
+        return;
+    };
+    let Ok(asked) = AuditQuery::of(&query, NOW_SECONDS) else {
+        return;
+    };
+    assert!((1..=AUDIT_LIMIT_MAX).contains(&asked.limit));
+    let again = asked.to_query();
+    let again = Query::parse(Some(&again), AuditQuery::KEYS).expect("what was read can be asked");
+    let again = AuditQuery::of(&again, NOW_SECONDS).expect("what was read can be asked");
+    // Times before 1970 are relative ones.
+    let is_absolute = |seconds: Option<i64>| seconds.is_none_or(|seconds| seconds > 0);
+    if is_absolute(asked.from_seconds) && is_absolute(asked.to_seconds) {
+        assert_eq!(again, asked);
+    }
+}
+
+/// No text is a session that was not signed.
+fn session(text: &[u8]) {
+    let sessions = Sessions::new(&Token::parse(TOKEN).expect("it is a token"));
+    if let Ok(text) = std::str::from_utf8(text) {
+        assert_eq!(sessions.find(text, 1_800_000_000), None);
+    }
+}
+
+fn basic(header: &[u8]) {
+    if let Some((user, password)) = cairn_admin::basic(header) {
+        assert!(!user.contains(':'));
+        assert!(user.len() + password.as_str().len() < header.len());
     }
 }
 

@@ -1,20 +1,28 @@
 //! Finds the server that a command is for, and its token.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use cairn_admin::api::ReadyFile;
-use cairn_admin::{Client, Token};
+use cairn_admin::users::Password;
+use cairn_admin::{Client, Identity, Token};
 use cairn_config::LISTEN_ADMIN_DEFAULT;
 use cairn_node::ready;
 
 use crate::args::ServerArgs;
 use crate::exit::Failure;
+use crate::secret;
 
 /// The folder that `make run` and the manual use for a first try.
 const USUAL_DATA_FOLDER: &str = "data";
 
 /// A client of the server that the flags name, else of the one running on this machine.
 pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
+    client_and_password(args).map(|(client, _)| client)
+}
+
+/// The same, with the password of the user that the client is, if it is one.
+pub fn client_and_password(args: &ServerArgs) -> Result<(Client, Option<Password>), Failure> {
     let local = find_local();
     let url = match (&args.server, &local) {
         (Some(url), _) => checked_url(url)?,
@@ -25,8 +33,55 @@ pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
     };
     let is_it = |local: &Local| local.runs && local.ready.admin.url == url;
     let local = local.filter(is_it);
-    let token = token(args, local.as_ref().map(|local| &local.ready))?;
-    Ok(Client::new(&url, token.as_ref()))
+    let local = local.as_ref().map(|local| &local.ready);
+    let trusted = trusted(args, &url, local)?;
+    let Some(name) = args.login.clone() else {
+        let identity = token(args, local)?.map(Identity::Token);
+        let client = Client::new(&url, identity.as_ref(), trusted.as_deref())?;
+        return Ok((client, None));
+    };
+    let password = match std::env::var("CAIRN_PASSWORD") {
+        Ok(password) if args.login_password_file.is_none() => Password::new(password),
+        _ => secret::password(args.login_password_file.as_deref(), name.as_str())?,
+    };
+    let identity = Identity::User {
+        name,
+        password: password.clone(),
+    };
+    let client = Client::new(&url, Some(&identity), trusted.as_deref())?;
+    Ok((client, Some(password)))
+}
+
+/// By what a server at `https://` is known.
+fn trusted(
+    args: &ServerArgs,
+    url: &str,
+    local: Option<&ReadyFile>,
+) -> Result<Option<String>, Failure> {
+    /// Of all certificates that a system trusts, with room to spare, in bytes.
+    const LEN_BYTES_MAX: u64 = 4 << 20;
+    if !url.starts_with("https://") {
+        return Ok(None);
+    }
+    let Some(path) = &args.ca else {
+        let own = local.and_then(|local| local.certificate.clone());
+        let unknown = || {
+            Failure::usage(format!("it is not known which certificates vouch for {url}"))
+                .hint("name a file with them with --ca PATH: the server's own, that of who signed it, or the system's, \
+                       such as /etc/ssl/certs/ca-certificates.crt")
+        };
+        return own.ok_or_else(unknown).map(Some);
+    };
+    let mut text = String::new();
+    let read = std::fs::File::open(path)
+        .and_then(|file| file.take(LEN_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| {
+        Failure::failed(format!(
+            "reading certificates in {}: {error}",
+            path.display()
+        ))
+    })?;
+    Ok(Some(text))
 }
 
 fn ended(ready: &ReadyFile) -> Failure {
@@ -40,12 +95,12 @@ fn ended(ready: &ReadyFile) -> Failure {
 }
 
 fn checked_url(url: &str) -> Result<String, Failure> {
-    if url.starts_with("http://") {
+    if url.starts_with("http://") || url.starts_with("https://") {
         return Ok(url.trim_end_matches('/').to_owned());
     }
     if url.contains("://") {
         return Err(Failure::usage(format!(
-            "the server \"{url}\" is not of the form http://ADDRESS:PORT"
+            "the server \"{url}\" is not of the form http://ADDRESS:PORT or https://NAME:PORT"
         )));
     }
     Ok(format!("http://{url}"))
@@ -152,7 +207,8 @@ mod tests {
             ("http://127.0.0.1:8049", Some("http://127.0.0.1:8049")),
             ("http://host:1/", Some("http://host:1")),
             ("host:1", Some("http://host:1")),
-            ("https://host:1", None),
+            ("https://host:1/", Some("https://host:1")),
+            ("ftp://host:1", None),
             ("nfs://host", None),
         ];
         for (url, want) in cases {

@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
-    Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, VolumeName,
+    Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::audit::AuditCommand;
 use crate::bench_args::BenchCommand;
 use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::key::KeyCommand;
+use crate::limit::LimitCommand;
 use crate::plan_args::PlanArgs;
 use crate::policy::PolicyCommand;
 use crate::quota::QuotaCommand;
@@ -23,6 +25,7 @@ use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
 use crate::snapshot::SnapshotCommand;
 use crate::tier::TierCommand;
+use crate::user::UserCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -66,6 +69,9 @@ pub enum Command {
     /// Tiers: object stores that cold data goes to
     #[command(subcommand)]
     Tier(TierCommand),
+    /// Rates of single LUNs, buckets and networks of clients
+    #[command(subcommand)]
+    Limit(LimitCommand),
     /// Master keys of encrypted volumes
     #[command(subcommand)]
     Key(KeyCommand),
@@ -132,6 +138,12 @@ pub enum Command {
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Users of the admin API and the console, their roles and passwords
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Who changed what and when
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Print the OpenAPI document of the admin API
     Openapi,
     /// Print a completion script for a shell
@@ -159,6 +171,17 @@ pub struct ServerArgs {
     /// server running on this machine]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// Be this user (see `cairn user`), with a password, instead of with the token
+    #[arg(long, value_name = "USER", conflicts_with = "token_file")]
+    pub login: Option<UserName>,
+    /// File with that user's password in its only line (or put the password itself into CAIRN_PASSWORD) [default: it is asked
+    /// for]
+    #[arg(long, value_name = "PATH", requires = "login")]
+    pub login_password_file: Option<PathBuf>,
+    /// File with the certificates (PEM) that vouch for a server at https://, or its own [default: that of the server running
+    /// on this machine]
+    #[arg(long, value_name = "PATH", env = "CAIRN_CA")]
+    pub ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -857,6 +880,34 @@ mod tests {
             ("completions tcsh9", false),
             ("man --out x", true),
             ("openapi", true),
+            ("user list --json", true),
+            ("user show alice", true),
+            ("user create alice --role viewer", true),
+            ("user create alice --role viewer --password-file -", true),
+            ("user create alice", false),
+            ("user create alice --role root", false),
+            ("user create token --role admin", false),
+            ("user create alice --role admin --password secret", false),
+            ("user set alice --role admin", true),
+            ("user set alice", false),
+            ("user password alice --login alice", true),
+            (
+                "user delete alice --login root --login-password-file p",
+                true,
+            ),
+            ("user delete alice --login-password-file p", false),
+            ("user list --login alice --token-file t", false),
+            ("status --server https://h:8049 --ca ca.pem", true),
+            (
+                "audit list --by alice --since 1d --refused --limit 5 --json",
+                true,
+            ),
+            ("audit list --path volumes --method DELETE --follow", true),
+            ("audit list --limit 0", false),
+            ("audit list --since yesterday", false),
+            ("audit export --format csv", true),
+            ("audit export --format xml", false),
+            ("audit export", false),
             ("ls -l nfs://127.0.0.1:2049/main", true),
             ("cp -r here nfs://127.0.0.1:2049/main/", true),
             ("cat nfs://127.0.0.1/main/file", true),

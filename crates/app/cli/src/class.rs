@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::exit::Failure;
+use crate::limit;
 use crate::print::{self, Align, Column};
 use crate::status::duration;
 
@@ -59,6 +60,12 @@ pub struct ClassCreateArgs {
 /// A rate on the command line: `128MiB/s`, `500` (operations), or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateFlag(Option<u64>);
+
+impl RateFlag {
+    pub fn rate(self) -> Option<u64> {
+        self.0
+    }
+}
 
 impl FromStr for RateFlag {
     type Err = String;
@@ -329,7 +336,7 @@ fn needs_size(class: &ClassView) -> bool {
 }
 
 /// A rate as people read it.
-fn per_second(rate: u64, is_bytes: bool) -> String {
+pub fn per_second(rate: u64, is_bytes: bool) -> String {
     match is_bytes {
         true => format!("{}/s", format_size(rate)),
         false => format!("{rate}/s"),
@@ -402,6 +409,7 @@ pub fn lines(rates: &RatesView) -> Vec<String> {
         rates.operations_per_second
     )];
     lines.extend(rates.limits.iter().map(line));
+    lines.extend(limit::lines(&rates.parts));
     let each = [
         ("each client", rates.client_throughput, true),
         ("each client", rates.client_iops, false),

@@ -73,12 +73,17 @@ impl From<ClientError> for Failure {
             ClientError::Unreachable { .. } => Self::new(FailureKind::Unreachable, message).hint(
                 "is the server running? Start it with `cairn serve --data DIR`, or name another with --server URL",
             ),
+            ClientError::Certificates(_) => Self::new(FailureKind::Usage, message)
+                .hint("--ca names a file with certificates in the form PEM"),
             ClientError::NotUnderstood { .. } => Self::new(FailureKind::Unreachable, message)
                 .hint("check --server: it is the admin address, not the NFS address"),
             ClientError::Refused(detail) => {
                 let kind = match detail.kind {
                     ErrorKind::Invalid => FailureKind::Usage,
-                    ErrorKind::Unauthorized | ErrorKind::Conflict => FailureKind::Refused,
+                    ErrorKind::Unauthorized
+                    | ErrorKind::Forbidden
+                    | ErrorKind::TooMany
+                    | ErrorKind::Conflict => FailureKind::Refused,
                     ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Internal => {
                         FailureKind::Failed
                     }
@@ -88,8 +93,8 @@ impl From<ClientError> for Failure {
                     message,
                     hint: match detail.kind {
                         ErrorKind::Unauthorized => Some(
-                            "give the server's token with --token-file PATH or in CAIRN_TOKEN; the \
-                             server prints at start where its token is"
+                            "give the server's token with --token-file PATH or in CAIRN_TOKEN (the server prints at start \
+                             where its token is), or a user's name with --login"
                                 .to_owned(),
                         ),
                         _ => detail.hint,

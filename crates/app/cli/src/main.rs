@@ -6,6 +6,7 @@
 
 mod access;
 mod args;
+mod audit;
 mod bench;
 mod bench_args;
 mod bench_progress;
@@ -20,6 +21,7 @@ mod export;
 mod freeze;
 mod host_plan;
 mod key;
+mod limit;
 mod plan;
 mod plan_args;
 mod policy;
@@ -30,11 +32,13 @@ mod s3_args;
 mod san;
 mod san_args;
 mod scrub;
+mod secret;
 mod serve;
 mod snapshot;
 mod status;
 mod tier;
 mod upgrade;
+mod user;
 mod volume;
 
 use std::process::ExitCode;
@@ -134,6 +138,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Key(command) => key::key(&command),
         Command::Class(command) => class::class(&command),
         Command::Tier(command) => tier::tier(&command),
+        Command::Limit(command) => limit::limit(&command),
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),
         Command::Export(ExportCommand::Remove(args)) => export::remove(&args),
@@ -149,6 +154,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Policy(command) => policy::policy(&command),
         Command::Quota(command) => quota::quota(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
+        Command::User(command) => user::user(&command),
+        Command::Audit(command) => audit::audit(&command),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {
             let mut script = Vec::new();

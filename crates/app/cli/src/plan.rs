@@ -344,7 +344,8 @@ fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| usage(format!("reading {}: {error}", args.from));
     let input: Box<dyn BufRead> =
         if args.from.starts_with("http://") || args.from.starts_with("https://") {
-            download(&args.from, SILENCE_MAX).map_err(|error| failed(&error))?
+            let tls = system_tls()?;
+            download(&args.from, SILENCE_MAX, tls).map_err(|error| failed(&error))?
         } else {
             Box::new(BufReader::new(
                 File::open(&args.from).map_err(|error| failed(&error))?,
@@ -369,8 +370,27 @@ fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {
     ))
 }
 
-fn download(address: &str, silence_max: Duration) -> Result<Box<dyn BufRead>, ureq::Error> {
+/// Where systems keep the certificates that they trust.
+const SYSTEM_CERTIFICATES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// TLS that trusts what the system trusts; nobody, where it has no certificates.
+fn system_tls() -> Result<ureq::tls::TlsConfig, Failure> {
+    let mut files = SYSTEM_CERTIFICATES.iter();
+    let pem = files.find_map(|path| std::fs::read_to_string(path).ok());
+    Ok(cairn_admin::tls_trusting(pem.as_deref())?)
+}
+
+fn download(
+    address: &str,
+    silence_max: Duration,
+    tls: ureq::tls::TlsConfig,
+) -> Result<Box<dyn BufRead>, ureq::Error> {
     let agent = ureq::Agent::config_builder()
+        .tls_config(tls)
         .timeout_resolve(Some(silence_max))
         .timeout_connect(Some(silence_max))
         .timeout_recv_response(Some(silence_max))
@@ -474,7 +494,8 @@ mod tests {
                 // Until the other end hangs up.
                 let _ = stream.read_to_end(&mut Vec::new());
             });
-            let offer = download(&address, Duration::from_millis(200));
+            let tls = system_tls().unwrap();
+            let offer = download(&address, Duration::from_millis(200), tls);
             let read = offer.map(|mut offer| offer.read_to_end(&mut Vec::new()));
             assert!(!matches!(read, Ok(Ok(_))), "{said:?}");
         }

@@ -414,20 +414,8 @@ fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
             ),
         );
     }
-    eprint!("{what}: ");
-    let before = rustix::termios::tcgetattr(&stdin)
-        .map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
-    let mut silent = before.clone();
-    silent.local_modes.remove(rustix::termios::LocalModes::ECHO);
-    let set =
-        |modes| rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Now, modes);
-    set(&silent).map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
-    let answer = line();
-    // Whatever came of it, the terminal is as before.
-    let restored = set(&before);
-    eprintln!();
-    restored.map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
-    answer
+    let typed = crate::secret::Terminal::open()?.ask(&format!("{what}: "))?;
+    Ok(typed.as_str().to_owned())
 }
 
 pub fn san(command: &SanCommand) -> Result<(), Failure> {
@@ -450,6 +438,9 @@ pub fn san(command: &SanCommand) -> Result<(), Failure> {
     let mut servers: Vec<ServerArgs> = Vec::new();
     for system in &args.system {
         servers.push(ServerArgs {
+            login: args.view.server.login.clone(),
+            login_password_file: args.view.server.login_password_file.clone(),
+            ca: args.view.server.ca.clone(),
             server: Some(system.url.clone()),
             token_file: system
                 .token_file

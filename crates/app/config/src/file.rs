@@ -29,6 +29,28 @@ const KEYS: &[(&str, Setter)] = &[
         settings.admin_audit = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("admin_certificate", |settings, value, folder| {
+        settings.admin_certificate = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+    ("admin_key", |settings, value, folder| {
+        settings.admin_key = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+    ("admin_name", |settings, value, _| {
+        let list = value
+            .as_array()
+            .ok_or("is a list of names: admin_name = [\"cairn.example.org\"]")?;
+        settings.admin_name = list
+            .iter()
+            .map(|item| Ok(text(item.get_ref())?.to_owned()))
+            .collect::<Result<_, String>>()?;
+        Ok(())
+    }),
+    ("admin_self_signed", |settings, value, _| {
+        settings.admin_self_signed = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("cluster_dir", |settings, value, folder| {
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
@@ -291,6 +313,10 @@ mod tests {
             s3_key = "/etc/s3.key"
             s3_domain = ["s3.example.org"]
             listen_admin = "localhost:0"
+            admin_certificate = "admin.crt"
+            admin_key = "/etc/admin.key"
+            admin_self_signed = false
+            admin_name = ["cairn.example.org", "::1"]
             rpcbind = true
             cluster_dir = "cluster"
             address_hook = "address-hook"
@@ -328,6 +354,10 @@ mod tests {
             s3_key: Some("/etc/s3.key".into()),
             s3_domain: vec!["s3.example.org".to_owned()],
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
+            admin_certificate: Some("/etc/cairn/admin.crt".into()),
+            admin_key: Some("/etc/admin.key".into()),
+            admin_self_signed: Some(false),
+            admin_name: vec!["cairn.example.org".to_owned(), "::1".to_owned()],
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),
             address_hook: Some("/etc/cairn/address-hook".into()),

@@ -18,6 +18,7 @@ pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
 pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget};
 pub use problem::{ConfigError, Problem, nearest};
 pub use server::{
-    Config, DATA_FOLDERS_MAX, DiskIo, KeySource, LISTEN_ADMIN_DEFAULT, LISTEN_ISCSI_DEFAULT,
-    LISTEN_NFS_DEFAULT, LISTEN_S3_DEFAULT, LogFormat, Settings, Size, THREADS_MAX,
+    AdminTls, Config, DATA_FOLDERS_MAX, DiskIo, KeySource, LISTEN_ADMIN_DEFAULT,
+    LISTEN_ISCSI_DEFAULT, LISTEN_NFS_DEFAULT, LISTEN_S3_DEFAULT, LogFormat, Settings, Size,
+    THREADS_MAX,
 };

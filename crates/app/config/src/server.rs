@@ -134,6 +134,21 @@ pub struct Settings {
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
+    /// Speak HTTPS on it, with this certificate and those that signed it (PEM); one that is put in its place is used within
+    /// seconds
+    #[arg(long, value_name = "PATH")]
+    pub admin_certificate: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(long, value_name = "PATH")]
+    pub admin_key: Option<PathBuf>,
+    /// Speak HTTPS on it with a certificate that the server makes for itself at its first start, in admin-tls.pem in each data
+    /// folder
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub admin_self_signed: Option<bool>,
+    /// A name or address by which people reach it over HTTPS; the first one is in the address that the server prints, and
+    /// all are in a certificate that it makes; repeat the flag for more [default: localhost and the address]
+    #[arg(long, value_name = "NAME")]
+    pub admin_name: Vec<String>,
     /// Also serve the port mapper on port 111, so that clients need no port options [default: if
     /// the port is free and may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -301,6 +316,14 @@ impl Settings {
                 self.s3_domain
             },
             listen_admin: self.listen_admin.or(below.listen_admin),
+            admin_certificate: self.admin_certificate.or(below.admin_certificate),
+            admin_key: self.admin_key.or(below.admin_key),
+            admin_self_signed: self.admin_self_signed.or(below.admin_self_signed),
+            admin_name: if self.admin_name.is_empty() {
+                below.admin_name
+            } else {
+                self.admin_name
+            },
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
             address_hook: self.address_hook.or(below.address_hook),
@@ -341,6 +364,14 @@ impl Settings {
             s3_certificate: self.s3_certificate.zip(self.s3_key),
             s3_domains: self.s3_domain,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
+            admin_tls: match self.admin_certificate.zip(self.admin_key) {
+                Some((certificate, key)) => Some(AdminTls::Files { certificate, key }),
+                None => self
+                    .admin_self_signed
+                    .unwrap_or(false)
+                    .then_some(AdminTls::SelfSigned),
+            },
+            admin_names: self.admin_name,
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
             address_hook: self.address_hook,
@@ -421,6 +452,38 @@ impl Settings {
         if self.s3_certificate.is_some() != self.s3_key.is_some() {
             refuse("s3_certificate and s3_key belong together: give both, or neither".to_owned());
         }
+        if self.admin_certificate.is_some() != self.admin_key.is_some() {
+            refuse(
+                "admin_certificate and admin_key belong together: give both, or neither".to_owned(),
+            );
+        }
+        let is_self_signed = self.admin_self_signed == Some(true);
+        if is_self_signed && self.admin_certificate.is_some() {
+            refuse(
+                "admin_self_signed and admin_certificate are given: choose one certificate"
+                    .to_owned(),
+            );
+        }
+        let is_https = is_self_signed || self.admin_certificate.is_some();
+        if !is_https && !self.admin_name.is_empty() {
+            refuse(
+                "admin_name is for HTTPS: give admin_certificate and admin_key, or admin_self_signed"
+                    .to_owned(),
+            );
+        }
+        if self.admin_name.len() > ADMIN_NAMES_MAX {
+            refuse(format!(
+                "admin_name: {} names are given; {ADMIN_NAMES_MAX} are the most",
+                self.admin_name.len()
+            ));
+        }
+        for name in &self.admin_name {
+            if name.parse::<IpAddr>().is_err()
+                && let Err(why) = check_domain(name)
+            {
+                refuse(format!("admin_name: {why}"));
+            }
+        }
         if self.master_key_file.is_some() && self.master_key_command.is_some() {
             refuse(
                 "master_key_file and master_key_command are given: choose one, which has all keys"
@@ -461,6 +524,20 @@ impl Settings {
     }
 }
 
+/// Most names of the admin API's certificate.
+const ADMIN_NAMES_MAX: usize = 32;
+
+/// With what the admin API speaks HTTPS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminTls {
+    /// A certificate that the server makes for itself.
+    SelfSigned,
+    Files {
+        certificate: PathBuf,
+        key: PathBuf,
+    },
+}
+
 /// Where the master keys of encrypted volumes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
@@ -496,6 +573,10 @@ pub struct Config {
     pub s3_certificate: Option<(PathBuf, PathBuf)>,
     pub s3_domains: Vec<String>,
     pub listen_admin: SocketAddr,
+    /// `None`: HTTP.
+    pub admin_tls: Option<AdminTls>,
+    /// How people reach it over HTTPS, if that was said.
+    pub admin_names: Vec<String>,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,
     /// `None`: the usual one, if it is there.

@@ -54,6 +54,7 @@ impl Announced {
             .filter(|file| file.parent() != lost.parent());
         let ready = ReadyFile {
             token_file: first,
+            certificate: ready.certificate.clone(),
             ..ready.clone()
         };
         Some((ready, files.cloned().collect()))
@@ -157,6 +158,7 @@ mod tests {
                 url: "http://127.0.0.1:8049".to_owned(),
             },
             token_file: "/a/admin-token".to_owned(),
+            certificate: None,
             volumes: Vec::new(),
         };
         let files = ["/run/server.json", "/a/server.json"].map(PathBuf::from);
@@ -166,6 +168,7 @@ mod tests {
         assert_eq!(announced.renewed(&[]), None, "better that than nothing");
         let want = ReadyFile {
             token_file: "/b/admin-token".to_owned(),
+            certificate: None,
             ..ready
         };
         let renewed = announced.renewed(&paths[1..]);

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView};
+use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView, PartView};
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
-use cairn_config::{ClassName, ClassSpec, built_in};
+use cairn_config::{ClassName, ClassSpec, PartLimit, VolumeName, VolumePart, built_in};
 use cairn_formats::pool_file::{ChangeError, PoolState};
 use cairn_fs::{Credentials, Fs, FsError, XattrMode};
 use cairn_pool::{ChangeFailure, VolumeService};
@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Controller, refusal};
+use crate::convert;
 use crate::node::Inner;
 
 /// How often it is looked whether credit of a volume is to be read.
@@ -157,6 +158,13 @@ fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
 }
 
 impl Controller {
+    fn limits_now(&self, name: &VolumeName) -> Result<Vec<PartView>, ControlError> {
+        let state = self.inner.pool.state();
+        let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
+        let report = self.inner.shaper.report(volume.id);
+        Ok(convert::parts(volume, report.as_ref()))
+    }
+
     fn class_now(&self, name: &ClassName) -> Result<ClassView, ControlError> {
         let state = self.inner.pool.state();
         match state.class(name) {
@@ -199,6 +207,32 @@ impl ClassControl for Controller {
 
     fn class_set(&self, name: ClassName, set: ClassSet) -> Answer<'_, ClassView> {
         Box::pin(async move { self.class_change(&name, set.limits, false).await })
+    }
+
+    fn limits(&self, volume: VolumeName) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move { self.limits_now(&volume) })
+    }
+
+    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move {
+            let set = self
+                .inner
+                .pool
+                .classes_change(|state| state.set_limit(&volume, limit));
+            set.await.map_err(refusal)?;
+            self.limits_now(&volume)
+        })
+    }
+
+    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, Vec<PartView>> {
+        Box::pin(async move {
+            let cleared = self
+                .inner
+                .pool
+                .classes_change(|state| state.clear_limit(&volume, &part));
+            cleared.await.map_err(refusal)?;
+            self.limits_now(&volume)
+        })
     }
 
     fn class_delete(&self, name: ClassName) -> Answer<'_, ()> {

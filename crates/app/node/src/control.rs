@@ -30,6 +30,7 @@ use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::policy::protection;
+use cairn_pool::truth::SaveError;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -397,6 +398,14 @@ impl Control for Controller {
     }
 
     fn classes(&self) -> Option<&dyn cairn_admin::classes::ClassControl> {
+        Some(self)
+    }
+
+    fn users(&self) -> Option<&dyn cairn_admin::users::UserControl> {
+        Some(self)
+    }
+
+    fn audit(&self) -> Option<&dyn cairn_admin::audit::AuditControl> {
         Some(self)
     }
 
@@ -826,7 +835,10 @@ impl Controller {
                 });
                 view.serving = view.problem.is_none();
                 view.used_bytes = counts.file_bytes;
-                view.rates = inner.shaper.report(volume.id).map(convert::rates);
+                view.rates = inner
+                    .shaper
+                    .report(volume.id)
+                    .map(|report| convert::rates(&report, volume));
                 view.inodes = counts.inodes;
                 view.snapshots = fs.snapshot_count();
                 // Counted for the whole store, and told of the volume that it was made for.
@@ -949,12 +961,30 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("`cairn tier remove` removes one that nothing is in")
         }
-        ChangeFailure::Refused(ChangeError::TooManyClasses) => {
+        ChangeFailure::Refused(ChangeError::NoUser(_)) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn user list` shows all users")
+        }
+        ChangeFailure::Refused(ChangeError::UserExists(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn user set` and `cairn user password` change it; or choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::UserChanged(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("look at what it is now, and try again")
+        }
+        ChangeFailure::Refused(ChangeError::NoLimit { .. }) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn limit list VOLUME` shows all limits of a volume")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyClasses | ChangeError::TooManyLimits | ChangeError::TooManyUsers) => {
             ControlError::new(ErrorKind::Conflict, message)
                 .hint("delete one that is not needed first")
         }
         ChangeFailure::Refused(
-            ChangeError::ClassProblem { .. } | ChangeError::ClassOfVolume { .. },
+            ChangeError::ClassProblem { .. }
+            | ChangeError::ClassOfVolume { .. }
+            | ChangeError::LimitProblem { .. },
         ) => ControlError::new(ErrorKind::Invalid, message),
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
@@ -962,6 +992,10 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::NoDisk(_) => ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn disk list` shows all disks"),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
+        ChangeFailure::Save(SaveError::Conflict(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("look at what there is now, and decide again")
+        }
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");
             ControlError::new(ErrorKind::Internal, message)

@@ -1,10 +1,11 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
 use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
-use cairn_admin::classes::{LimitView, RatesView};
+use cairn_admin::classes::{LimitView, PartView, RatesView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
+use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::scrub_file::ScrubStage;
 use cairn_pool::executor::RebuildStatus;
 use cairn_pool::health::Health;
@@ -105,7 +106,7 @@ pub fn layout(code: Code) -> String {
 }
 
 /// Rates as the API shows them: whole numbers.
-pub fn rates(report: cairn_qos::Report) -> RatesView {
+pub fn rates(report: &cairn_qos::Report, volume: &PoolVolume) -> RatesView {
     let limits = report.limits.iter().map(|limit| LimitView {
         of: limit.name.to_owned(),
         baseline: whole(limit.rate.baseline),
@@ -123,6 +124,7 @@ pub fn rates(report: cairn_qos::Report) -> RatesView {
         client_throughput: report.client_bytes.map(whole),
         client_iops: report.client_operations.map(whole),
         total_throughput: report.total_bytes.map(whole),
+        parts: parts(volume, Some(report)),
         read_bytes_per_second: whole(report.read_bytes_per_second),
         written_bytes_per_second: whole(report.written_bytes_per_second),
         operations_per_second: whole(report.operations_per_second),
@@ -130,6 +132,22 @@ pub fn rates(report: cairn_qos::Report) -> RatesView {
         delayed: report.delayed,
         delayed_ms: u64::try_from(report.delayed_time.as_millis()).unwrap_or(u64::MAX),
     }
+}
+
+/// The parts of a volume that have limits. What they use is known where the volume is served.
+pub fn parts(volume: &PoolVolume, report: Option<&cairn_qos::Report>) -> Vec<PartView> {
+    let used = report.map(|report| &report.parts);
+    // A change of the limits may come between.
+    let used = used.filter(|used| used.len() == volume.limits.len());
+    let views = volume.limits.iter().enumerate().map(|(at, limit)| {
+        let used = used.and_then(|used| used.get(at));
+        PartView {
+            limit: limit.clone(),
+            bytes_per_second: used.map(|(bytes, _)| whole(*bytes)),
+            operations_per_second: used.map(|(_, operations)| whole(*operations)),
+        }
+    });
+    views.collect()
 }
 
 fn whole(number: f64) -> u64 {

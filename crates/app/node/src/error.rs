@@ -55,6 +55,8 @@ pub enum NodeError {
     Nfs(String),
     #[error("starting the S3 server: {0}")]
     S3(String),
+    #[error("the admin API: {0}; look at admin_certificate and admin_key, or admin_self_signed")]
+    Certificate(String),
     #[error("starting threads: {0}")]
     Runtime(std::io::Error),
     #[error("metrics: {0}")]
@@ -102,9 +104,11 @@ impl NodeError {
                 | AssembleError::NoPoolFile
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
             },
-            Self::Token { .. } | Self::OthersDisks { .. } | Self::Removed { .. } | Self::S3(_) => {
-                NodeErrorKind::Refused
-            }
+            Self::Token { .. }
+            | Self::OthersDisks { .. }
+            | Self::Removed { .. }
+            | Self::S3(_)
+            | Self::Certificate(_) => NodeErrorKind::Refused,
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
             | Self::TokenDisk { .. }
@@ -208,7 +212,7 @@ mod tests {
                 Failed,
             ),
             (
-                ChangeFailure::Save(SaveError {
+                ChangeFailure::Save(SaveError::Disks {
                     needed: 2,
                     saved: 1,
                     detail: text(),
@@ -247,6 +251,7 @@ mod tests {
             ),
             (NodeError::Nfs(text()), Failed),
             (NodeError::S3(text()), Refused),
+            (NodeError::Certificate(text()), Refused),
             (NodeError::Runtime(io::ErrorKind::Other.into()), Failed),
         ];
         for (error, want) in cases {

@@ -38,12 +38,16 @@ const HARMLESS: &[&str] = &[
     crate::token::TOKEN_NAME,
     crate::token::TOKEN_NAME_NEW,
     crate::ready::SERVER_FILE_NAME,
+    crate::certificate::SELF_SIGNED_NAME,
+    crate::certificate::SELF_SIGNED_NAME_NEW,
 ];
-/// What a disk has for the sake of the admin token.
+/// What a disk has for the sake of the admin API: its token, and its certificate with the key.
 const TOKEN_NAMES: &[&str] = &[
     crate::token::TOKEN_NAME,
     crate::token::TOKEN_NAME_NEW,
     crate::ready::SERVER_FILE_NAME,
+    crate::certificate::SELF_SIGNED_NAME,
+    crate::certificate::SELF_SIGNED_NAME_NEW,
 ];
 /// Names that only a disk of a pool has.
 const OURS: &[&str] = &[
@@ -59,6 +63,7 @@ const OURS: &[&str] = &[
     cairn_shard::PROBE_NAME,
     cairn_pool::scrub::SCRUB_NAME,
     crate::history::HISTORY_NAME,
+    crate::audit::AUDIT_NAME,
 ];
 
 /// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is

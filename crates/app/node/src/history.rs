@@ -49,6 +49,8 @@ const REOPEN_AFTER: Duration = Duration::from_secs(60);
 /// Volumes and disks that have series of their own; of more, the first ones by name have.
 const VOLUMES_MAX: usize = 32;
 const DISKS_MAX: usize = 64;
+/// Limits that a class has: of bytes and of operations, in all, of reads, of writes.
+const LIMITS_MAX: usize = 6;
 
 /// What the metrics say at one moment, by family and labels.
 struct Sample {
@@ -315,6 +317,35 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
             Kind::Mean,
             0,
             rate("cairn_volume_written_bytes_total", with),
+        );
+    }
+    let limits = now.label_values("cairn_class_credit", "of", LIMITS_MAX);
+    for volume in now.label_values("cairn_class_read_bytes_total", "volume", VOLUMES_MAX) {
+        let with: &[(&str, &str)] = &[("volume", &volume)];
+        add(
+            format!("class_read_bytes_per_second:{volume}"),
+            Kind::Mean,
+            0,
+            rate("cairn_class_read_bytes_total", with),
+        );
+        add(
+            format!("class_written_bytes_per_second:{volume}"),
+            Kind::Mean,
+            0,
+            rate("cairn_class_written_bytes_total", with),
+        );
+        // Of the limit that has the least left: that one slows the volume first.
+        let left = limits.iter().filter_map(|of| {
+            let with: &[(&str, &str)] = &[("volume", &volume), ("of", of)];
+            let credit = now.sum("cairn_class_credit", with)?;
+            let full = now.sum("cairn_class_credit_max", with)?;
+            (full > 0.0).then(|| 100.0 * credit / full)
+        });
+        add(
+            format!("class_credit_percent:{volume}"),
+            Kind::Last,
+            1,
+            left.min_by(f64::total_cmp),
         );
     }
     all
@@ -716,9 +747,17 @@ fn kind_view(kind: Kind) -> HistoryKind {
 }
 
 impl Inner {
-    /// Where the history may be: on the disks of this server that work and, unless asked `with_leaving`, stay; those that
-    /// the configuration names first.
+    /// Where the history may be.
     fn history_places(&self, with_leaving: bool) -> Vec<PathBuf> {
+        let folders = self.working_folders(with_leaving).into_iter();
+        folders
+            .map(|folder| folder.join(HISTORY_NAME).join(BELOW))
+            .collect()
+    }
+
+    /// Folders of disks of this server that work and, unless asked `with_leaving`, stay; those that the configuration
+    /// names first.
+    pub(crate) fn working_folders(&self, with_leaving: bool) -> Vec<PathBuf> {
         let mut disks = self.pool.disks();
         let state = self.pool.state();
         let leaves = |id| {
@@ -734,10 +773,7 @@ impl Inner {
                 .position(|place| place == folder)
                 .unwrap_or(usize::MAX)
         });
-        folders
-            .into_iter()
-            .map(|folder| folder.join(HISTORY_NAME).join(BELOW))
-            .collect()
+        folders.into_iter().map(Path::to_owned).collect()
     }
 }
 
@@ -865,6 +901,17 @@ mod tests {
                 "cairn_disk_total_bytes",
                 vec![(labels("a"), 10.0), (labels("b"), 20.0)],
             );
+            let volume = || ("volume".to_owned(), "v".to_owned());
+            let of = |of: &str| vec![volume(), ("of".to_owned(), of.to_owned())];
+            set("cairn_class_read_bytes_total", vec![(vec![volume()], read)]);
+            set(
+                "cairn_class_credit",
+                vec![(of("throughput"), 30.0), (of("iops"), 5.0)],
+            );
+            set(
+                "cairn_class_credit_max",
+                vec![(of("throughput"), 60.0), (of("iops"), 50.0)],
+            );
             sample
         };
         let value = |before: &Sample, now: &Sample, name: &str| {
@@ -875,6 +922,9 @@ mod tests {
         let (first, second) = (sample(0, 100.0), sample(10, 600.0));
         let rate = "nfs_read_bytes_per_second";
         assert_eq!(value(&first, &second, rate), Some(50.0));
+        let of_class = |name| value(&first, &second, name);
+        assert_eq!(of_class("class_read_bytes_per_second:v"), Some(50.0));
+        assert_eq!(of_class("class_credit_percent:v"), Some(10.0));
         // The server was started anew between them.
         assert_eq!(value(&sample(0, 1000.0), &second, rate), None);
         assert_eq!(value(&first, &first, rate), None);

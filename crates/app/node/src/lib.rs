@@ -8,6 +8,8 @@
 
 mod addresses;
 mod announce;
+mod audit;
+mod certificate;
 mod classes;
 pub mod cluster;
 mod cluster_view;
@@ -37,6 +39,7 @@ mod snapshot_changes;
 mod snapshots;
 mod tiers;
 pub mod token;
+mod users;
 mod volume_clones;
 
 pub use cairn_pool::AssembleError;

@@ -8,7 +8,7 @@ use std::sync::Weak;
 
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
 use cairn_base::DiskId;
-use cairn_config::MemoryBudget;
+use cairn_config::{ClassChoice, MemoryBudget};
 use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts, TieringStatus};
 use cairn_meta::MetaStats;
 use cairn_pool::watch::Counts;
@@ -256,7 +256,7 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
         let samples = each.filter_map(|(name, report, limit)| {
             let labels = vec![
                 ("volume", name.clone()),
-                ("class", report.class.to_string()),
+                ("class", ClassChoice::from(report.class.clone()).to_string()),
                 ("of", limit.name.to_owned()),
             ];
             Some((labels, whole(value(limit)?)))

@@ -26,7 +26,7 @@ use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::watch::Counts;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeTotals};
-use cairn_qos::{Limits, Shaper};
+use cairn_qos::{Limits, PartRates, Shaper};
 use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
@@ -95,6 +95,8 @@ pub struct Inner {
     pub addresses: OnceLock<Arc<crate::addresses::Addresses>>,
     /// Numbers over time.
     pub history: History,
+    /// Who changed what.
+    pub audit: crate::audit::AuditLog,
     /// Empty without one, and while it is opened; `None` where it could not be.
     pub read_cache: OnceLock<Option<Arc<cairn_read_cache::DiskCache>>>,
     pub(crate) keys: Arc<KeyHolder>,
@@ -228,9 +230,14 @@ impl Host for NodeHost {
         let volumes = state.all_volumes();
         let volumes = volumes.filter(|volume| served.contains(&volume.id));
         let limits = volumes.filter_map(|volume| {
-            let (class, spec) = (volume.class.as_ref()?, state.class_of(volume)?);
             let size_bytes = volume.settings.size_limit.bytes();
-            Some((volume.id, Limits::of(class, spec, size_bytes)))
+            let mut limits = match (&volume.class, state.class_of(volume)) {
+                (Some(class), Some(spec)) => Limits::of(class, spec, size_bytes),
+                _ if volume.limits.is_empty() => return None,
+                _ => Limits::default(),
+            };
+            limits.parts = volume.limits.iter().map(PartRates::from).collect();
+            Some((volume.id, limits))
         });
         self.shaper.set(limits.collect());
     }
@@ -389,6 +396,7 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
+            audit: Default::default(),
             read_cache: OnceLock::new(),
             keys,
             mounts: OnceLock::new(),

@@ -163,6 +163,7 @@ mod tests {
                 url: "http://127.0.0.1:8049".to_owned(),
             },
             token_file: "/data/admin-token".to_owned(),
+            certificate: None,
             volumes: vec!["main".parse().unwrap()],
         };
         let missing = write(&folder.path().join("new/ready.json"), &ready);
@@ -198,6 +199,7 @@ mod tests {
                 url: "http://127.0.0.1:8049".to_owned(),
             },
             token_file: "/data/admin-token".to_owned(),
+            certificate: None,
             volumes: Vec::new(),
         }
     }

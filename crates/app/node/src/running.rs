@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
 use crate::announce::Announced;
+use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster;
 use crate::control::Controller;
@@ -64,6 +65,8 @@ struct Started {
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
     created: bool,
+    /// By which the admin API is known over HTTPS.
+    certificate_pem: Option<String>,
 }
 
 /// Sockets, bound before anything else: a port that is taken should not cost a recovery.
@@ -144,6 +147,10 @@ impl Node {
                 (loaded.token.clone(), Some(loaded))
             }
         };
+        let folders = token_places(&pool).into_iter().map(|place| place.folder);
+        let folders: Vec<PathBuf> = folders.collect();
+        let certificate = certificate::of_admin(&env, &config, &folders);
+        let certificate = certificate.map_err(NodeError::Certificate)?;
         let inner = Inner::new(env, config, pool, on_disks, cluster);
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
@@ -170,7 +177,7 @@ impl Node {
                 rpcbind: !sockets.rpcbind.is_empty(),
             },
             admin: AdminView {
-                url: format!("http://{}", reachable(sockets.admin_address)),
+                url: admin_url(certificate.as_ref(), sockets.admin_address),
             },
         });
         let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
@@ -218,11 +225,16 @@ impl Node {
         crate::tiers::tend(&inner);
         crate::keys::tend(&inner);
         crate::history::tend(&inner).map_err(NodeError::Runtime)?;
+        runtime.block_on(crate::audit::load(&inner));
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
         let (admin_stop, stopped) = oneshot::channel();
-        let admin = runtime.spawn(server.serve(listener, async {
+        let (certificate, certificate_pem) = match certificate {
+            Some(admin) => (Some(admin.certificate), Some(admin.shown_pem)),
+            None => (None, None),
+        };
+        let admin = runtime.spawn(server.serve(listener, certificate, async {
             // Ready too when the sender is dropped: a node that is gone serves nothing.
             let _ = stopped.await;
         }));
@@ -236,6 +248,7 @@ impl Node {
             admin_stop,
             admin,
             created,
+            certificate_pem,
         })
     }
 
@@ -252,6 +265,7 @@ impl Node {
             },
             admin: self.started.controller.admin.clone(),
             token_file: token_path.display().to_string(),
+            certificate: self.started.certificate_pem.clone(),
             volumes: pool
                 .volumes
                 .iter()
@@ -341,6 +355,20 @@ impl Node {
             return;
         }
         self.runtime.shutdown_timeout(STOP_GRACE);
+    }
+}
+
+/// Where people and programs find the admin API: by the name that the operator gave, or by the address.
+fn admin_url(certificate: Option<&AdminCertificate>, address: SocketAddr) -> String {
+    let Some(certificate) = certificate else {
+        return format!("http://{}", reachable(address));
+    };
+    let Some(name) = &certificate.name else {
+        return format!("https://{}", reachable(address));
+    };
+    match name.parse() {
+        Ok(ip) => format!("https://{}", SocketAddr::new(ip, address.port())),
+        Err(_) => format!("https://{name}:{}", address.port()),
     }
 }
 

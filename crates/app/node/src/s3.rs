@@ -1,8 +1,6 @@
 //! Answers the admin API about buckets and access keys, and starts the S3 server when there is one.
 
-use std::io::Read as _;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +19,7 @@ use cairn_pool::ChangeFailure;
 use cairn_s3::{Certificate, Passed, Running, Shared};
 use parking_lot::Mutex;
 
+use crate::certificate::of_files;
 use crate::control::{Controller, refusal};
 use crate::node::Inner;
 
@@ -121,68 +120,13 @@ impl S3Server {
 
 /// How often other nodes are asked whether they have buckets, until one has.
 const NEEDED_INTERVAL: Duration = Duration::from_secs(5);
-/// How often it is looked whether there is another certificate.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(5);
-/// Of a file of certificates or a key.
-const PEM_LEN_BYTES_MAX: u64 = 1 << 20;
-
-fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(PEM_LEN_BYTES_MAX).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(format!("reading {}: {error}", path.display())),
-    }
-}
-
-type Pems = (Vec<u8>, Vec<u8>);
-
-fn read_pems(paths: &(PathBuf, PathBuf)) -> Result<Pems, String> {
-    Ok((read_pem(&paths.0)?, read_pem(&paths.1)?))
-}
-
-/// The certificate of HTTPS, if there is to be one; what is put in its place is served soon after.
+/// The certificate of HTTPS, if there is to be one.
 fn certificate(inner: &Arc<Inner>) -> Result<Option<Arc<Certificate>>, String> {
-    let Some(paths) = inner.config.s3_certificate.clone() else {
-        return Ok(None);
-    };
-    let shown = format!("the certificate of S3, {}", paths.0.display());
-    let mut pems = read_pems(&paths)?;
-    let certificate = Certificate::new(&pems.0, &pems.1);
-    let certificate = certificate.map_err(|error| format!("{shown}: {error}"))?;
-    let (watched, clock) = (Arc::clone(&certificate), Arc::clone(&inner.env.clock));
-    let mut told = String::new();
-    let task = async move {
-        loop {
-            clock.sleep(CERTIFICATE_INTERVAL).await;
-            let looked = read_pems(&paths);
-            let replaced = match looked {
-                Ok(now) if now == pems => continue,
-                Ok(now) => {
-                    let replaced = watched.replace(&now.0, &now.1);
-                    replaced
-                        .map(|()| pems = now)
-                        .map_err(|error| error.to_string())
-                }
-                Err(error) => Err(error),
-            };
-            match replaced {
-                Ok(()) => {
-                    told.clear();
-                    tracing::info!("{shown} is another one now, and served");
-                }
-                // Both files are not replaced in one step, so the next look may be better; it is said once.
-                Err(error) if error != told => {
-                    tracing::warn!(%error, "{shown} changed and cannot be served; the one before is");
-                    told = error;
-                }
-                Err(_) => {}
-            }
-        }
-    };
-    inner.env.spawner.spawn("certificate of S3", Box::pin(task));
-    Ok(Some(certificate))
+    let paths = inner.config.s3_certificate.clone();
+    let found = paths
+        .map(|paths| of_files(&inner.env, "S3", paths))
+        .transpose()?;
+    Ok(found.map(|(certificate, _)| certificate))
 }
 
 /// What the server is made with.

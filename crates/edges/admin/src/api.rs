@@ -15,10 +15,14 @@ pub enum ErrorKind {
     Invalid,
     /// No token, or not this server's.
     Unauthorized,
+    /// Known, but without the right to do it.
+    Forbidden,
     /// There is no such thing.
     NotFound,
     /// The state of things forbids it; the hint says what to do first.
     Conflict,
+    /// Too often: wait for as long as `Retry-After` says.
+    TooMany,
     /// Not now: try again.
     Unavailable,
     /// A disk failed or Cairn has a bug; the server's log says more.
@@ -677,6 +681,9 @@ pub struct ReadyFile {
     pub admin: AdminView,
     /// The file with the token for the admin API.
     pub token_file: String,
+    /// With HTTPS: the certificates by which the server is known, as PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
     pub volumes: Vec<VolumeName>,
 }
 

@@ -1,16 +1,304 @@
-//! Who changed what: a line of the log for each request that changes something, if that is wanted.
+//! Who changed what and when: an entry for each request that changes something, and for each log-in.
 //!
-//! Owns: what is in a line, and that no secret is. Must not know: what a request does.
+//! Owns: what is in an entry, and that no secret is; how entries are looked for; which become a line of the server's log.
+//! Must not know: what a request does, where entries are kept.
 
-use std::net::SocketAddr;
-
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_config::UserName;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-/// Of a path.
-const PATH_LEN_MAX: usize = 1024;
+use crate::control::Answer;
+use crate::query::Query;
+use crate::server::caller::{Caller, Peer};
+use crate::server::{Api, Shared};
+
+/// Longest path that is kept, in characters.
+pub const AUDIT_PATH_CHARS_MAX: usize = 512;
+/// Longest line of an entry as it is kept, in bytes; above it the line is none.
+pub const AUDIT_LINE_LEN_BYTES_MAX: usize = 4096;
+/// Entries of a page.
+pub const AUDIT_LIMIT_MAX: usize = 1000;
+const AUDIT_LIMIT_DEFAULT: usize = 100;
+/// What an entry calls somebody of whom nothing is known.
+const UNKNOWN: &str = "?";
+
+/// A change, or a try of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuditEntry {
+    /// Grows with each entry.
+    pub id: u64,
+    /// When it was answered, in seconds since 1970 UTC.
+    pub at_seconds: i64,
+    /// Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
+    #[schema(example = "alice")]
+    pub user: String,
+    /// How they showed it: `token`, `session`, `password`, or `nothing`.
+    #[schema(example = "session")]
+    pub via: String,
+    /// From where.
+    #[schema(example = "10.1.2.3")]
+    pub address: String,
+    #[schema(example = "POST")]
+    pub method: String,
+    #[schema(example = "/api/v1/volumes")]
+    pub path: String,
+    /// How it was answered: from 400 on it was refused, or failed.
+    #[schema(example = 201)]
+    pub status: u16,
+}
+
+impl AuditEntry {
+    /// As it is kept: JSON in a line.
+    pub fn to_line(&self) -> String {
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+
+    /// The entries in lines, oldest first as they lie there, and how many lines are none: a crash may tear the last one.
+    pub fn of_lines(bytes: &[u8]) -> (Vec<Self>, u64) {
+        let mut wrong = 0;
+        let mut entries = Vec::new();
+        for line in bytes.split(|byte| *byte == b'\n') {
+            if line.is_empty() {
+                continue;
+            }
+            let entry = (line.len() <= AUDIT_LINE_LEN_BYTES_MAX)
+                .then(|| serde_json::from_slice::<Self>(line).ok())
+                .flatten();
+            match entry {
+                Some(entry) => entries.push(entry),
+                None => wrong += 1,
+            }
+        }
+        (entries, wrong)
+    }
+}
+
+/// A page of entries, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditPage {
+    pub entries: Vec<AuditEntry>,
+    /// The `before` of the next page; left out with the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_before: Option<u64>,
+    /// When the oldest entry is of that is kept, whatever was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_seconds: Option<i64>,
+    /// Why entries are not written at the moment, if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Which entries are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditQuery {
+    pub user: Option<String>,
+    /// A part of the path.
+    pub path: Option<String>,
+    pub method: Option<String>,
+    pub from_seconds: Option<i64>,
+    pub to_seconds: Option<i64>,
+    /// Only those that were refused, or only the others.
+    pub refused: Option<bool>,
+    pub before: Option<u64>,
+    pub after: Option<u64>,
+    pub limit: usize,
+}
+
+impl AuditQuery {
+    pub const KEYS: &'static [&'static str] = &[
+        "user", "path", "method", "from", "to", "refused", "before", "after", "limit",
+    ];
+
+    /// Reads what was asked. Fails with what is wrong with it.
+    pub fn of(query: &Query, now_seconds: i64) -> Result<Self, String> {
+        let text = |key: &str| query.values(key).last().map(str::to_owned);
+        let time = |key: &'static str| {
+            let time = text(key).map(|text| text.parse::<i64>());
+            let time = time
+                .transpose()
+                .map_err(|_| format!("{key} is a whole number of seconds"))?;
+            Ok::<_, String>(time.map(|seconds| match seconds {
+                ..=0 => now_seconds.saturating_add(seconds),
+                _ => seconds,
+            }))
+        };
+        let number = |key: &'static str| {
+            let number = text(key).map(|text| text.parse::<u64>());
+            number
+                .transpose()
+                .map_err(|_| format!("{key} is a whole number"))
+        };
+        let refused = match text("refused").as_deref() {
+            None => None,
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            Some(_) => return Err("refused is true or false".to_owned()),
+        };
+        let limit = match number("limit")? {
+            None => AUDIT_LIMIT_DEFAULT,
+            Some(limit) => usize::try_from(limit)
+                .ok()
+                .filter(|limit| (1..=AUDIT_LIMIT_MAX).contains(limit))
+                .ok_or_else(|| format!("limit is 1 to {AUDIT_LIMIT_MAX}"))?,
+        };
+        Ok(Self {
+            user: text("user"),
+            path: text("path"),
+            method: text("method").map(|method| method.to_ascii_uppercase()),
+            from_seconds: time("from")?,
+            to_seconds: time("to")?,
+            refused,
+            before: number("before")?,
+            after: number("after")?,
+            limit,
+        })
+    }
+
+    /// As a query of the path.
+    pub fn to_query(&self) -> String {
+        let text = |value: &Option<String>| {
+            let value = value.as_deref()?;
+            Some(utf8_percent_encode(value, NON_ALPHANUMERIC).to_string())
+        };
+        let values = [
+            ("user", text(&self.user)),
+            ("path", text(&self.path)),
+            ("method", text(&self.method)),
+            ("from", self.from_seconds.map(|from| from.to_string())),
+            ("to", self.to_seconds.map(|to| to.to_string())),
+            ("refused", self.refused.map(|refused| refused.to_string())),
+            ("before", self.before.map(|before| before.to_string())),
+            ("after", self.after.map(|after| after.to_string())),
+            ("limit", Some(self.limit.to_string())),
+        ];
+        let given = values
+            .into_iter()
+            .filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+        given.collect::<Vec<_>>().join("&")
+    }
+
+    fn is_met(&self, entry: &AuditEntry) -> bool {
+        let text = |want: &Option<String>, is_it: &dyn Fn(&str) -> bool| {
+            want.as_ref().is_none_or(|want| is_it(want))
+        };
+        text(&self.user, &|user| entry.user == user)
+            && text(&self.path, &|part| entry.path.contains(part))
+            && text(&self.method, &|method| entry.method == method)
+            && self
+                .from_seconds
+                .is_none_or(|from| entry.at_seconds >= from)
+            && self.to_seconds.is_none_or(|to| entry.at_seconds <= to)
+            && self
+                .refused
+                .is_none_or(|refused| refused == (entry.status >= 400))
+            && self.before.is_none_or(|before| entry.id < before)
+            && self.after.is_none_or(|after| entry.id > after)
+    }
+
+    /// The page of these entries, which come newest first.
+    pub fn page<'a>(&self, newest_first: impl Iterator<Item = &'a AuditEntry>) -> AuditPage {
+        let mut found = newest_first.filter(|entry| self.is_met(entry));
+        let entries: Vec<AuditEntry> = found.by_ref().take(self.limit.max(1)).cloned().collect();
+        let has_more = found.next().is_some();
+        AuditPage {
+            next_before: entries.last().filter(|_| has_more).map(|entry| entry.id),
+            entries,
+            ..AuditPage::default()
+        }
+    }
+}
+
+/// What a node does about the log of changes.
+pub trait AuditControl: Send + Sync {
+    /// Keeps an entry, which gets its id there; durable when it is answered.
+    fn note(&self, entry: AuditEntry) -> Answer<'_, ()>;
+    fn audit(&self, query: AuditQuery) -> Answer<'_, AuditPage>;
+}
+
+/// Of the answer to a failed log-in: who it was to be.
+#[derive(Clone)]
+pub(crate) struct Tried(String);
+
+impl Tried {
+    /// A text that is no name is not kept: it may be a password in the wrong field.
+    pub fn new(user: &str) -> Self {
+        let is_name = user == cairn_config::TOKEN_USER || user.parse::<UserName>().is_ok();
+        Self(if is_name { user } else { UNKNOWN }.to_owned())
+    }
+}
+
+/// Notes a request, and how it was answered. Bodies and queries are left out: there may be secrets in them.
+pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Response {
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
+    if reads.contains(request.method()) {
+        return next.run(request).await;
+    }
+    let method = request.method().clone();
+    let path: String = request
+        .uri()
+        .path()
+        .chars()
+        .take(AUDIT_PATH_CHARS_MAX)
+        .collect();
+    let peer = request.extensions().get::<Peer>().copied();
+    let shown = shown(&request);
+    let response = next.run(request).await;
+    let status = response.status();
+    let caller = response.extensions().get::<Caller>();
+    let tried = response.extensions().get::<Tried>();
+    let (user, via) = match (caller, tried) {
+        (Some(caller), _) => (caller.name().to_owned(), caller.via.as_str()),
+        (None, Some(tried)) => (tried.0.clone(), shown),
+        (None, None) => (UNKNOWN.to_owned(), shown),
+    };
+    let address = peer.map_or_else(
+        || UNKNOWN.to_owned(),
+        |peer| peer.0.ip().to_canonical().to_string(),
+    );
+    if shared.audits() {
+        let status = status.as_u16();
+        tracing::info!(target: "audit", protocol = "admin", peer = %address, user, by = via, %method, path, status);
+    }
+    let is_kept = match (caller, tried) {
+        (Some(_), _) => true,
+        // Anybody can try, again and again: that must not push out what was done.
+        (None, Some(_)) => shared.may_note_failure(),
+        (None, None) => false,
+    };
+    if is_kept {
+        let entry = AuditEntry {
+            id: 0,
+            at_seconds: shared.now_seconds(),
+            user,
+            via: via.to_owned(),
+            address,
+            method: method.to_string(),
+            path,
+            status: status.as_u16(),
+        };
+        keep(&shared, entry).await;
+    }
+    response
+}
+
+/// The change is made, and was answered so: that its entry cannot be kept does not change the answer.
+async fn keep(shared: &Shared, entry: AuditEntry) {
+    let Some(audit) = shared.audit_control() else {
+        return;
+    };
+    let shown = format!("{} {} by {}", entry.method, entry.path, entry.user);
+    if let Err(error) = audit.note(entry).await {
+        tracing::error!(%error, change = shown, "the log of changes does not have this change");
+    }
+}
 
 /// By what a request shows who it is from; what it shows may be wrong.
 fn shown(request: &Request) -> &'static str {
@@ -25,17 +313,121 @@ fn shown(request: &Request) -> &'static str {
     }
 }
 
-/// Notes a request, and how it was answered. Bodies and queries are left out: there may be secrets in them.
-pub(crate) async fn note(peer: SocketAddr, request: Request, next: Next) -> Response {
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
-    if reads.contains(request.method()) {
-        return next.run(request).await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: u64) -> AuditEntry {
+        AuditEntry {
+            id,
+            at_seconds: 1000 + i64::try_from(id).unwrap(),
+            user: ["alice", "bob", "token"][usize::try_from(id % 3).unwrap()].to_owned(),
+            via: "session".to_owned(),
+            address: "::1".to_owned(),
+            method: "POST".to_owned(),
+            path: format!("/api/v1/volumes/v{id}"),
+            status: if id.is_multiple_of(2) { 200 } else { 403 },
+        }
     }
-    let method = request.method().clone();
-    let path: String = request.uri().path().chars().take(PATH_LEN_MAX).collect();
-    let by = shown(&request);
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    tracing::info!(target: "audit", protocol = "admin", %peer, by, %method, path, status);
-    response
+
+    fn ids(query: &str, count: u64) -> Result<(Vec<u64>, Option<u64>), String> {
+        let query =
+            Query::parse(Some(query), AuditQuery::KEYS).map_err(|error| error.to_string())?;
+        let query = AuditQuery::of(&query, 1010)?;
+        let entries: Vec<AuditEntry> = (1..=count).rev().map(entry).collect();
+        let page = query.page(entries.iter());
+        Ok((
+            page.entries.iter().map(|entry| entry.id).collect(),
+            page.next_before,
+        ))
+    }
+
+    #[test]
+    fn entries_are_found_by_page() {
+        let cases: &[(&str, &[u64], Option<u64>)] = &[
+            ("", &[10, 9, 8, 7, 6, 5, 4, 3, 2, 1], None),
+            ("limit=3", &[10, 9, 8], Some(8)),
+            ("limit=3&before=8", &[7, 6, 5], Some(5)),
+            ("limit=3&before=4", &[3, 2, 1], None),
+            ("after=8", &[10, 9], None),
+            ("user=bob", &[10, 7, 4, 1], None),
+            ("user=bo", &[], None),
+            ("path=/v1&limit=2", &[10, 9], Some(9)),
+            ("path=es/v1", &[10, 1], None),
+            ("refused=true&method=post", &[9, 7, 5, 3, 1], None),
+            ("refused=false&limit=5", &[10, 8, 6, 4, 2], None),
+            ("method=DELETE", &[], None),
+            ("from=1009", &[10, 9], None),
+            ("from=-1", &[10, 9], None),
+            ("to=1002", &[2, 1], None),
+        ];
+        for (query, want, next) in cases {
+            assert_eq!(ids(query, 10), Ok((want.to_vec(), *next)), "{query}");
+        }
+        for query in [
+            "limit=0",
+            "limit=1001",
+            "from=x",
+            "refused=1",
+            "before=-1",
+            "id=1",
+        ] {
+            assert!(ids(query, 10).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_client_asks_what_it_means() {
+        let asked = AuditQuery {
+            user: Some("alice".to_owned()),
+            path: Some("/a&b=\u{e9}".to_owned()),
+            method: None,
+            from_seconds: Some(5),
+            to_seconds: None,
+            refused: Some(true),
+            before: Some(u64::MAX),
+            after: None,
+            limit: 7,
+        };
+        let text = asked.to_query();
+        let read = Query::parse(Some(&text), AuditQuery::KEYS).unwrap();
+        assert_eq!(AuditQuery::of(&read, 1000), Ok(asked));
+    }
+
+    #[test]
+    fn what_is_kept_is_read_and_a_torn_line_costs_itself_alone() {
+        let all: Vec<AuditEntry> = (1..=3).map(entry).collect();
+        let text: String = all.iter().map(AuditEntry::to_line).collect();
+        assert_eq!(AuditEntry::of_lines(text.as_bytes()), (all.clone(), 0));
+        for len in 0..text.len() {
+            let (read, wrong) = AuditEntry::of_lines(&text.as_bytes()[..len]);
+            assert!(all.starts_with(&read) && wrong <= 1, "{len}");
+        }
+        let torn = format!("{}{{\"id\":4{}", all[0].to_line(), all[1].to_line());
+        let (read, wrong) = AuditEntry::of_lines(torn.as_bytes());
+        assert_eq!((read.len(), wrong), (1, 1));
+        let long = format!("{}\n", " ".repeat(AUDIT_LINE_LEN_BYTES_MAX + 1));
+        assert_eq!(AuditEntry::of_lines(long.as_bytes()), (Vec::new(), 1));
+    }
+
+    #[test]
+    fn the_longest_entry_fits_a_line() {
+        let mut long = entry(1);
+        (long.id, long.at_seconds) = (u64::MAX, i64::MIN);
+        long.path = "\u{1}".repeat(AUDIT_PATH_CHARS_MAX);
+        assert!(long.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX);
+        assert_eq!(AuditEntry::of_lines(long.to_line().as_bytes()).0, [long]);
+    }
+
+    #[test]
+    fn a_password_in_the_field_of_the_name_is_not_kept() {
+        for (text, want) in [
+            ("alice", "alice"),
+            ("token", "token"),
+            ("my secret!", "?"),
+            ("", "?"),
+        ] {
+            assert_eq!(Tried::new(text).0, want);
+        }
+    }
 }

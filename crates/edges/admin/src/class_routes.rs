@@ -1,14 +1,17 @@
 //! The paths of classes of service.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
-use cairn_config::ClassName;
+use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
-use super::{Api, Given, Shared, to_the_end};
+use super::{Api, Given, Named, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
-use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView};
+use crate::classes::{
+    ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList, PartView,
+};
 use crate::control::ControlError;
+use crate::query::Query;
 
 fn control(shared: &Shared) -> Result<&dyn ClassControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no classes");
@@ -76,4 +79,51 @@ pub(super) async fn class_delete(
     let name = named(&name)?;
     to_the_end(async move { control(&shared)?.class_delete(name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn parts(limits: Vec<PartView>) -> Json<PartList> {
+    Json(PartList { limits })
+}
+
+/// The parts of a volume that have rates of their own, with what they use.
+#[utoipa::path(get, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path)),
+    responses((status = 200, body = PartList), (status = 404, body = ErrorBody)))]
+pub(super) async fn limit_list(
+    State(shared): Api,
+    Named(volume): Named,
+) -> Result<Json<PartList>, ControlError> {
+    control(&shared)?.limits(volume).await.map(parts)
+}
+
+/// Gives a part of a volume rates of its own, in the place of those that it had.
+#[utoipa::path(put, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path)),
+    request_body = PartLimit, responses((status = 200, body = PartList), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(super) async fn limit_set(
+    State(shared): Api,
+    Named(volume): Named,
+    Given(limit): Given<PartLimit>,
+) -> Result<Json<PartList>, ControlError> {
+    let set = async move { control(&shared)?.limit_set(volume, limit).await };
+    to_the_end(set).await.map(parts)
+}
+
+/// Takes the rates of the part that `part` names away.
+#[utoipa::path(delete, path = "/api/v1/volumes/{volume}/limits",
+    params(("volume" = String, Path), ("part" = String, Query)), responses(
+    (status = 200, body = PartList), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn limit_clear(
+    State(shared): Api,
+    Named(volume): Named,
+    RawQuery(query): RawQuery,
+) -> Result<Json<PartList>, ControlError> {
+    let query = Query::parse(query.as_deref(), &["part"])?;
+    let invalid = |text: String| ControlError::new(ErrorKind::Invalid, text);
+    let part = query.values("part").next();
+    let part = part.ok_or_else(|| invalid("say which: ?part=lun/NAME".to_owned()))?;
+    let part: VolumePart = part
+        .parse()
+        .map_err(|error: WordError| invalid(error.to_string()))?;
+    let clear = async move { control(&shared)?.limit_clear(volume, part).await };
+    to_the_end(clear).await.map(parts)
 }

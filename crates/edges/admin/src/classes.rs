@@ -1,6 +1,6 @@
 //! The JSON of classes of service, and what the API asks of a node for them.
 
-use cairn_config::{ClassName, ClassSpec, RateSpec, VolumeName};
+use cairn_config::{ClassName, ClassSpec, PartLimit, RateSpec, VolumeName, VolumePart};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -108,10 +108,30 @@ pub struct LimitView {
     pub credit_ends_seconds: Option<u64>,
 }
 
+/// A part of a volume that has rates of its own, and what it uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartView {
+    #[serde(flatten)]
+    pub limit: PartLimit,
+    /// Of about the last second; none on a node that does not serve the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations_per_second: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartList {
+    pub limits: Vec<PartView>,
+}
+
 /// What a volume uses of its class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RatesView {
     pub limits: Vec<LimitView>,
+    /// Parts of the volume that have limits of their own, and what they use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_throughput: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,4 +211,9 @@ pub trait ClassControl: Send + Sync {
     fn class_set(&self, name: ClassName, set: ClassSet) -> Answer<'_, ClassView>;
     /// One that volumes are in is refused.
     fn class_delete(&self, name: ClassName) -> Answer<'_, ()>;
+    /// The parts of a volume that have limits.
+    fn limits(&self, volume: VolumeName) -> Answer<'_, Vec<PartView>>;
+    /// Puts other limits in the place of those of a part.
+    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, Vec<PartView>>;
+    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, Vec<PartView>>;
 }

@@ -1,8 +1,11 @@
 //! The client of the API: small and blocking, for the command line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_config::{ClassName, ClientNet, TierName, VolumeName};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use cairn_config::{ClassName, ClientNet, PartLimit, TierName, UserName, VolumeName, VolumePart};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +16,8 @@ use crate::api::{
     ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
     VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
-use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
+use crate::audit::{AuditPage, AuditQuery};
+use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
@@ -31,6 +35,8 @@ use crate::snapshots::{
 };
 use crate::tiers::{TierAdd, TierCheck, TierChecked, TierList, TierView};
 use crate::token::Token;
+use crate::users::{Password, PasswordChange, UserCreate, UserList, UserSet, UserView};
+use zeroize::Zeroizing;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deleting a large volume takes a while.
@@ -42,6 +48,9 @@ const ANSWER_LEN_BYTES_MAX: u64 = 64 << 20;
 pub enum ClientError {
     #[error("no answer from the server at {url}: {why}")]
     Unreachable { url: String, why: String },
+    /// What was given to know the server by is no certificate.
+    #[error("the certificates to trust cannot be used: {0}")]
+    Certificates(String),
     /// The server said no; the text is its own.
     #[error("{}", .0.message)]
     Refused(ErrorDetail),
@@ -73,17 +82,65 @@ fn quota_path(volume: &VolumeName, what: &str, at: &QuotaAt) -> String {
     format!("/api/v1/volumes/{volume}/{what}?path={path}&of={of}{id}")
 }
 
+/// TLS that trusts these certificates (PEM), and no others. Without any it trusts nobody.
+///
+/// Each agent of `ureq` needs it that may be asked for something at `https://`: its own default would end the process, for
+/// it has neither certificates nor a provider of ciphers here.
+pub fn tls_trusting(trusted: Option<&str>) -> Result<ureq::tls::TlsConfig, ClientError> {
+    let wrong = |why: &dyn std::fmt::Display| ClientError::Certificates(why.to_string());
+    let mut roots = Vec::new();
+    for item in ureq::tls::parse_pem(trusted.unwrap_or_default().as_bytes()) {
+        if let ureq::tls::PemItem::Certificate(root) = item.map_err(|error| wrong(&error))? {
+            roots.push(root);
+        }
+    }
+    if trusted.is_some() && roots.is_empty() {
+        return Err(wrong(&"there is no certificate in it"));
+    }
+    Ok(ureq::tls::TlsConfig::builder()
+        .provider(ureq::tls::TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(ureq::tls::RootCerts::new_with_certs(&roots))
+        .build())
+}
+
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    Token(Token),
+    User { name: UserName, password: Password },
+}
+
+impl Identity {
+    fn authorization(&self) -> Zeroizing<String> {
+        Zeroizing::new(match self {
+            Self::Token(token) => format!("Bearer {}", token.as_str()),
+            Self::User { name, password } => {
+                let both = Zeroizing::new(format!("{name}:{}", password.as_str()));
+                format!("Basic {}", BASE64_STANDARD.encode(both.as_bytes()))
+            }
+        })
+    }
+}
+
 /// One server.
 pub struct Client {
     agent: ureq::Agent,
     url: String,
-    authorization: Option<String>,
+    authorization: Option<Zeroizing<String>>,
 }
 
 impl Client {
-    /// `url` is `http://ADDRESS:PORT`.
-    pub fn new(url: &str, token: Option<&Token>) -> Self {
+    /// `url` is `http://ADDRESS:PORT`, or `https://...`: then `trusted` has the certificates, as PEM, of which one has to
+    /// vouch for the server, or be its own.
+    pub fn new(
+        url: &str,
+        identity: Option<&Identity>,
+        trusted: Option<&str>,
+    ) -> Result<Self, ClientError> {
+        let tls = tls_trusting(trusted)?;
         let agent = ureq::Agent::config_builder()
+            .tls_config(tls)
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))
@@ -91,11 +148,11 @@ impl Client {
             .proxy(None)
             .build()
             .new_agent();
-        Self {
+        Ok(Self {
             agent,
             url: url.trim_end_matches('/').to_owned(),
-            authorization: token.map(|token| format!("Bearer {}", token.as_str())),
-        }
+            authorization: identity.map(Identity::authorization),
+        })
     }
 
     pub fn url(&self) -> &str {
@@ -104,6 +161,38 @@ impl Client {
 
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get("/api/v1/status")
+    }
+
+    pub fn users(&self) -> Result<UserList, ClientError> {
+        self.get("/api/v1/users")
+    }
+
+    pub fn user(&self, name: &UserName) -> Result<UserView, ClientError> {
+        self.get(&format!("/api/v1/users/{name}"))
+    }
+
+    pub fn user_create(&self, create: &UserCreate) -> Result<UserView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/users")), create)
+    }
+
+    pub fn user_set(&self, name: &UserName, set: &UserSet) -> Result<UserView, ClientError> {
+        let path = format!("/api/v1/users/{name}");
+        self.call(self.agent.patch(self.at(&path)), set)
+    }
+
+    pub fn user_delete(&self, name: &UserName) -> Result<(), ClientError> {
+        let path = format!("/api/v1/users/{name}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    /// Changes the password of the user that this client is.
+    pub fn password_change(&self, change: &PasswordChange) -> Result<UserView, ClientError> {
+        self.call(self.agent.put(self.at("/api/v1/session/password")), change)
+    }
+
+    pub fn audit(&self, query: &AuditQuery) -> Result<AuditPage, ClientError> {
+        self.get(&format!("/api/v1/audit?{}", query.to_query()))
     }
 
     pub fn disks(&self) -> Result<DiskList, ClientError> {
@@ -304,6 +393,30 @@ impl Client {
     ) -> Result<TierChecked, ClientError> {
         let path = format!("/api/v1/tiers/{name}/check");
         self.call(self.agent.post(self.at(&path)), from)
+    }
+
+    pub fn limits(&self, volume: &VolumeName) -> Result<PartList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/limits"))
+    }
+
+    pub fn limit_set(
+        &self,
+        volume: &VolumeName,
+        limit: &PartLimit,
+    ) -> Result<PartList, ClientError> {
+        let path = format!("/api/v1/volumes/{volume}/limits");
+        self.call(self.agent.put(self.at(&path)), limit)
+    }
+
+    pub fn limit_clear(
+        &self,
+        volume: &VolumeName,
+        part: &VolumePart,
+    ) -> Result<PartList, ClientError> {
+        let part = part.to_string();
+        let part = utf8_percent_encode(&part, NON_ALPHANUMERIC);
+        let answer = self.delete(&format!("/api/v1/volumes/{volume}/limits?part={part}"))?;
+        self.parse(&answer)
     }
 
     pub fn exports(&self) -> Result<ExportList, ClientError> {
@@ -619,7 +732,7 @@ impl Client {
     }
 
     fn authorized<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
-        match &self.authorization {
+        match self.authorization.as_deref() {
             Some(value) => request.header("Authorization", value),
             None => request,
         }
@@ -684,7 +797,7 @@ impl ClientError {
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Refused(detail) => Some(detail.kind),
-            Self::Unreachable { .. } | Self::NotUnderstood { .. } => None,
+            Self::Unreachable { .. } | Self::Certificates(_) | Self::NotUnderstood { .. } => None,
         }
     }
 }

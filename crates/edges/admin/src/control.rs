@@ -143,6 +143,14 @@ pub trait Control: Send + Sync + 'static {
     fn tiers(&self) -> Option<&dyn crate::tiers::TierControl> {
         None
     }
+    /// What the node does about users, if it has any.
+    fn users(&self) -> Option<&dyn crate::users::UserControl> {
+        None
+    }
+    /// What the node does about the log of changes, if it keeps one.
+    fn audit(&self) -> Option<&dyn crate::audit::AuditControl> {
+        None
+    }
     /// What the node tells about numbers over time, if it keeps any.
     fn live(&self) -> Option<&dyn crate::live::LiveControl> {
         None

@@ -1,19 +1,21 @@
 //! The admin REST API, both ends of it.
 //!
-//! Owns: the JSON types, the paths, the bearer token, the OpenAPI document (made from the same
+//! Owns: the JSON types, the paths, who may do what (the bearer token, users, roles, sessions), the OpenAPI document (made from the same
 //! code that answers), and the blocking client that the command line uses.
 //! Must not know: how a node does what is asked; it calls a [`Control`], which the node is.
 
 #![forbid(unsafe_code)]
 
 pub mod api;
-mod audit;
+mod attempts;
+pub mod audit;
 pub mod classes;
 mod client;
 mod control;
 pub mod keys;
 pub mod live;
 mod pass;
+mod passwords;
 mod patience;
 pub mod policies;
 #[doc(hidden)]
@@ -22,14 +24,19 @@ pub mod quotas;
 pub mod s3;
 pub mod san;
 mod server;
-mod session;
+#[doc(hidden)]
+pub mod session;
 pub mod snapshots;
 pub mod tiers;
 #[doc(hidden)]
 pub mod token;
+pub mod users;
 
-pub use client::{Client, ClientError};
+pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
+pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
 pub use pass::{Nodes, Passed, Stream};
+#[doc(hidden)]
+pub use server::caller::basic;
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};
 pub use token::{TOKEN_LEN_BYTES_MAX, Token, TokenError};

@@ -6,27 +6,6 @@ use utoipa::ToSchema;
 use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
 use crate::control::Answer;
 
-/// A log-in with the admin token.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SessionCreate {
-    pub token: String,
-}
-
-/// Shows no secret.
-impl std::fmt::Debug for SessionCreate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SessionCreate(..)")
-    }
-}
-
-/// A session of a browser.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SessionOpen {
-    /// When it ends, in seconds since 1970; it is not prolonged.
-    pub ends_seconds: i64,
-}
-
 /// The server in short, every two seconds while somebody looks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveView {

@@ -1,7 +1,6 @@
-//! Paths of the console: sessions, live numbers, history; and the console's own files.
+//! Paths of the console: live numbers, history; and the console's own files.
 //!
-//! Owns: what HTTP says about them. Must not know: what is in a cookie (`session`), which files there are
-//! (`cairn_console`).
+//! Owns: what HTTP says about them. Must not know: who may ask (`caller`), which files there are (`cairn_console`).
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -18,15 +17,12 @@ use futures_util::future::{Either, select};
 use futures_util::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{Api, Given, Shared};
+use super::caller::Leave;
+use super::{Api, Shared};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
-use crate::live::{
-    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, MountList, SessionCreate,
-    SessionOpen,
-};
+use crate::live::{HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, MountList};
 use crate::query::Query;
-use crate::session::{Session, cookie_name, cookie_of, set_cookie};
 
 /// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
 /// open pages shut nobody out.
@@ -38,9 +34,6 @@ const SERIES_MAX: usize = 64;
 /// Steps of one answer.
 const POINTS_MAX: u64 = 2_000;
 const POINTS_DEFAULT: u64 = 360;
-/// A page that changes something says so in this header, which no form and no other site's page can send.
-pub const CONSOLE_HEADER: &str = "x-cairn-console";
-
 /// The page may load what this server has, and nothing else; nobody may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -48,93 +41,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no history");
     shared.control.live().ok_or_else(absent)
-}
-
-/// The session that a request has, if it has one.
-fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<Session> {
-    let name = cookie_name(host(headers));
-    let now_seconds = shared.env.clock.now().seconds;
-    headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|header| cookie_of(header.to_str().ok()?, &name))
-        .find_map(|value| shared.sessions.find(value, now_seconds))
-}
-
-fn host(headers: &HeaderMap) -> &str {
-    let host = headers.get(header::HOST);
-    host.and_then(|host| host.to_str().ok()).unwrap_or("")
-}
-
-/// Whether a request may be done by reason of its session. One that changes something must come from the console:
-/// for a browser another port of the same host is the same site, which `SameSite` alone lets in.
-pub(super) fn has_session(shared: &Shared, request: &Request) -> bool {
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    (is_read || request.headers().contains_key(CONSOLE_HEADER))
-        && session_of(shared, request.headers()).is_some()
-}
-
-/// Logs a browser in: the answer sets a cookie that stands for the token.
-#[utoipa::path(post, path = "/api/v1/session", security(()), request_body = SessionCreate,
-    responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody)))]
-pub(super) async fn session_create(
-    State(shared): Api,
-    headers: HeaderMap,
-    Given(create): Given<SessionCreate>,
-) -> Result<Response, ControlError> {
-    let given = format!("Bearer {}", create.token.trim());
-    if !shared.token.is_in(given.as_bytes()) {
-        return Err(
-            ControlError::new(ErrorKind::Unauthorized, "the token is not this server's")
-                .hint("it is in the admin-token file, which `cairn serve` names when it starts"),
-        );
-    }
-    let session = shared
-        .sessions
-        .begin(shared.env.clock.now().seconds, shared.env.entropy.u64());
-    Ok(with_cookie(
-        &headers,
-        &shared.sessions.value(session),
-        Json(SessionOpen {
-            ends_seconds: session.ends_seconds,
-        }),
-    ))
-}
-
-/// The session of the browser that asks.
-#[utoipa::path(get, path = "/api/v1/session", responses(
-    (status = 200, body = SessionOpen), (status = 404, body = ErrorBody)))]
-pub(super) async fn session_show(
-    State(shared): Api,
-    headers: HeaderMap,
-) -> Result<Json<SessionOpen>, ControlError> {
-    let absent = || ControlError::new(ErrorKind::NotFound, "this request has no session");
-    let session = session_of(&shared, &headers).ok_or_else(absent)?;
-    Ok(Json(SessionOpen {
-        ends_seconds: session.ends_seconds,
-    }))
-}
-
-/// Logs a browser out.
-#[utoipa::path(delete, path = "/api/v1/session", responses((status = 204)))]
-pub(super) async fn session_delete(State(shared): Api, headers: HeaderMap) -> Response {
-    if let Some(session) = session_of(&shared, &headers) {
-        let now_seconds = shared.env.clock.now().seconds;
-        shared.sessions.end(session, now_seconds);
-    }
-    with_cookie(&headers, "", StatusCode::NO_CONTENT)
-}
-
-fn with_cookie(headers: &HeaderMap, value: &str, answer: impl IntoResponse) -> Response {
-    let is_encrypted = headers
-        .get("x-forwarded-proto")
-        .is_some_and(|proto| proto == "https");
-    let cookie = set_cookie(&cookie_name(host(headers)), value, is_encrypted);
-    let mut response = answer.into_response();
-    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
-    response
 }
 
 /// The server in short, as it is now.
@@ -145,10 +51,15 @@ pub(super) async fn live(State(shared): Api) -> Result<Json<LiveView>, ControlEr
 }
 
 /// The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+/// One that a session began ends with that session.
 #[utoipa::path(get, path = "/api/v1/live/events", responses(
     (status = 200, body = String, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
-pub(super) async fn live_events(State(shared): Api) -> Result<Response, ControlError> {
+pub(super) async fn live_events(
+    State(shared): Api,
+    headers: HeaderMap,
+) -> Result<Response, ControlError> {
     live_control(&shared)?;
+    let leave = Leave::of(&headers);
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
         let message = format!("{STREAMS_MAX} pages have a stream already");
@@ -159,6 +70,7 @@ pub(super) async fn live_events(State(shared): Api) -> Result<Response, ControlE
         Streaming {
             shared,
             stopping,
+            leave,
             is_new: true,
             _permit: permit,
         },
@@ -183,6 +95,7 @@ pub(super) async fn live_events(State(shared): Api) -> Result<Response, ControlE
 struct Streaming {
     shared: Arc<Shared>,
     stopping: watch::Receiver<bool>,
+    leave: Leave,
     /// Nothing was told yet.
     is_new: bool,
     _permit: OwnedSemaphorePermit,
@@ -196,6 +109,9 @@ impl Streaming {
             if let Either::Left(_) = select(stopped, wait).await {
                 return None;
             }
+        }
+        if !self.leave.holds(&self.shared) {
+            return None;
         }
         self.shared.live_now().await
     }
@@ -360,6 +276,14 @@ async fn console(request: Request) -> Response {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::X_FRAME_OPTIONS, "DENY"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
     ];
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));

@@ -8,19 +8,21 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use cairn_base::env::Env;
 use cairn_config::{ClientNet, VolumeName};
+use cairn_https::Certificate;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -28,15 +30,18 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::caller::{Encrypted, Peer};
 use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
     ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView, ScrubReport,
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
     VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
-use crate::audit;
+use crate::attempts::Attempts;
+use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
 use crate::pass::{self, Elsewhere, Nodes, Passed};
+use crate::passwords::Passwords;
 use crate::patience::Patient;
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
@@ -65,7 +70,7 @@ pub struct AdminSettings {
     /// Serve `/metrics` without the token. What it tells (names of volumes, rates, sizes) is no
     /// secret in most places, but that is the operator's choice.
     pub metrics_open: bool,
-    /// Each request that changes something is a line of the log.
+    /// Each request that changes something is a line of the server's log, too.
     pub audit: bool,
 }
 
@@ -78,6 +83,10 @@ pub(crate) struct Shared {
     document: String,
     env: Env,
     sessions: Sessions,
+    attempts: Attempts,
+    passwords: Passwords,
+    /// How many failed log-ins the log of changes takes.
+    failures: Mutex<Failures>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
     last_event: tokio::sync::Mutex<live_routes::LastEvent>,
@@ -85,12 +94,54 @@ pub(crate) struct Shared {
     stopping: watch::Sender<bool>,
 }
 
+/// Failed log-ins that the log of changes takes in a row, and after which time one more.
+const FAILURES_AT_ONCE: u32 = 20;
+const FAILURE_EVERY: Duration = Duration::from_secs(600);
+
+/// Bounds what strangers can have written.
+struct Failures {
+    left: u32,
+    counted_at: Duration,
+}
+
+impl Failures {
+    fn may_note(&mut self, now: Duration) -> bool {
+        let since = now.saturating_sub(self.counted_at);
+        let more = u32::try_from(since.as_secs() / FAILURE_EVERY.as_secs()).unwrap_or(u32::MAX);
+        if more > 0 {
+            self.left = self.left.saturating_add(more).min(FAILURES_AT_ONCE);
+            self.counted_at = now;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+impl Shared {
+    pub fn audits(&self) -> bool {
+        self.settings.audit
+    }
+
+    pub fn now_seconds(&self) -> i64 {
+        self.env.clock.now().seconds
+    }
+
+    pub fn audit_control(&self) -> Option<&dyn AuditControl> {
+        self.control.audit()
+    }
+
+    pub fn may_note_failure(&self) -> bool {
+        let now = self.env.clock.monotonic();
+        self.failures.lock().may_note(now)
+    }
+}
+
 pub(crate) type Api = State<Arc<Shared>>;
 
 /// The API over one listener.
 pub struct AdminServer {
     shared: Arc<Shared>,
-    audits: bool,
     stopping: watch::Sender<bool>,
 }
 
@@ -104,7 +155,6 @@ impl AdminServer {
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Self {
         let stopping = watch::Sender::new(false);
-        let audits = settings.audit;
         let shared = Arc::new(Shared {
             control,
             nodes,
@@ -112,16 +162,18 @@ impl AdminServer {
             token,
             settings,
             document: openapi_json(),
+            attempts: Attempts::default(),
+            passwords: Passwords::default(),
+            failures: Mutex::new(Failures {
+                left: FAILURES_AT_ONCE,
+                counted_at: env.clock.monotonic(),
+            }),
             env,
             streams: live_routes::streams(),
             last_event: tokio::sync::Mutex::default(),
             stopping: stopping.clone(),
         });
-        Self {
-            shared,
-            audits,
-            stopping,
-        }
+        Self { shared, stopping }
     }
 
     /// What serves the requests that other nodes pass on.
@@ -130,8 +182,24 @@ impl AdminServer {
         Passed::new(secured.with_state(Arc::clone(&self.shared)))
     }
 
-    /// Serves until `stop` is ready, then finishes what is under way.
-    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()> + Send) {
+    /// Serves until `stop` is ready, then finishes what is under way: HTTPS alone with a `certificate`, else HTTP.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        certificate: Option<Arc<Certificate>>,
+        stop: impl Future<Output = ()> + Send,
+    ) {
+        let tls = certificate
+            .map(|certificate| certificate.acceptor())
+            .transpose();
+        let tls = match tls {
+            Ok(tls) => tls,
+            // Never without the encryption that is wanted.
+            Err(error) => {
+                tracing::error!(%error, "the admin API cannot serve HTTPS, and is not served");
+                return;
+            }
+        };
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let left = Arc::clone(&permits);
         let router = router(Arc::clone(&self.shared)).layer(middleware::map_response(
@@ -152,7 +220,8 @@ impl AdminServer {
         loop {
             let accept = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;
-                (permit, listener.accept().await)
+                // Never closed.
+                (permit.ok(), listener.accept().await)
             };
             let (permit, stream, peer) = tokio::select! {
                 () = &mut stop => break,
@@ -166,18 +235,28 @@ impl AdminServer {
                     }
                 },
             };
-            let mut router = router.clone();
-            if self.audits {
-                let note = move |request, next| audit::note(peer, request, next);
-                router = router.layer(middleware::from_fn(note));
-            }
-            let service = TowerToHyperService::new(router);
-            let stream = TokioIo::new(Patient::new(stream, CLIENT_TIMEOUT));
-            let connection = graceful.watch(http.serve_connection(stream, service));
+            let router = router.clone().layer(Extension(Peer(peer)));
+            let stream = Patient::new(stream, CLIENT_TIMEOUT);
+            let Some(tls) = tls.clone() else {
+                let service = TowerToHyperService::new(router);
+                let connection = http.serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(ended(graceful.watch(connection), permit));
+                continue;
+            };
+            let service = TowerToHyperService::new(router.layer(Extension(Encrypted)));
+            let (http, watcher) = (http.clone(), graceful.watcher());
             tokio::spawn(async move {
-                let _permit = permit;
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection to the admin API ended");
+                match tokio::time::timeout(CLIENT_TIMEOUT, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        let connection = http.serve_connection(TokioIo::new(stream), service);
+                        ended(watcher.watch(connection), permit).await;
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a connection to the admin API did not begin")
+                    }
+                    Err(_) => {
+                        tracing::debug!("a connection to the admin API did not begin in time")
+                    }
                 }
             });
         }
@@ -197,19 +276,30 @@ impl AdminServer {
     }
 }
 
+/// Runs a connection to its end.
+async fn ended(
+    connection: impl Future<Output = hyper::Result<()>>,
+    _permit: Option<OwnedSemaphorePermit>,
+) {
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the admin API ended");
+    }
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Cairn admin API",
         description = "Volumes, exports, disks and the state of a Cairn server. Every request but \
-                       /healthz, this document and the log-in carries `Authorization: Bearer TOKEN`, or \
-                       the cookie of a session, with the header `X-Cairn-Console` if it changes something; the \
-                       server prints at start where its token is. With `metrics_open = true` \
+                       /healthz, this document and the log-in carries `Authorization: Bearer TOKEN`, a user's \
+                       name and password as `Authorization: Basic`, or the cookie of a session, with the header \
+                       `X-Cairn-Console` if it changes something; the server prints at start where its token is. A \
+                       user who is a viewer gets 403 for every change. With `metrics_open = true` \
                        /metrics needs none. Every error has an ErrorBody, also 404 for an unknown \
                        path and 405 for a method that a path does not take."
     ),
     components(schemas(ErrorBody)),
-    security(("token" = []))
+    security(("token" = []), ("user" = []))
 )]
 struct Document;
 
@@ -246,6 +336,11 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(tier_routes::tier_list, tier_routes::tier_add))
         .routes(routes!(tier_routes::tier_show, tier_routes::tier_remove))
         .routes(routes!(tier_routes::tier_check))
+        .routes(routes!(
+            class_routes::limit_list,
+            class_routes::limit_set,
+            class_routes::limit_clear
+        ))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))
@@ -309,10 +404,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             quota_routes::quota_remove
         ))
         .routes(routes!(quota_routes::quota_usages))
+        .routes(routes!(caller::session_show, caller::session_delete))
+        .routes(routes!(caller::password_change))
+        .routes(routes!(user_routes::user_list, user_routes::user_create))
         .routes(routes!(
-            live_routes::session_show,
-            live_routes::session_delete
+            user_routes::user_show,
+            user_routes::user_set,
+            user_routes::user_delete
         ))
+        .routes(routes!(user_routes::audit_list))
         .routes(routes!(live_routes::live))
         .routes(routes!(live_routes::live_events))
         .routes(routes!(live_routes::mount_list))
@@ -330,7 +430,7 @@ fn open() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(alive))
         .routes(routes!(openapi))
-        .routes(routes!(live_routes::session_create))
+        .routes(routes!(caller::session_create))
 }
 
 /// The OpenAPI document, made from the code that answers.
@@ -345,16 +445,22 @@ pub fn openapi_json() -> String {
         .components
         .get_or_insert_with(Default::default)
         .add_security_scheme("token", SecurityScheme::Http(bearer));
+    let basic = HttpBuilder::new().scheme(HttpAuthScheme::Basic).build();
+    if let Some(components) = &mut document.components {
+        components.add_security_scheme("user", SecurityScheme::Http(basic));
+    }
     for item in document.paths.paths.values_mut() {
-        let operations = [
-            &mut item.get,
+        if let Some(operation) = &mut item.get {
+            complete(operation, false);
+        }
+        let changes = [
             &mut item.put,
             &mut item.post,
             &mut item.delete,
             &mut item.patch,
         ];
-        for operation in operations.into_iter().flatten() {
-            complete(operation);
+        for operation in changes.into_iter().flatten() {
+            complete(operation, true);
         }
     }
     document.to_pretty_json().unwrap_or_default()
@@ -366,7 +472,14 @@ const STATUSES: &[(&str, &str)] = &[
     ("201", "made"),
     ("204", "deleted"),
     ("400", "the request makes no sense: fix it"),
-    ("401", "no token, or not this server's"),
+    (
+        "401",
+        "no token, or not this server's; no user with this password; no session that holds",
+    ),
+    (
+        "403",
+        "a viewer changes nothing; nobody is logged in by another site's page",
+    ),
     ("404", "there is no such thing"),
     ("408", "the body took too long to arrive"),
     (
@@ -375,21 +488,29 @@ const STATUSES: &[(&str, &str)] = &[
     ),
     ("413", "the body is too long"),
     (
+        "429",
+        "too many tries; `Retry-After` says for how many seconds to wait",
+    ),
+    (
         "500",
         "a disk failed or Cairn has a bug; the server's log says more",
     ),
     ("503", "not now: try again"),
 ];
 /// Errors that any request with a token can have, and those of any with a body.
-const ERRORS_COMMON: &[&str] = &["401", "500", "503"];
+const ERRORS_COMMON: &[&str] = &["401", "429", "500", "503"];
+const ERRORS_OF_CHANGES: &[&str] = &["403"];
 const ERRORS_OF_BODIES: &[&str] = &["400", "408", "413"];
 
 /// Adds what need not be said at each path: errors that many have, and what statuses mean.
-fn complete(operation: &mut Operation) {
+fn complete(operation: &mut Operation, is_change: bool) {
     let mut errors: Vec<&str> = Vec::new();
     // Without a requirement of its own, that of the whole document holds.
     if operation.security.is_none() {
         errors.extend(ERRORS_COMMON);
+        if is_change {
+            errors.extend(ERRORS_OF_CHANGES);
+        }
     }
     if operation.request_body.is_some() {
         errors.extend(ERRORS_OF_BODIES);
@@ -415,7 +536,8 @@ fn complete(operation: &mut Operation) {
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    let token = middleware::from_fn_with_state(Arc::clone(&shared), authorize);
+    let token = middleware::from_fn_with_state(Arc::clone(&shared), caller::authorize);
+    let note = middleware::from_fn_with_state(Arc::clone(&shared), audit::note);
     let pass = middleware::from_fn_with_state(Arc::clone(&shared), pass::pass);
     let (secured, _) = secured().split_for_parts();
     let (mut observed, _) = observed().split_for_parts();
@@ -438,35 +560,16 @@ fn router(shared: Arc<Shared>) -> Router {
                     .hint("GET /api/v1/openapi.json lists all paths and their methods");
             (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody::from(error)))
         })
+        .layer(note)
         .with_state(shared)
-}
-
-async fn authorize(State(shared): Api, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION);
-    let is_allowed = match given {
-        Some(value) => shared.token.is_in(value.as_bytes()),
-        None => live_routes::has_session(&shared, &request),
-    };
-    if is_allowed {
-        return next.run(request).await;
-    }
-    let message = match given {
-        None => "this request has no token",
-        Some(_) => "the token is not this server's",
-    };
-    let mut response = ControlError::new(ErrorKind::Unauthorized, message)
-        .hint("send the content of the server's admin-token file as `Authorization: Bearer TOKEN`")
-        .into_response();
-    response
-        .headers_mut()
-        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
 }
 
 fn status_code(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Invalid => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
+        ErrorKind::TooMany => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Conflict => StatusCode::CONFLICT,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -986,6 +1089,8 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "caller.rs"]
+pub(crate) mod caller;
 #[path = "class_routes.rs"]
 mod class_routes;
 #[path = "key_routes.rs"]
@@ -1004,6 +1109,8 @@ mod san_routes;
 mod snapshot_routes;
 #[path = "tier_routes.rs"]
 mod tier_routes;
+#[path = "user_routes.rs"]
+mod user_routes;
 
 #[cfg(test)]
 #[path = "live_tests.rs"]
@@ -1014,3 +1121,6 @@ mod pass_tests;
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "users_tests.rs"]
+mod users_tests;

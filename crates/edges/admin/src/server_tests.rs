@@ -9,7 +9,7 @@ use super::*;
 use crate::api::{
     ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView, VolumeAddressSet,
 };
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
 use crate::s3::{AccessKeyCreate, AccessKeyView, BucketCreate, BucketSet, BucketView, S3Control};
 use cairn_base::NodeId;
@@ -25,6 +25,7 @@ pub(super) struct Pretend {
     /// The node that has the volume `away`, if it is not this one.
     pub(super) away: Option<NodeId>,
     pub(super) buckets: Vec<&'static str>,
+    pub(super) users: super::users_tests::PretendUsers,
 }
 
 impl Pretend {
@@ -314,6 +315,14 @@ impl Control for Pretend {
         Some(self)
     }
 
+    fn users(&self) -> Option<&dyn crate::users::UserControl> {
+        Some(&self.users)
+    }
+
+    fn audit(&self) -> Option<&dyn crate::audit::AuditControl> {
+        Some(&self.users)
+    }
+
     fn live(&self) -> Option<&dyn crate::live::LiveControl> {
         self.has_live.then_some(self)
     }
@@ -547,7 +556,7 @@ async fn long_heads_are_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server(false).serve(listener, async { drop(stopped.await) }));
+    let serving = tokio::spawn(server(false).serve(listener, None, async { drop(stopped.await) }));
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -612,12 +621,12 @@ fn the_client_speaks_to_the_server() {
     let serving = runtime.spawn(async move {
         let listener = TcpListener::from_std(listener).unwrap();
         server(false)
-            .serve(listener, async { drop(stopped.await) })
+            .serve(listener, None, async { drop(stopped.await) })
             .await;
     });
 
-    let token = Token::parse(TOKEN).unwrap();
-    let client = Client::new(&url, Some(&token));
+    let token = Identity::Token(Token::parse(TOKEN).unwrap());
+    let client = Client::new(&url, Some(&token), None).unwrap();
     let main: VolumeName = "main".parse().unwrap();
     assert_eq!(client.volumes().unwrap().volumes, [view(&main)]);
     assert_eq!(client.volume(&main).unwrap().name, main);
@@ -668,7 +677,7 @@ fn the_client_speaks_to_the_server() {
             .rules
             .is_empty()
     );
-    let stranger = Client::new(&url, None);
+    let stranger = Client::new(&url, None, None).unwrap();
     assert_eq!(
         stranger.volumes().unwrap_err().kind(),
         Some(ErrorKind::Unauthorized)
@@ -689,7 +698,7 @@ async fn slow_clients_are_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server(false).serve(listener, async { drop(stopped.await) }));
+    let serving = tokio::spawn(server(false).serve(listener, None, async { drop(stopped.await) }));
     let announced = BODY_LEN_BYTES_MAX + 1;
     let post =
         format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");

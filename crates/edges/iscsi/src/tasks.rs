@@ -205,7 +205,7 @@ impl SessionTask {
             // An ordered one waits in its place, where those behind it wait for it.
             && header.attribute != Attribute::Ordered
         {
-            pass = place.gate.admit(client, operation);
+            pass = place.gate.admit(unit.client(client), operation);
         }
         if work.is_ok() {
             // What is delayed holds what has come, and no more.
@@ -476,7 +476,7 @@ impl SessionTask {
         let work = async move {
             let operation = execute::counted(&unit, &checked, data.len() as u64);
             if let Some(operation) = operation.filter(|_| is_ordered) {
-                gate.pass(client, operation).await;
+                gate.pass(unit.client(client), operation).await;
             }
             let outcome = execute::execute(&unit, &nexus, &place, &guard, checked, data).await;
             Done::Command {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_codec_scsi::{Code, ModeState, TokenResult, code};
+use cairn_qos::{Client, Part};
 use cairn_san::{Lun, San, SanError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -218,6 +219,11 @@ impl Drop for TaskGuard {
 }
 
 impl Unit {
+    /// A client as one who asks for this unit.
+    pub fn client(&self, client: Client) -> Client {
+        client.of(Part::lun(&self.lun().name))
+    }
+
     /// Takes up the reservations that were kept.
     pub async fn open(san: Arc<San>, lun: Lun, keeps_all: bool) -> Result<Arc<Self>, SanError> {
         let kept = san.reservations(lun.ino).await?;

@@ -3,6 +3,7 @@
 //! Owns: access keys, what a request without one may do, and the verdict over each operation, from policies, keys and ACLs.
 //! Must not know: what an operation does.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cairn_fs::Credentials;
@@ -60,13 +61,22 @@ impl S3Access for Access {
     }
 }
 
+/// Where a request comes from: goes with it.
+#[derive(Clone, Copy)]
+pub(crate) struct ClientAddress(pub IpAddr);
+
+fn client<T>(key: &str, request: &S3Request<T>) -> Client {
+    let address = request.extensions.get::<ClientAddress>();
+    Client::named(key).from(address.map(|address| address.0))
+}
+
 /// Whose request it is.
 pub(crate) struct Caller {
     pub objects: Arc<Objects>,
     /// `None`: nobody's.
     key: Option<(String, AccessKey)>,
     pub who: Credentials,
-    /// Whose rate its transfers count for: the access key.
+    /// Whose rate its transfers count for: the access key's, and that of where it comes from.
     pub client: Client,
 }
 
@@ -323,7 +333,7 @@ impl Service {
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
         Ok(Caller {
             who: key.credentials(),
-            client: Client::named(&credentials.access_key),
+            client: client(&credentials.access_key, request),
             objects,
             key: Some((id.clone(), key)),
         })
@@ -343,7 +353,7 @@ impl Service {
         Ok(Caller {
             objects: Arc::clone(bucket.objects()),
             key: None,
-            client: Client::named(""),
+            client: client("", request),
             who: Credentials {
                 uid: NOBODY,
                 gid: NOBODY,

@@ -19,13 +19,12 @@ mod pass;
 mod server;
 mod service;
 mod stores;
-mod tls;
 mod values;
 mod versions;
 mod website;
 
+pub use cairn_https::{Certificate, CertificateError};
 pub use metrics::S3Collector;
 pub use pass::{Nodes, Stream, is_used_elsewhere};
 pub use server::{Passed, Running, Settings, Shared};
 pub use stores::{Store, Stores};
-pub use tls::{Certificate, CertificateError};

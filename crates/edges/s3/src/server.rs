@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
-use cairn_objects::Objects;
-use cairn_qos::{Client, Gate, Operation};
+use cairn_https::Certificate;
+use cairn_qos::{Client, Gate, Operation, Part};
 use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
@@ -29,13 +29,13 @@ use tokio_rustls::TlsAcceptor;
 use crate::audit::Line;
 use crate::body;
 use crate::caller::{Access, Keys, denied};
+use crate::caller::{Caller, ClientAddress};
 use crate::cors;
 use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Nodes, Routed, Stream};
 use crate::service::Service;
 use crate::stores::Stores;
-use crate::tls::Certificate;
 use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -130,8 +130,9 @@ impl Shared {
 
     /// Waits until there is memory for one more object on its way. Those that are do not wait for others for ever: see
     /// [`crate::body::STALL_MAX`].
-    pub(crate) async fn transfer(&self, objects: &Objects, client: Client) -> Transfer {
-        let volume = objects.fs().volume();
+    pub(crate) async fn transfer(&self, caller: &Caller, bucket: &str) -> Transfer {
+        let client = caller.client.of(Part::bucket(bucket));
+        let volume = caller.objects.fs().volume();
         let gate = self.stores.gate(volume);
         let places = match gate.is_limited() {
             false => Arc::clone(&self.transfers),
@@ -523,7 +524,7 @@ async fn answer_here(
 async fn answer(
     serving: &Serving,
     from: &Entry,
-    request: http::Request<Incoming>,
+    mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
     let method = request.method().clone();
@@ -533,6 +534,9 @@ async fn answer(
         .audit
         .then(|| Line::new(from.client, &request));
     let waits = request.headers().contains_key(EXPECT);
+    if let Some(client) = from.client {
+        request.extensions_mut().insert(ClientAddress(client.ip()));
+    }
     let routed = match (&from.links, from.client) {
         (Some(links), Some(client)) => pass::route(shared, links, client, request).await,
         _ => Routed::Here(request),

@@ -456,7 +456,7 @@ impl S3 for Service {
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&caller, &bucket, &input.key, &mut record)?;
-        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
@@ -495,7 +495,7 @@ impl S3 for Service {
         let part = part_of(&info, input.range.as_ref(), input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let length = number(part.range.end - part.range.start);
-        let transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let transfer = self.0.transfer(&caller, &input.bucket).await;
         let range = part.range.clone();
         let body = body::send(&self.0, transfer, &bucket, &caller.who, info.ino, range);
         let body = body.await.map_err(told)?;
@@ -781,7 +781,7 @@ impl S3 for Service {
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
-        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
         let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
@@ -948,7 +948,7 @@ impl S3 for Service {
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
-        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         sums.wanted = part.algorithm.clone();
         let checksums = body::receive(&self.0, &mut transfer, &mut part.staged, body, sums).await?;
@@ -988,7 +988,7 @@ impl S3 for Service {
         }
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
-        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut part = staged.await.map_err(told)?;
         part.etag = Some(info.etag_of_part(&range));
         let wanted = part.algorithm.clone();

@@ -233,6 +233,16 @@ impl SegmentStore {
             pin.add(&segment);
             let stripes = segment.reserve(&shapes[locations.len()..], self.env.clock.monotonic());
             if stripes.is_empty() {
+                let next = &shapes[locations.len()];
+                if !segment.could_hold(next) {
+                    let detail = format!(
+                        "a record of {} bytes has no room in an empty segment with shards of {} bytes",
+                        next.len_bytes, self.settings.shard_len_bytes
+                    );
+                    drop(gate);
+                    self.give_back(volume, wanted, refusals, writes).await;
+                    return Err(SegmentError::Write { detail });
+                }
                 drop(gate);
                 self.retire(volume, &segment);
                 continue;

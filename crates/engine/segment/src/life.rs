@@ -297,6 +297,21 @@ impl Segment {
         u64::from(blocks) * u64::from(crate::BLOCK_BYTES) * u64::from(self.code.data())
     }
 
+    /// Whether the record would fit if nothing were in it yet. True, too, if nothing is added any more.
+    pub fn could_hold(&self, record: &RecordShape) -> bool {
+        let mut state = self.state.lock();
+        let Some(open) = state.takes_stripes() else {
+            return true;
+        };
+        let data = self.code.data();
+        let for_summary = match &open.summary {
+            Some(_) => summary_blocks(data, 1),
+            None => 0,
+        };
+        let room = open.end_block.saturating_sub(for_summary);
+        plan_stripe(data, room, std::slice::from_ref(record)).is_some()
+    }
+
     pub fn last_used(&self) -> Duration {
         let state = self.state.lock();
         let open = state.open.as_ref();

@@ -73,6 +73,12 @@ pub enum ClassChoice {
     Class(ClassName),
 }
 
+impl From<Option<ClassName>> for ClassChoice {
+    fn from(class: Option<ClassName>) -> Self {
+        class.map_or(Self::None, Self::Class)
+    }
+}
+
 impl ClassChoice {
     pub fn name(&self) -> Option<&ClassName> {
         match self {

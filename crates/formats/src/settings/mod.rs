@@ -7,7 +7,9 @@
 mod class;
 mod export;
 mod host;
+mod limit;
 mod tier;
+mod user;
 mod volume;
 
 pub use class::{
@@ -19,16 +21,21 @@ pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
 };
 pub use host::OsType;
+pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
 pub use tier::{
     COOLING_DAYS_DEFAULT, COOLING_DAYS_MAX, COOLING_DAYS_MIN, CoolingDays, TIER_NAME_LEN_BYTES_MAX,
     TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
+};
+pub use user::{
+    PASSWORD_HASH_LEN_BYTES_MAX, PasswordHash, Role, TOKEN_USER, USER_NAME_LEN_BYTES_MAX,
+    USERS_MAX, UserName, UserRecord,
 };
 pub use volume::{
     AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
     VolumeName, VolumeSettings,
 };
 
-/// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes and classes.
+/// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes, classes and users.
 fn is_plain_name(text: &str, len_bytes_max: usize) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');

@@ -5,10 +5,14 @@
 use std::collections::BTreeMap;
 
 use cairn_base::{NodeId, Timestamp};
-use cairn_cluster::map::{ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
+use cairn_cluster::map::{
+    ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, UsersRecord, VolumeRecord,
+};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
-use cairn_formats::settings::{ClassName, ClassSpec, ExportRule, VolumeSettings};
+use cairn_formats::settings::{
+    ClassName, ClassSpec, ExportRule, PartLimit, UserName, UserRecord, VolumeSettings,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a volume's record holds beside its name and exports.
@@ -18,6 +22,8 @@ struct Kept {
     created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<ClassName>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<PartLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<VolumeEncryption>,
 }
@@ -27,6 +33,7 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
         settings: volume.settings,
         created: volume.created,
         class: volume.class.clone(),
+        limits: volume.limits.clone(),
         encryption: volume.encryption,
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
@@ -56,6 +63,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         created: kept.created,
         exports,
         class: kept.class,
+        limits: kept.limits,
         encryption: kept.encryption,
         tiering: None,
     })
@@ -73,6 +81,20 @@ pub(crate) fn classes_record(classes: &Classes) -> Result<ClassesRecord, String>
 pub(crate) fn classes_of(record: &ClassesRecord) -> Result<Classes, String> {
     serde_json::from_slice(&record.classes.0)
         .map_err(|error| format!("the classes of service in the cluster's map: {error}"))
+}
+
+pub(crate) type Users = BTreeMap<UserName, UserRecord>;
+
+pub(crate) fn users_record(users: &Users) -> Result<UsersRecord, String> {
+    let json = serde_json::to_vec(users).map_err(|error| format!("users: {error}"))?;
+    Ok(UsersRecord {
+        users: Opaque(json),
+    })
+}
+
+pub(crate) fn users_of(record: &UsersRecord) -> Result<Users, String> {
+    serde_json::from_slice(&record.users.0)
+        .map_err(|error| format!("the users of the admin API in the cluster's map: {error}"))
 }
 
 pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
@@ -139,8 +161,17 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             before.classes.clone()
         }),
     };
+    let users = match &view.users {
+        None if !view.damaged.is_empty() => before.users.clone(),
+        None => Users::new(),
+        Some(record) => users_of(&record.value).unwrap_or_else(|error| {
+            tracing::error!(error, "the users stay as they were known");
+            before.users.clone()
+        }),
+    };
     PoolState {
         classes,
+        users,
         stage: match view.volume_next {
             Some(_) => Stage::InUse,
             None => Stage::Empty,

@@ -13,9 +13,13 @@ use cairn_cluster::map::MapErrorKind;
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
+use cairn_formats::settings::{PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
-use crate::state::{Classes, classes_of, classes_record, disk_record, pool_volume, volume_record};
+use crate::state::{
+    Classes, Users, classes_of, classes_record, disk_record, pool_volume, users_of, users_record,
+    volume_record,
+};
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
 const TRIES_MAX: usize = 8;
@@ -46,6 +50,9 @@ impl MapTruth {
         let invalid = |problem: String| MapError::HighWater(problem);
         if state.classes != before.classes {
             self.change_classes(&state.classes, &before.classes).await?;
+        }
+        if state.users != before.users {
+            self.change_users(&state.users, &before.users).await?;
         }
         for volume in &state.volumes {
             match before.volumes.iter().find(|was| was.id == volume.id) {
@@ -99,6 +106,45 @@ impl MapTruth {
         }
     }
 
+    /// Makes the changes between two states to the users that the map has now.
+    ///
+    /// One that another node changed or made meanwhile is not changed: a password that was set there, or a right that was
+    /// taken away, must not come undone. The caller hears that somebody else was first.
+    async fn change_users(&self, now: &Users, before: &Users) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.users().await?;
+            let mut users = match &found {
+                Some(found) => users_of(&found.value).map_err(MapError::HighWater)?,
+                None => Users::new(),
+            };
+            let names = now.keys().chain(before.keys());
+            let names = names.filter(|name| now.get(name) != before.get(name));
+            for name in names {
+                // The same change may be there already, of a try without an answer.
+                if users.get(name) != before.get(name) && users.get(name) != now.get(name) {
+                    return Err(MapError::Changed {
+                        key: self.map.keys().users(),
+                        what: "this user",
+                    });
+                }
+                match now.get(name) {
+                    Some(user) => drop(users.insert(name.clone(), user.clone())),
+                    None => drop(users.remove(name)),
+                }
+            }
+            if users.len() > USERS_MAX {
+                let problem = format!("a pool has at most {USERS_MAX} users");
+                return Err(MapError::HighWater(problem));
+            }
+            let record = users_record(&users).map_err(MapError::HighWater)?;
+            match self.map.set_users(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
     /// Makes the changes between two states of a volume to what the map has of it now: another node may have changed
     /// something else, and to undo that would be to lose data if it was the key.
     async fn change_volume(&self, was: &PoolVolume, now: &PoolVolume) -> Result<(), MapError> {
@@ -127,6 +173,7 @@ impl MapTruth {
             volumes: Vec::new(),
             deleted: Vec::new(),
             classes: Classes::new(),
+            users: Users::new(),
             ..state.clone()
         }
     }
@@ -146,6 +193,20 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
     if was.class != now.class {
         to.class = now.class.clone();
     }
+    // Each part is a setting of its own.
+    let changed = now
+        .limits
+        .iter()
+        .filter(|limit| !was.limits.contains(limit));
+    let changed: Vec<_> = changed.cloned().collect();
+    let is_of =
+        |limits: &[PartLimit], part: &VolumePart| limits.iter().any(|limit| limit.part == *part);
+    to.limits.retain(|limit| {
+        let is_cleared = is_of(&was.limits, &limit.part) && !is_of(&now.limits, &limit.part);
+        !is_cleared && !is_of(&changed, &limit.part)
+    });
+    to.limits.extend(changed);
+    to.limits.sort_by(|one, other| one.part.cmp(&other.part));
     // A key that was erased meanwhile stays erased, and one that was wrapped anew is the one to erase.
     let is_erasure = matches!(now.encryption, Some(VolumeEncryption::Erased(_)));
     if was.encryption != now.encryption && (is_erasure || to.encryption == was.encryption) {
@@ -171,10 +232,13 @@ impl Truth for MapTruth {
     ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
         Box::pin(async move {
             let changed = self.change(state, before).await;
-            changed.map_err(|error| SaveError {
-                needed: 1,
-                saved: 0,
-                detail: error.to_string(),
+            changed.map_err(|error| {
+                let is_late = error.kind() == MapErrorKind::Changed
+                    || matches!(error, MapError::Exists { .. });
+                match is_late {
+                    true => SaveError::Conflict(error.to_string()),
+                    false => SaveError::Map(error.to_string()),
+                }
             })?;
             let (local, local_before) = (self.local(state), self.local(before));
             let have_it = disks.iter().map(|(id, _)| *id);
@@ -192,7 +256,7 @@ mod tests {
     use cairn_cluster::MemoryCoordinator;
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
-    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit};
+    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, UserName, UserRecord};
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
 
@@ -267,6 +331,26 @@ mod tests {
             (key(2), size_limit)
         );
 
+        let limit = |part: &str, iops| PartLimit {
+            part: part.parse().unwrap(),
+            throughput: None,
+            read_throughput: None,
+            write_throughput: None,
+            iops: Some(iops),
+        };
+        let lun = with(&|volume| volume.limits = vec![limit("lun/a", 1)]);
+        let bucket = with(&|volume| volume.limits = vec![limit("bucket/b", 2)]);
+        one.change(&lun, &made).await.unwrap();
+        other.change(&bucket, &made).await.unwrap();
+        assert_eq!(
+            seen().await.limits,
+            [limit("lun/a", 1), limit("bucket/b", 2)]
+        );
+        let more = with(&|volume| volume.limits = vec![limit("lun/a", 3)]);
+        one.change(&more, &lun).await.unwrap();
+        other.change(&made, &bucket).await.unwrap();
+        assert_eq!(seen().await.limits, more.volumes[0].limits);
+
         // Nor is an erased key there again for a rotation that began before, and it is erased in spite of one.
         let erased = Some(VolumeEncryption::Erased(Default::default()));
         let gone = with(&|volume| volume.encryption = erased);
@@ -304,5 +388,48 @@ mod tests {
         one.change_classes(&changed, &gold).await.unwrap();
         other.change_classes(&none, &silver).await.unwrap();
         assert_eq!(seen(&other).await, changed);
+    }
+
+    /// Two nodes change users, each from what it saw last: what one did to a user the other does not undo.
+    #[tokio::test]
+    async fn users_of_all_nodes_are_in_the_map() {
+        let (one, other) = two_nodes().await;
+        let name = |name: &str| name.parse::<UserName>().unwrap();
+        let user = |stamp| UserRecord {
+            stamp,
+            ..cairn_formats::testing::example_user()
+        };
+        let none = Users::new();
+        let alice = Users::from([(name("alice"), user(1))]);
+        let bob = Users::from([(name("bob"), user(2))]);
+        one.change_users(&alice, &none).await.unwrap();
+        other.change_users(&bob, &none).await.unwrap();
+
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            pool_state(&view, &example_pool(1), truth.own).users
+        };
+        let both = Users::from_iter(alice.clone().into_iter().chain(bob.clone()));
+        assert_eq!(seen(&one).await, both);
+        // Another node made one of this name, with another password.
+        let late = Users::from([(name("alice"), user(3))]);
+        assert!(other.change_users(&late, &none).await.is_err());
+        // Alice was locked out by the one; the other cannot bring her back with what it saw before.
+        one.change_users(&none, &alice).await.unwrap();
+        let undone = other.change_users(&late, &alice).await.unwrap_err();
+        assert_eq!(undone.kind(), MapErrorKind::Changed);
+        assert_eq!(seen(&other).await, bob);
+        // Once more is no other change.
+        one.change_users(&none, &alice).await.unwrap();
+        assert_eq!(seen(&other).await, bob);
+        assert!(
+            one.local(&PoolState {
+                users: bob,
+                ..example_pool(1)
+            })
+            .users
+            .is_empty()
+        );
     }
 }

@@ -75,6 +75,7 @@ impl Pool {
             created: self.env.clock.now(),
             exports: Vec::new(),
             class: None,
+            limits: Vec::new(),
             encryption: None,
             tiering: None,
         };

@@ -68,6 +68,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         handle_key: HandleKey(env.entropy.u128()),
         cluster: None,
         classes: Default::default(),
+        users: Default::default(),
         clones: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),

@@ -69,11 +69,18 @@ pub async fn read_copies(
 
 /// Why a change of the pool does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("saving the pool file: {needed} disks have to have it, {saved} took it: {detail}")]
-pub struct SaveError {
-    pub needed: usize,
-    pub saved: usize,
-    pub detail: String,
+pub enum SaveError {
+    #[error("saving the pool file: {needed} disks have to have it, {saved} took it: {detail}")]
+    Disks {
+        needed: usize,
+        saved: usize,
+        detail: String,
+    },
+    /// Somebody else changed the same thing first.
+    #[error("{0}")]
+    Conflict(String),
+    #[error("the cluster's map did not take the change: {0}")]
+    Map(String),
 }
 
 /// Where the pool's state is kept: in a file on each of its disks now; in a cluster, where the nodes agree on it.
@@ -150,7 +157,7 @@ pub async fn save(
         let saved = counted.iter().filter(|id| have_it.contains(id)).count();
         let needed = disks_needed(counted.len());
         if saved < needed {
-            return Err(SaveError {
+            return Err(SaveError::Disks {
                 needed,
                 saved,
                 detail: errors.join("; "),

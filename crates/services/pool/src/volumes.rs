@@ -210,6 +210,7 @@ impl Pool {
             created: self.env.clock.now(),
             exports,
             class,
+            limits: Vec::new(),
             encryption: match encrypt {
                 true => Some(self.make_key(id)?),
                 false => None,
@@ -327,6 +328,17 @@ impl Pool {
         self.save(&mut tried, &mut state).await?;
         self.host.classes(&self.state());
         Ok(())
+    }
+
+    /// Makes, changes or deletes users of the admin API.
+    pub async fn users_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await
     }
 
     /// Has a volume that is served here follow its settings, which another node changed.

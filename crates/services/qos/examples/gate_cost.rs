@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use cairn_base::env::{BoxFuture, Clock};
 use cairn_base::{Timestamp, VolumeId};
-use cairn_formats::settings::{ClassSpec, RateSpec};
-use cairn_qos::{Client, Limits, Operation, Shaper};
+use cairn_formats::settings::{ClassSpec, PartLimit, RateSpec};
+use cairn_qos::{Client, Limits, Operation, Part, PartRates, Shaper};
 use cairn_testkit::test_env;
 
 const COUNT: u32 = 2_000_000;
@@ -34,7 +34,7 @@ fn main() {
     env.clock = Arc::new(RealClock(Instant::now()));
     let shaper = Shaper::new(&env);
     let gate = shaper.gate(VolumeId(1));
-    let client = Client::named("x");
+    let client = Client::named("x").of(Part::lun("1"));
     let measure = |what: &str, threads: usize| {
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -69,4 +69,17 @@ fn main() {
     )]));
     measure("a limit that is far away", 1);
     measure("a limit that is far away", 2);
+    for count in [4, 256] {
+        let mut limits = Limits::of(&class, &spec, None);
+        let parts = (0..count).map(|number| PartLimit {
+            part: format!("lun/{number}").parse().expect("a part"),
+            throughput: Some(1 << 49),
+            read_throughput: None,
+            write_throughput: None,
+            iops: None,
+        });
+        limits.parts = parts.map(|limit| PartRates::from(&limit)).collect();
+        shaper.set(BTreeMap::from([(VolumeId(1), limits)]));
+        measure(&format!("the same, and limits of {count} parts"), 1);
+    }
 }

@@ -10,11 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod client;
 mod limits;
 mod scheduler;
 mod shaper;
 
 pub use bucket::{Bucket, Rate, SLACK};
-pub use limits::{DIMENSIONS, Dimension, Kind, Limits, Operation};
-pub use scheduler::{Client, LimitReport, Report, Scheduler, Waiter};
+pub use client::{Client, Part};
+pub use limits::{DIMENSIONS, Dimension, Kind, Limits, Operation, PartRates, Rates};
+pub use scheduler::{LimitReport, Report, Scheduler, Waiter};
 pub use shaper::{Gate, Pass, Shaper};

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use cairn_formats::settings::{ClassName, ClassSpec, RateSpec};
+use cairn_formats::settings::{ClassName, ClassSpec, ClientNet, PartLimit, RateSpec, VolumePart};
 
 use crate::bucket::Rate;
+use crate::client::{Client, Part};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -99,12 +100,64 @@ impl Dimension {
     }
 }
 
-/// What one volume may have.
+/// By place in [`DIMENSIONS`].
+pub type Rates = [Option<Rate>; DIMENSIONS.len()];
+
+/// Whose requests count for a limit of a part of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartOf {
+    Named(Part),
+    Clients(ClientNet),
+}
+
+impl PartOf {
+    pub fn holds(&self, client: &Client) -> bool {
+        match self {
+            Self::Named(part) => client.part == Some(*part),
+            Self::Clients(net) => {
+                let address = client.address;
+                address.is_some_and(|address| net.net().contains(&address))
+            }
+        }
+    }
+}
+
+/// What one part of a volume may have, beside what the volume may.
 #[derive(Clone, Debug, PartialEq)]
+pub struct PartRates {
+    pub(crate) of: PartOf,
+    pub rates: Rates,
+}
+
+impl From<&PartLimit> for PartRates {
+    fn from(limit: &PartLimit) -> Self {
+        let of = match &limit.part {
+            VolumePart::Lun(name) => PartOf::Named(Part::lun(name)),
+            VolumePart::Bucket(name) => PartOf::Named(Part::bucket(name)),
+            VolumePart::Clients(net) => PartOf::Clients(*net),
+        };
+        let rates = DIMENSIONS.map(|dimension| match dimension.name {
+            "throughput" => limit.throughput,
+            "read-throughput" => limit.read_throughput,
+            "write-throughput" => limit.write_throughput,
+            "iops" => limit.iops,
+            _ => None,
+        });
+        Self {
+            of,
+            rates: rates.map(|rate| Some(Rate::steady(rate?.max(1) as f64))),
+        }
+    }
+}
+
+/// What one volume may have.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    pub class: ClassName,
-    /// By place in [`DIMENSIONS`].
-    pub rates: [Option<Rate>; DIMENSIONS.len()],
+    /// That the rates are of; without one only parts have some.
+    pub class: Option<ClassName>,
+    pub rates: Rates,
+    /// What parts of it may have.
+    pub parts: Vec<PartRates>,
     /// Of each of its clients.
     pub client_bytes: Option<f64>,
     pub client_operations: Option<f64>,
@@ -116,7 +169,8 @@ impl Limits {
     /// What a class is for a volume of a size.
     pub fn of(class: &ClassName, spec: &ClassSpec, size_bytes: Option<u64>) -> Self {
         Self {
-            class: class.clone(),
+            class: Some(class.clone()),
+            parts: Vec::new(),
             rates: spec
                 .rates()
                 .map(|(_, rate)| rate.map(|rate| rate_of(rate, size_bytes))),

@@ -9,8 +9,6 @@
 //! lending. It is taken from the same bucket as everything else, so nothing is promised twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -18,7 +16,8 @@ use cairn_base::VolumeId;
 use cairn_formats::settings::ClassName;
 
 use crate::bucket::{Bucket, Rate};
-use crate::limits::{DIMENSIONS, KINDS, Kind, Limits, Operation};
+use crate::client::{Client, Who};
+use crate::limits::{DIMENSIONS, KINDS, Kind, Limits, Operation, PartOf, PartRates, Rates};
 
 /// Clients of a volume that are remembered beyond what they have waiting; those that owe nothing are the same as new ones.
 const CLIENTS_KEPT: usize = 1024;
@@ -29,26 +28,6 @@ const TURN_BYTES_MIN: u64 = 4096;
 /// Rates that are shown are of about so long.
 const METER_SECONDS: f64 = 1.0;
 const METER_STEP: Duration = Duration::from_millis(20);
-
-/// Who asks: an address, an initiator, a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Client(u64);
-
-impl Client {
-    pub fn address(address: IpAddr) -> Self {
-        Self::hashed(address.to_canonical())
-    }
-
-    pub fn named(name: &str) -> Self {
-        Self::hashed(name)
-    }
-
-    fn hashed(who: impl Hash) -> Self {
-        let mut hasher = DefaultHasher::new();
-        who.hash(&mut hasher);
-        Self(hasher.finish())
-    }
-}
 
 /// Who waits to begin.
 pub trait Waiter {
@@ -82,6 +61,8 @@ impl Meter {
 }
 
 struct Queued<W> {
+    /// As it came: limits of parts may come and go while it waits.
+    client: Client,
     operation: Operation,
     since: Duration,
     waiter: W,
@@ -119,6 +100,55 @@ impl Own {
     }
 }
 
+/// What a part of a volume may have.
+struct PartBuckets {
+    of: PartOf,
+    buckets: [Option<Bucket>; DIMENSIONS.len()],
+    bytes: Meter,
+    operations: Meter,
+}
+
+impl PartBuckets {
+    /// What is to hold from now on, with the debts of what held before.
+    fn of(limits: &PartRates, before: Option<Self>, now: Duration) -> Self {
+        let mut part = before.unwrap_or_else(|| Self {
+            of: limits.of,
+            buckets: Default::default(),
+            bytes: Meter::default(),
+            operations: Meter::default(),
+        });
+        set_buckets(&mut part.buckets, &limits.rates, true, now);
+        part
+    }
+}
+
+/// The buckets that an operation is charged to, what it costs there, and whether that is bytes.
+fn each(
+    buckets: &mut [Option<Bucket>; DIMENSIONS.len()],
+    operation: Operation,
+) -> impl Iterator<Item = (&mut Bucket, f64, bool)> {
+    let all = buckets.iter_mut().zip(DIMENSIONS);
+    all.filter_map(move |(bucket, dimension)| {
+        let cost = dimension.cost(operation);
+        let bucket = bucket.as_mut().filter(|_| cost > 0.0)?;
+        Some((bucket, cost, dimension.is_bytes))
+    })
+}
+
+fn set_buckets(
+    buckets: &mut [Option<Bucket>; DIMENSIONS.len()],
+    rates: &Rates,
+    has_credit: bool,
+    now: Duration,
+) {
+    for (bucket, rate) in buckets.iter_mut().zip(rates) {
+        match (bucket.as_mut(), rate) {
+            (Some(bucket), Some(rate)) => bucket.set_rate(*rate, now),
+            (_, rate) => *bucket = rate.map(|rate| new_bucket(rate, has_credit, now)),
+        }
+    }
+}
+
 /// What was done, and how long it took to begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
@@ -135,7 +165,9 @@ struct Volume<W> {
     meters: [Meter; DIMENSIONS.len()],
     /// What was saved of its credit has been added.
     has_credit: bool,
-    clients: HashMap<Client, Own>,
+    clients: HashMap<Who, Own>,
+    /// As in the limits.
+    parts: Vec<PartBuckets>,
     /// With so many of them those are forgotten that are as new ones.
     clients_sweep_count: usize,
     flows_sweep_count: usize,
@@ -178,8 +210,10 @@ impl LimitReport {
 /// A volume as it is now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    pub class: ClassName,
+    pub class: Option<ClassName>,
     pub limits: Vec<LimitReport>,
+    /// Bytes and operations per second of the parts that have limits, in their order.
+    pub parts: Vec<(f64, f64)>,
     pub client_bytes: Option<f64>,
     pub client_operations: Option<f64>,
     pub total_bytes: Option<f64>,
@@ -201,8 +235,10 @@ impl<W: Waiter> Volume<W> {
         let buckets = limits
             .rates
             .map(|rate| rate.map(|rate| new_bucket(rate, false, now)));
+        let parts = limits.parts.iter();
         Self {
             buckets,
+            parts: parts.map(|part| PartBuckets::of(part, None, now)).collect(),
             limits,
             meters: Default::default(),
             has_credit: false,
@@ -219,12 +255,13 @@ impl<W: Waiter> Volume<W> {
     }
 
     fn set(&mut self, limits: Limits, now: Duration) {
-        for (bucket, rate) in self.buckets.iter_mut().zip(limits.rates) {
-            match (bucket.as_mut(), rate) {
-                (Some(bucket), Some(rate)) => bucket.set_rate(rate, now),
-                (_, rate) => *bucket = rate.map(|rate| new_bucket(rate, self.has_credit, now)),
-            }
-        }
+        set_buckets(&mut self.buckets, &limits.rates, self.has_credit, now);
+        let mut before = std::mem::take(&mut self.parts);
+        let parts = limits.parts.iter().map(|part| {
+            let same = before.iter().position(|there| there.of == part.of);
+            PartBuckets::of(part, same.map(|at| before.swap_remove(at)), now)
+        });
+        self.parts = parts.collect();
         let is_same = limits.client_bytes == self.limits.client_bytes
             && limits.client_operations == self.limits.client_operations;
         if !is_same {
@@ -240,14 +277,10 @@ impl<W: Waiter> Volume<W> {
             .for_each(|bucket| bucket.refill(now));
     }
 
-    /// The buckets that an operation is charged to.
-    fn each(&mut self, operation: Operation) -> impl Iterator<Item = (&mut Bucket, f64, bool)> {
-        let all = self.buckets.iter_mut().zip(DIMENSIONS);
-        all.filter_map(move |(bucket, dimension)| {
-            let cost = dimension.cost(operation);
-            let bucket = bucket.as_mut().filter(|_| cost > 0.0)?;
-            Some((bucket, cost, dimension.is_bytes))
-        })
+    /// The parts that a client asks for.
+    fn parts_of(&mut self, client: Client) -> impl Iterator<Item = &mut PartBuckets> {
+        let parts = self.parts.iter_mut();
+        parts.filter(move |part| part.of.holds(&client))
     }
 
     /// Whether anything limits an operation at all.
@@ -255,6 +288,10 @@ impl<W: Waiter> Volume<W> {
         let has = |(bucket, dimension): (&Option<Bucket>, crate::limits::Dimension)| {
             bucket.is_some() && dimension.cost(operation) > 0.0
         };
+        let mut parts = self.parts.iter();
+        if parts.any(|part| part.buckets.iter().zip(DIMENSIONS).any(has)) {
+            return true;
+        }
         let is_of_client = (self.limits.client_operations.is_some() && operation.count() > 0)
             || (self.limits.client_bytes.is_some() && operation.len_bytes > 0);
         let is_of_class = self.limits.total_bytes.is_some() && operation.len_bytes > 0;
@@ -266,7 +303,9 @@ impl<W: Waiter> Volume<W> {
         if bytes.is_none() && operations.is_none() {
             return None;
         }
-        if self.clients.len() >= self.clients_sweep_count && !self.clients.contains_key(&client) {
+        if self.clients.len() >= self.clients_sweep_count
+            && !self.clients.contains_key(&client.who())
+        {
             self.clients.retain(|_, own| {
                 let mut buckets = [&mut own.bytes, &mut own.operations].into_iter().flatten();
                 buckets.any(|bucket| {
@@ -277,7 +316,7 @@ impl<W: Waiter> Volume<W> {
             self.clients_sweep_count = (2 * self.clients.len()).max(CLIENTS_KEPT);
         }
         let make = |rate: Option<f64>| Some(Bucket::new(Rate::steady(rate?), 1.0, now));
-        let own = self.clients.entry(client).or_insert_with(|| Own {
+        let own = self.clients.entry(client.who()).or_insert_with(|| Own {
             bytes: make(bytes),
             operations: make(operations),
         });
@@ -288,7 +327,7 @@ impl<W: Waiter> Volume<W> {
 
     /// Whether an operation may begin by the volume's own rates and those of its client.
     fn may_begin(&mut self, client: Client, operation: Operation, now: Duration) -> bool {
-        for (bucket, ..) in self.each(operation) {
+        for (bucket, ..) in each(&mut self.buckets, operation) {
             bucket.refill(now);
             if !bucket.is_ready() {
                 return false;
@@ -299,7 +338,7 @@ impl<W: Waiter> Volume<W> {
 
     /// How long an operation has to wait, whoever asks: by the volume's own rates, or with its bytes lent.
     fn wait(&mut self, operation: Operation, is_lent: bool) -> Duration {
-        let waits = self.each(operation);
+        let waits = each(&mut self.buckets, operation);
         let waits = waits.map(|(bucket, _, is_bytes)| match is_lent && is_bytes {
             true => bucket.wait_lent(),
             false => bucket.wait(),
@@ -307,17 +346,24 @@ impl<W: Waiter> Volume<W> {
         waits.max().unwrap_or_default()
     }
 
-    /// The same for what one client may have.
+    /// The same for what one client may have, and what the part that it asks for may.
     fn wait_of(&mut self, client: Client, operation: Operation, now: Duration) -> Duration {
+        let parts = self.parts_of(client);
+        let waits = parts.flat_map(|part| each(&mut part.buckets, operation));
+        let waits = waits.map(|(bucket, ..)| {
+            bucket.refill(now);
+            bucket.wait()
+        });
+        let of_parts = waits.max().unwrap_or_default();
         let Some(own) = self.own(client, now) else {
-            return Duration::ZERO;
+            return of_parts;
         };
         let waits = own.each(operation).map(|(bucket, _)| bucket.wait());
-        waits.max().unwrap_or_default()
+        waits.max().unwrap_or_default().max(of_parts)
     }
 
     fn charge(&mut self, client: Client, operation: Operation, is_lent: bool, now: Duration) {
-        for (bucket, cost, is_bytes) in self.each(operation) {
+        for (bucket, cost, is_bytes) in each(&mut self.buckets, operation) {
             match is_lent && is_bytes {
                 true => bucket.charge_lent(cost),
                 false => bucket.charge(cost),
@@ -326,6 +372,11 @@ impl<W: Waiter> Volume<W> {
         if let Some(own) = self.own(client, now) {
             own.each(operation)
                 .for_each(|(bucket, cost)| bucket.charge(cost));
+        }
+        for part in self.parts_of(client) {
+            each(&mut part.buckets, operation).for_each(|(bucket, cost, _)| bucket.charge(cost));
+            part.bytes.add(operation.len_bytes as f64, now);
+            part.operations.add(operation.count() as f64, now);
         }
         self.count(operation, now);
     }
@@ -346,8 +397,22 @@ impl<W: Waiter> Volume<W> {
         }
     }
 
-    fn queue(&mut self, client: Client, queued: Queued<W>) {
+    /// Whose turn a request takes. A client has one for each part of it that has limits, so that one at its limit holds up no
+    /// other; parts without limits are no reason to get more turns than others.
+    fn turn_of(&self, client: Client) -> Client {
+        let mut turn = client.without_parts();
+        for part in self.parts.iter().filter(|part| part.of.holds(&client)) {
+            match part.of {
+                PartOf::Named(part) => turn = turn.of(part),
+                PartOf::Clients(_) => turn = turn.from(client.address),
+            }
+        }
+        turn
+    }
+
+    fn queue(&mut self, queued: Queued<W>) {
         let turn = self.turn;
+        let client = self.turn_of(queued.client);
         if self.flows.len() >= self.flows_sweep_count {
             self.flows
                 .retain(|_, flow| !flow.queue.is_empty() || flow.turn > turn);
@@ -377,11 +442,11 @@ impl<W: Waiter> Volume<W> {
     }
 
     /// The first of a flow that somebody still waits for.
-    fn head(&mut self, key: FlowKey) -> Option<Operation> {
+    fn head(&mut self, key: FlowKey) -> Option<(Client, Operation)> {
         let flow = self.flows.get_mut(&key)?;
         while let Some(queued) = flow.queue.front() {
             if !queued.waiter.is_gone() {
-                return Some(queued.operation);
+                return Some((queued.client, queued.operation));
             }
             flow.queue.pop_front();
             self.waiting -= 1;
@@ -403,7 +468,7 @@ impl<W: Waiter> Volume<W> {
                     break;
                 }
                 let key = (client, kind);
-                let Some(operation) = self.head(key) else {
+                let Some((asks, operation)) = self.head(key) else {
                     self.order[kind as usize].remove(&(turn, client));
                     continue;
                 };
@@ -413,7 +478,7 @@ impl<W: Waiter> Volume<W> {
                     due = sooner(due, Some(wait));
                     break;
                 }
-                match self.wait_of(client, operation, now) {
+                match self.wait_of(asks, operation, now) {
                     Duration::ZERO => {
                         best = Some((turn, key));
                         break;
@@ -442,7 +507,7 @@ impl<W: Waiter> Volume<W> {
         self.waiting -= 1;
         self.counts.delayed += 1;
         self.counts.delayed_time += now.saturating_sub(queued.since);
-        self.charge(client, queued.operation, is_lent, now);
+        self.charge(queued.client, queued.operation, is_lent, now);
         Some(queued)
     }
 
@@ -470,10 +535,13 @@ impl<W: Waiter> Volume<W> {
                 credit: bucket.credit(),
             })
         });
+        let parts = self.parts.iter();
+        let parts = parts.map(|part| (part.bytes.read(now), part.operations.read(now)));
         let [_, read, write, operations, ..] = self.meters.map(|meter| meter.read(now));
         Report {
             class: self.limits.class.clone(),
             limits: limits.collect(),
+            parts: parts.collect(),
             client_bytes: self.limits.client_bytes,
             client_operations: self.limits.client_operations,
             total_bytes: self.limits.total_bytes,
@@ -526,8 +594,8 @@ impl<W: Waiter> Scheduler<W> {
     pub fn set(&mut self, limits: BTreeMap<VolumeId, Limits>, now: Duration, granted: &mut Vec<W>) {
         let mut totals: BTreeMap<ClassName, f64> = BTreeMap::new();
         for (id, limits) in &limits {
-            if let Some(total) = limits.total_bytes {
-                totals.insert(limits.class.clone(), total);
+            if let (Some(class), Some(total)) = (&limits.class, limits.total_bytes) {
+                totals.insert(class.clone(), total);
             }
             match self.volumes.get_mut(id) {
                 Some(volume) if volume.limits == *limits => {}
@@ -596,7 +664,9 @@ impl<W: Waiter> Scheduler<W> {
         let Some(volume) = self.volumes.get(&id) else {
             return true;
         };
-        let class = &volume.limits.class;
+        let Some(class) = &volume.limits.class else {
+            return true;
+        };
         if self.waits_in(class) {
             return false;
         }
@@ -625,7 +695,7 @@ impl<W: Waiter> Scheduler<W> {
 
     fn waits_in(&self, class: &ClassName) -> bool {
         let mut volumes = self.volumes.values();
-        volumes.any(|volume| volume.waiting > 0 && volume.limits.class == *class)
+        volumes.any(|volume| volume.waiting > 0 && volume.limits.class.as_ref() == Some(class))
     }
 
     /// Has an operation wait for its turn. Look with [`Self::pump_of`] whether that is now, and with [`Self::pump`] when.
@@ -641,11 +711,12 @@ impl<W: Waiter> Scheduler<W> {
             return Err(waiter);
         };
         let queued = Queued {
+            client,
             operation,
             since: now,
             waiter,
         };
-        volume.queue(client, queued);
+        volume.queue(queued);
         Ok(())
     }
 
@@ -655,13 +726,13 @@ impl<W: Waiter> Scheduler<W> {
             return;
         };
         volume.refill(now);
-        match volume.limits.total_bytes {
-            None => {
-                volume.pump(now, granted);
-            }
-            Some(_) => {
-                let class = volume.limits.class.clone();
+        match (&volume.limits.class, volume.limits.total_bytes) {
+            (Some(class), Some(_)) => {
+                let class = class.clone();
                 self.pump_class(&class, now, granted);
+            }
+            _ => {
+                volume.pump(now, granted);
             }
         }
     }
@@ -674,11 +745,11 @@ impl<W: Waiter> Scheduler<W> {
             if volume.waiting == 0 {
                 continue;
             }
-            match volume.limits.total_bytes {
-                Some(_) => {
-                    shared.insert(volume.limits.class.clone());
+            match (&volume.limits.class, volume.limits.total_bytes) {
+                (Some(class), Some(_)) => {
+                    shared.insert(class.clone());
                 }
-                None => {
+                _ => {
                     volume.refill(now);
                     due = sooner(due, volume.pump(now, granted));
                 }
@@ -699,7 +770,8 @@ impl<W: Waiter> Scheduler<W> {
         let group = self.groups.get_mut(class)?;
         group.bucket.refill(now);
         let members = self.volumes.values_mut();
-        let members = members.filter(|volume| volume.waiting > 0 && volume.limits.class == *class);
+        let members = members
+            .filter(|volume| volume.waiting > 0 && volume.limits.class.as_ref() == Some(class));
         members.for_each(|volume| volume.refill(now));
         loop {
             let waits = group.bucket.wait();
@@ -709,8 +781,9 @@ impl<W: Waiter> Scheduler<W> {
             let mut is_lent = false;
             for lent in [false, true] {
                 let members = self.volumes.iter_mut();
-                let members = members
-                    .filter(|(_, volume)| volume.waiting > 0 && volume.limits.class == *class);
+                let members = members.filter(|(_, volume)| {
+                    volume.waiting > 0 && volume.limits.class.as_ref() == Some(class)
+                });
                 for (id, volume) in members {
                     match volume.next(lent, now) {
                         Ok(key) if best.is_none_or(|(least, ..)| volume.class_turn < least) => {

@@ -15,8 +15,9 @@ use cairn_base::env::{Clock, Env};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
+use crate::client::Client;
 use crate::limits::{Limits, Operation};
-use crate::scheduler::{Client, Report, Scheduler, Waiter};
+use crate::scheduler::{Report, Scheduler, Waiter};
 
 /// Looks are not more often than this; what comes late is made up for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);

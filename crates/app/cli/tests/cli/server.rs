@@ -307,7 +307,8 @@ fn volumes_and_exports_are_managed() {
         (&wrong_token, 4, "not this server's"),
         (&no_token, 4, "token"),
         ("status --server http://127.0.0.1:9", 3, "no answer"),
-        ("status --server https://127.0.0.1", 2, "http://"),
+        ("status --server https://127.0.0.1", 2, "--ca"),
+        ("status --server ftp://127.0.0.1", 2, "http://"),
     ];
     for (line, code, part) in cases {
         let (got, text) = scratch.cairn(line);

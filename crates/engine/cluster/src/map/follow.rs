@@ -14,7 +14,8 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
 use super::values::{
-    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, Value, Versioned, decode,
+    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, UsersRecord, Value, Versioned,
+    decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -32,6 +33,7 @@ pub struct MapView {
     pub volumes: BTreeMap<VolumeId, Arc<VolumeState>>,
     pub volume_next: Option<VolumeId>,
     pub classes: Option<Versioned<ClassesRecord>>,
+    pub users: Option<Versioned<UsersRecord>>,
     /// Keys that could not be read.
     pub damaged: Vec<Key>,
     /// Volumes that are there, and of which a value could not be read.
@@ -153,7 +155,8 @@ impl Follower {
         };
         let keys = self.map.keys().clone();
         let (nodes, all_alive, disks) = (keys.nodes(), keys.all_alive(), keys.disks());
-        let (classes, next_volume) = (keys.classes(), keys.next_volume());
+        let (classes, users) = (keys.classes(), keys.users());
+        let next_volume = keys.next_volume();
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
         let known = &mut self.known;
@@ -179,6 +182,11 @@ impl Follower {
             } else if *key == classes {
                 match decode::<ClassesRecord>(entry) {
                     Ok(classes) => view.classes = Some(classes),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == users {
+                match decode::<UsersRecord>(entry) {
+                    Ok(users) => view.users = Some(users),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == next_volume {

@@ -131,6 +131,11 @@ impl Keys {
         self.key(format_args!("classes"))
     }
 
+    /// All users of the admin API, in one value.
+    pub fn users(&self) -> Key {
+        self.key(format_args!("users"))
+    }
+
     pub fn next_volume(&self) -> Key {
         self.key(format_args!("next-volume"))
     }

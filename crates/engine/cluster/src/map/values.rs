@@ -587,6 +587,16 @@ impl Value for ClassesRecord {
     const WHAT: &'static str = "the classes of service";
 }
 
+/// The users of the admin API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsersRecord {
+    pub users: Opaque,
+}
+
+impl Value for UsersRecord {
+    const WHAT: &'static str = "the users of the admin API";
+}
+
 /// The number that the next volume gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextVolume {

@@ -9,8 +9,8 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
-    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, UsageRecord, Value,
-    Versioned, VolumeLog, VolumeRecord, decode, encode,
+    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, UsageRecord,
+    UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
@@ -130,6 +130,31 @@ impl ClusterMap {
             Written::Refused(_) => Err(MapError::Changed {
                 key,
                 what: "the classes of service",
+            }),
+        }
+    }
+
+    /// The users of the admin API, if there ever were any.
+    pub async fn users(&self) -> Result<Option<Versioned<UsersRecord>>, MapError> {
+        self.read_one(self.keys().users()).await
+    }
+
+    /// Replaces all users; `replaced` as [`Self::users`] returned it.
+    pub async fn set_users(
+        &self,
+        replaced: Option<&Versioned<UsersRecord>>,
+        record: &UsersRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().users();
+        let replaced = replaced.map_or(Revision::ABSENT, |users| users.revision);
+        match self
+            .write(key.clone(), replaced, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "the users of the admin API",
             }),
         }
     }

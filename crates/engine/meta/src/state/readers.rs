@@ -21,6 +21,9 @@ use crate::error::MetaError;
 
 /// While work on a disk's folder takes longer, it is looked this often whether the disk is still used.
 const ANSWER_POLL: Duration = Duration::from_secs(1);
+/// A thread that cannot be started is tried again after this, and so often: for 5 s.
+const THREAD_POLL: Duration = Duration::from_millis(20);
+const THREAD_ATTEMPTS_MAX: u32 = 250;
 /// Threads that are kept for the next one who reads.
 const IDLE_MAX: usize = 8;
 
@@ -97,9 +100,7 @@ impl Wanted {
         let job = move || {
             let _ = sender.send(work());
         };
-        if self.readers.start(Box::new(job)).is_err() {
-            return false;
-        }
+        self.readers.start(Box::new(job));
         loop {
             match select(answer, clock.sleep(ANSWER_POLL)).await {
                 Either::Left((brought, _)) => return brought.unwrap_or(false),
@@ -127,14 +128,14 @@ impl Readers {
     ) -> Result<T, MetaError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         // Nobody may wait for it any more.
-        self.start(Box::new(move || drop(sender.send(work()))))?;
+        self.start(Box::new(move || drop(sender.send(work()))));
         answer(disk, &receiver)
     }
 
-    fn start(&self, mut job: Job) -> Result<(), MetaError> {
+    fn start(&self, mut job: Job) {
         while let Some(thread) = { self.idle.lock().pop() } {
             match thread.send(job) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return,
                 Err(SendError(back)) => job = back,
             }
         }
@@ -156,7 +157,7 @@ impl Readers {
                 next = receiver.recv().ok();
             }
         };
-        spawn("meta-read", work)
+        spawn("meta-read", work);
     }
 }
 
@@ -168,7 +169,7 @@ pub(super) fn while_it_answers<T: Send + 'static>(
 ) -> Result<T, MetaError> {
     let (sender, receiver) = mpsc::sync_channel(1);
     // Nobody may wait for it any more.
-    spawn("meta-state", move || drop(sender.send(work())))?;
+    spawn("meta-state", move || drop(sender.send(work())));
     answer(disk, &receiver)?
 }
 
@@ -178,17 +179,31 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, MetaError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // The caller may have gone away; the work is done all the same.
-    spawn("meta-state", move || drop(sender.send(work())))?;
+    spawn("meta-state", move || drop(sender.send(work())));
     receiver.await.unwrap_or_else(|_| Err(panicked()))
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), MetaError> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    match thread.spawn(work) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let why = format!("starting a thread for the state: {error}");
-            Err(MetaError::State(why))
+/// Starts a thread. A machine that has none left may have one again in a moment, so it is asked for a while. A process
+/// that gets none for that long ends: it could only answer its clients with errors, and its successor may do better. Who asks
+/// waits here, also a task: nothing else would get on either.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    let work = Arc::new(Mutex::new(Some(work)));
+    for attempt in 1.. {
+        let slot = Arc::clone(&work);
+        let run = move || {
+            let work = slot.lock().take();
+            if let Some(work) = work {
+                work();
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        match thread.spawn(run) {
+            Ok(_) => return,
+            Err(_) if attempt < THREAD_ATTEMPTS_MAX => std::thread::sleep(THREAD_POLL),
+            Err(error) => {
+                tracing::error!(%error, "no thread can be started, and nothing works without: the process ends; look at the limits of threads and of memory");
+                std::process::abort();
+            }
         }
     }
 }

@@ -359,3 +359,25 @@ fn spares_are_made_evenly_used_and_given_back() {
         world.check(&written).await;
     });
 }
+
+/// Not even an empty segment has room for it, so there is nothing to wait for.
+#[test]
+fn a_record_that_no_segment_has_room_for_is_refused() {
+    block_on(async {
+        let mut world = World::new(1, 6).await;
+        world.settings.shard_len_bytes = 64 << 10;
+        world.settings.shard_len_bytes_min = 64 << 10;
+        let world = world.cold(&[]).await;
+        let mut rng = Rng::new(6);
+        let records = [4096, 1 << 20]
+            .map(|len| (data(&mut rng, len, false, true), Compression::None))
+            .to_vec();
+        let refused = world.append(code(1, 0), Stream::Mixed, records).await;
+        let refused = refused.map(drop).expect_err("it has no room");
+        assert!(refused.to_string().contains("no room"), "{refused}");
+        let small = vec![data(&mut rng, 4096, false, true)];
+        let written = world.append_ok(code(1, 0), small).await;
+        world.check(&written).await;
+        world.store.seal_all(VOLUME).await;
+    });
+}

@@ -26,6 +26,12 @@ impl fmt::Display for CertificateError {
 
 impl std::error::Error for CertificateError {}
 
+impl CertificateError {
+    pub(crate) fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
 /// What the server shows: a chain of certificates and the key of the first. It can be replaced while connections live.
 pub struct Certificate {
     current: RwLock<Arc<CertifiedKey>>,
@@ -52,7 +58,8 @@ impl Certificate {
         Ok(())
     }
 
-    pub(crate) fn acceptor(self: &Arc<Self>) -> std::io::Result<TlsAcceptor> {
+    /// What begins connections; all of one see the newest certificate.
+    pub fn acceptor(self: &Arc<Self>) -> std::io::Result<TlsAcceptor> {
         let config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(std::io::Error::other)?;

@@ -1,0 +1,103 @@
+// Tiers: object stores that cold data goes to.
+import { useState } from "preact/hooks";
+import { cairn, part } from "../api";
+import { bytes, count, counted } from "../format";
+import { to } from "../router";
+import { useSession } from "../session";
+import type { Tier, TierVolume, Volume } from "../types";
+import { ActionForm, Badge, Card, Choice, Facts, Failure, Field, Loading, Notice, Page, Table } from "../ui";
+import { useApi } from "../use";
+
+type Action = { kind: "add" } | { kind: "remove"; tier: Tier };
+
+export const TIERINGS: [string, string][] = [
+  ["auto", "what nobody used for a while"],
+  ["all", "all that takes no more writes"],
+  ["none", "nothing; what is there comes back"],
+];
+
+export function Tiers() {
+  const tiers = useApi<{ tiers: Tier[] }>("/tiers");
+  const session = useSession();
+  const [action, setAction] = useState<Action>();
+  const isAdmin = session.role === "admin";
+  return (
+    <Page title="Tiers" actions={isAdmin && <button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a tier</button>}>
+      <p class="lead">An object store, or a directory, for data that nobody uses. Its names and everything else about files stay on the disks.</p>
+      <Failure error={tiers.error} />
+      {!tiers.data ? <Loading /> : tiers.data.tiers.length === 0 ? <p class="empty">There is none: all data is on the disks.</p>
+        : tiers.data.tiers.map((tier) => <TierCard key={tier.name} tier={tier} onRemove={isAdmin ? () => setAction({ kind: "remove", tier }) : undefined} />)}
+      {action?.kind === "add" && <AddTier onClose={() => setAction(undefined)} onDone={() => void tiers.again()} />}
+      {action?.kind === "remove" && (
+        <ActionForm title={`Remove tier ${action.tier.name}`} submit="Remove" isDangerous done={`Tier ${action.tier.name} is removed.`} onClose={() => setAction(undefined)} onDone={() => void tiers.again()}
+          request={{ method: "DELETE", path: `/tiers/${part(action.tier.name)}` }} command={cairn("tier", "remove", action.tier.name)}>
+          <p>It is refused while data is in it, or a volume names it. Set the tiering of its volumes to none, and wait until all is back.</p>
+        </ActionForm>
+      )}
+    </Page>
+  );
+}
+
+function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | undefined }) {
+  return (
+    <Card title={tier.name} wide extra={<div class="row-actions">
+      <Badge tone={tier.working ? "good" : "bad"}>{tier.working ? "Answers" : "Does not answer"}</Badge>
+      {onRemove && <button type="button" class="danger-quiet" onClick={onRemove} aria-label={`Remove tier ${tier.name}`}>Remove</button>}
+    </div>}>
+      {tier.problem && <Notice tone={tier.working ? "warn" : "bad"} title={tier.problem} />}
+      <Facts facts={[
+        ["Place", <span class="path">{tier.url}</span>],
+        ["Data in it", `${bytes(tier.bytes)} in ${counted(tier.objects, "object")}, of which ${bytes(tier.live_bytes)} are in use`],
+        ["Saved on the disks", bytes(tier.saved_bytes)],
+        ["To be deleted", `${counted(tier.unused_objects, "object")}${tier.deleted_volumes > 0 ? `, and those of ${counted(tier.deleted_volumes, "deleted volume")}` : ""}`],
+        ["Requests since the start", `${count(tier.reads)} reads (${bytes(tier.read_bytes)}), ${count(tier.writes)} writes (${bytes(tier.written_bytes)}), ${count(tier.deletes)} deletions; ${count(tier.errors)} failed, ${count(tier.wrong)} answers were wrong`],
+      ]} />
+      <Table<TierVolume> caption={`Volumes in ${tier.name}`} rows={tier.volumes} rowKey={(volume) => volume.name} empty="No volume sends data here."
+        columns={[
+          { name: "Volume", show: (volume) => <a href={to("volumes", volume.name)}>{volume.name}</a> },
+          { name: "What goes", show: (volume) => (volume.tiering === "auto" ? `unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) },
+          { name: "Objects", isNumber: true, show: (volume) => (volume.serving ? count(volume.objects) : "–") },
+          { name: "Bytes", isNumber: true, show: (volume) => (volume.serving ? bytes(volume.bytes) : "–") },
+          { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : "not served") },
+        ]} />
+    </Card>
+  );
+}
+
+function AddTier({ onClose, onDone }: { onClose: () => void; onDone: () => void }) {
+  const [name, setName] = useState("");
+  const [url, setUrl] = useState("");
+  const [file, setFile] = useState("");
+  const path = file.trim();
+  return (
+    <ActionForm title="Add a tier" submit="Add" done={`Tier ${name} is there.`} onClose={onClose} onDone={onDone}
+      request={{ method: "POST", path: "/tiers", body: { name, url: url.trim(), ...(path ? { credentials_file: path } : {}) } }}
+      command={cairn("tier", "add", name || "NAME", url.trim() || "URL", ...(path ? ["--credentials-file", path] : []))}>
+      <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="cold" />
+      <Field label="Place" value={url} onValue={setUrl} required placeholder="s3://archive/cairn?region=eu-west-1" hint="s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH. Nobody else's data may be there." />
+      <Field label="File with credentials" value={file} onValue={setFile} placeholder="the server's environment, or its machine's own identity" hint="A file on the server that its owner alone can read." />
+    </ActionForm>
+  );
+}
+
+/** What of a volume goes to a tier. */
+export function SetTiering({ volume, onClose, onDone }: { volume: Volume; onClose: () => void; onDone: () => void }) {
+  const { data } = useApi<{ tiers: Tier[] }>("/tiers", 60_000);
+  const now = volume.tiering;
+  const [tier, setTier] = useState(now?.tier);
+  const [tiering, setTiering] = useState(now?.policy ?? "auto");
+  const [days, setDays] = useState(now?.cooling_days ?? "31");
+  if (!data) return null;
+  const chosen = tier ?? data.tiers[0]?.name ?? "";
+  const cooling = tiering === "auto" ? days : undefined;
+  return (
+    <ActionForm title={`Cold data of ${volume.name}`} submit="Change" done={`Cold data of ${volume.name}: ${tiering}.`} onClose={onClose} onDone={onDone}
+      request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body: { tier: chosen, tiering, ...(cooling ? { cooling_days: cooling } : {}) } }}
+      command={cairn("volume", "set", volume.name, "--tier", chosen || "TIER", "--tiering", tiering, ...(cooling ? ["--cooling-days", cooling] : []))}>
+      {data.tiers.length === 0 ? <p>There is no tier yet: <a href={to("tiers")}>add one first</a>.</p>
+        : <Choice label="Tier" value={chosen} onValue={setTier} choices={data.tiers.map((one) => [one.name, one.name])} />}
+      <Choice label="What goes there" value={tiering} onValue={setTiering} choices={TIERINGS} />
+      {tiering === "auto" && <Field label="Days without use" value={days} onValue={setDays} required inputMode="numeric" pattern="\d+" hint="2 to 183." />}
+    </ActionForm>
+  );
+}

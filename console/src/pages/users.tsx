@@ -1,0 +1,112 @@
+// Users of the console and the API: who may log in, and what they may do.
+import { useState } from "preact/hooks";
+import { cairn, part } from "../api";
+import { date } from "../format";
+import { to } from "../router";
+import { useSession } from "../session";
+import type { User } from "../types";
+import { ActionForm, Badge, Choice, Failure, Field, Loading, Page, Table } from "../ui";
+import { useApi } from "../use";
+
+type Action = { kind: "create" } | { kind: "role" | "password" | "delete"; user: User };
+
+const ROLES: [string, string][] = [
+  ["viewer", "Viewer: sees everything, changes nothing"],
+  ["admin", "Admin: everything"],
+];
+// What is shown in the place of a password that was typed.
+const HIDDEN = "PASSWORD";
+
+export function Users() {
+  const users = useApi<{ users: User[] }>("/users");
+  const session = useSession();
+  const [action, setAction] = useState<Action>();
+  const changed = () => void users.again();
+  return (
+    <Page title="Users" actions={session.role === "admin" && <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a user</button>}>
+      {session.role !== "admin" && <p class="lead">You are a viewer: an admin can change users.</p>}
+      <Failure error={users.error} />
+      {!users.data ? <Loading /> : (
+        <Table caption="Users" rows={users.data.users} rowKey={(user) => user.name}
+          empty="There is no user. Whoever has the admin token may do everything."
+          columns={[
+            { name: "Name", show: (user) => <>{user.name} {user.name === session.user && <Badge tone="calm">You</Badge>}</> },
+            { name: "Role", show: (user) => <Badge tone={user.role === "admin" ? "warn" : "calm"}>{user.role === "admin" ? "Admin" : "Viewer"}</Badge> },
+            { name: "Made", show: (user) => date(user.created_seconds) },
+            { name: "Changed", show: (user) => date(user.changed_seconds) },
+            { name: "What they did", show: (user) => <a href={`${to("audit")}?user=${part(user.name)}`}>Changes by {user.name}</a> },
+            { name: "Actions", show: (user) => session.role === "admin" && (
+              <div class="row-actions">
+                <button type="button" onClick={() => setAction({ kind: "role", user })} aria-label={`Change the role of ${user.name}`}>Role</button>
+                <button type="button" onClick={() => setAction({ kind: "password", user })} aria-label={`Set the password of ${user.name}`}>Password</button>
+                <button type="button" class="danger-quiet" onClick={() => setAction({ kind: "delete", user })} aria-label={`Delete ${user.name}`}>Delete</button>
+              </div>) },
+          ]} />
+      )}
+      <p class="hint">A change of a user ends all sessions of that user. Whoever has the admin token is an admin, and is not in this list.</p>
+      {action && <ActionDialog action={action} onClose={() => setAction(undefined)} onDone={changed} />}
+    </Page>
+  );
+}
+
+function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: () => void; onDone: () => void }) {
+  const common = { onClose, onDone };
+  const [name, setName] = useState("");
+  const [role, setRole] = useState(action.kind === "role" ? action.user.role : "viewer");
+  const [password, setPassword] = useState("");
+  const passwordField = <Field label="Password" type="password" autocomplete="new-password" value={password} onValue={setPassword} required minLength={10} hint="At least 10 characters." />;
+  const roleField = <Choice label="Role" value={role} onValue={setRole} choices={ROLES} />;
+  switch (action.kind) {
+    case "create":
+      return (
+        <ActionForm {...common} title="Create a user" submit="Create" done={`User ${name} is there.`}
+          request={{ method: "POST", path: "/users", body: { name, role, password } }} shown={{ method: "POST", path: "/users", body: { name, role, password: HIDDEN } }}
+          command={cairn("user", "create", name || "NAME", "--role", role)}>
+          <Field label="Name" value={name} onValue={setName} required maxLength={63} hint="Letters, digits, '.', '_' and '-'." />
+          {roleField}
+          {passwordField}
+        </ActionForm>
+      );
+    case "role": {
+      const request = { method: "PATCH" as const, path: `/users/${part(action.user.name)}`, body: { role } };
+      return (
+        <ActionForm {...common} title={`The role of ${action.user.name}`} submit="Change" done={`${action.user.name} has the role ${role}.`}
+          request={request} command={cairn("user", "set", action.user.name, "--role", role)}>
+          {roleField}
+        </ActionForm>
+      );
+    }
+    case "password": {
+      const path = `/users/${part(action.user.name)}`;
+      return (
+        <ActionForm {...common} title={`The password of ${action.user.name}`} submit="Set" done={`${action.user.name} has another password.`}
+          request={{ method: "PATCH", path, body: { password } }} shown={{ method: "PATCH", path, body: { password: HIDDEN } }}
+          command={cairn("user", "password", action.user.name)}>
+          {passwordField}
+        </ActionForm>
+      );
+    }
+    case "delete":
+      return (
+        <ActionForm {...common} title={`Delete ${action.user.name}`} submit="Delete" isDangerous done={`User ${action.user.name} is deleted.`}
+          request={{ method: "DELETE", path: `/users/${part(action.user.name)}` }} command={cairn("user", "delete", action.user.name)}>
+          <p>All sessions of {action.user.name} end at once. What {action.user.name} changed stays in the log of changes.</p>
+        </ActionForm>
+      );
+  }
+}
+
+/** A user sets another password for themselves. */
+export function OwnPassword({ user, onClose, onDone }: { user: string; onClose: () => void; onDone: () => void }) {
+  const [password, setPassword] = useState("");
+  const [next, setNext] = useState("");
+  const path = "/session/password";
+  return (
+    <ActionForm title="Change your password" submit="Change" done="Your password is another one: log in with it." onClose={onClose} onDone={onDone}
+      request={{ method: "PUT", path, body: { password, new_password: next } }} shown={{ method: "PUT", path, body: { password: HIDDEN, new_password: HIDDEN } }}
+      command={cairn("user", "password", user, "--login", user)}>
+      <Field label="Password of now" type="password" autocomplete="current-password" value={password} onValue={setPassword} required />
+      <Field label="New password" type="password" autocomplete="new-password" value={next} onValue={setNext} required minLength={10} hint="At least 10 characters. All your sessions end, this one too." />
+    </ActionForm>
+  );
+}

@@ -1,0 +1,264 @@
+//! `cairn audit`: who changed what and when.
+
+use std::time::Duration;
+
+use cairn_admin::Client;
+use cairn_admin::audit::{AUDIT_LIMIT_MAX, AuditEntry, AuditPage, AuditQuery};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::access;
+use crate::args::{ServerArgs, ViewArgs};
+use crate::cluster::parse_time;
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+
+/// How often the server is asked for new entries.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// List changes, newest first
+    ///
+    /// Example: cairn audit list --by alice --since 1d --refused
+    List(AuditListArgs),
+    /// Write all changes that are kept as CSV, or as one JSON object in each line
+    ///
+    /// Example: cairn audit export --format csv >changes.csv
+    Export(AuditExportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AuditFilter {
+    /// Only changes by this user; `token` for whoever had the admin token
+    #[arg(long, value_name = "USER")]
+    pub by: Option<String>,
+    /// Only changes whose path has this in it
+    #[arg(long, value_name = "TEXT")]
+    pub path: Option<String>,
+    /// Only this method of HTTP
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Only changes of the last so long: 90s, 30m, 1h or 2d
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub since: Option<Duration>,
+    /// Only what was refused, or failed
+    #[arg(long)]
+    pub refused: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AuditListArgs {
+    #[command(flatten)]
+    pub filter: AuditFilter,
+    /// Entries at most, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=AUDIT_LIMIT_MAX as u64))]
+    pub limit: u64,
+    /// Then go on and show changes as they are made, oldest first, until Ctrl-C
+    #[arg(long)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuditFormat {
+    Csv,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct AuditExportArgs {
+    #[arg(long, value_name = "csv|json")]
+    pub format: AuditFormat,
+    #[command(flatten)]
+    pub filter: AuditFilter,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+impl AuditFilter {
+    fn query(&self, limit: usize) -> AuditQuery {
+        let since = self
+            .since
+            .map(|since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        AuditQuery {
+            user: self.by.clone(),
+            path: self.path.clone(),
+            method: self.method.clone(),
+            // Counted from the server's clock.
+            from_seconds: since.map(|since| -since),
+            refused: self.refused.then_some(true),
+            limit,
+            ..AuditQuery::default()
+        }
+    }
+}
+
+pub fn audit(command: &AuditCommand) -> Result<(), Failure> {
+    match command {
+        AuditCommand::List(args) => list(args),
+        AuditCommand::Export(args) => export(args),
+    }
+}
+
+fn list(args: &AuditListArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let limit = usize::try_from(args.limit).unwrap_or(AUDIT_LIMIT_MAX);
+    let page = client.audit(&args.filter.query(limit))?;
+    if args.follow {
+        return follow(args, &client, page);
+    }
+    if args.view.json {
+        return print::json(&page);
+    }
+    print::text(&table(&page.entries))
+}
+
+/// Shows a page and what comes after it. Ends with an error, or with the process.
+fn follow(args: &AuditListArgs, client: &Client, first: AuditPage) -> Result<(), Failure> {
+    let mut page = first;
+    let mut last = None;
+    loop {
+        last = page.entries.first().map(|entry| entry.id).or(last);
+        for entry in page.entries.iter().rev() {
+            match args.view.json {
+                true => print::text(&print::json_line(entry)?)?,
+                false => print::text(&line(entry))?,
+            }
+        }
+        std::thread::sleep(FOLLOW_INTERVAL);
+        page = newer(args, client, last)?;
+    }
+}
+
+/// All entries above an id, newest first.
+fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {
+    let mut query = args.filter.query(AUDIT_LIMIT_MAX);
+    query.after = after;
+    let mut all = client.audit(&query)?;
+    while let Some(before) = all.next_before {
+        query.before = Some(before);
+        let more = client.audit(&query)?;
+        all.entries.extend(more.entries);
+        all.next_before = more.next_before;
+    }
+    Ok(all)
+}
+
+fn export(args: &AuditExportArgs) -> Result<(), Failure> {
+    let client = access::client(&args.server)?;
+    let mut query = args.filter.query(AUDIT_LIMIT_MAX);
+    if args.format == AuditFormat::Csv {
+        print::text("id,time,user,via,address,method,path,status\r\n")?;
+    }
+    loop {
+        let page = client.audit(&query)?;
+        let mut text = String::new();
+        for entry in &page.entries {
+            match args.format {
+                AuditFormat::Csv => text.push_str(&csv(entry)),
+                AuditFormat::Json => {
+                    text.push_str(&print::json_line(entry)?);
+                    text.push('\n');
+                }
+            }
+        }
+        print::bytes(text.as_bytes())?;
+        match page.next_before {
+            Some(before) => query.before = Some(before),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A line of CSV (RFC 4180). Texts are quoted, and none begins as a formula of a spreadsheet would.
+fn csv(entry: &AuditEntry) -> String {
+    let quoted = |text: &str| {
+        let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+        let mark = if is_formula { "'" } else { "" };
+        format!("\"{mark}{}\"", text.replace('"', "\"\""))
+    };
+    let texts = [
+        &entry.user,
+        &entry.via,
+        &entry.address,
+        &entry.method,
+        &entry.path,
+    ];
+    let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    let (id, at) = (entry.id, time(entry.at_seconds));
+    format!("{id},{at},{},{}\r\n", texts.join(","), entry.status)
+}
+
+/// Seconds since 1970 as UTC, the way of RFC 3339.
+pub fn time(seconds: i64) -> String {
+    let Ok(at) = time::OffsetDateTime::from_unix_timestamp(seconds) else {
+        return seconds.to_string();
+    };
+    let (hour, minute, second) = at.time().as_hms();
+    format!(
+        "{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day()
+    )
+}
+
+fn line(entry: &AuditEntry) -> String {
+    format!(
+        "{}  {}  {}  {}  {} {}  {}",
+        time(entry.at_seconds),
+        entry.user,
+        entry.via,
+        entry.address,
+        entry.method,
+        entry.path,
+        entry.status
+    )
+}
+
+fn table(entries: &[AuditEntry]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("TIME", Align::Left),
+        ("USER", Align::Left),
+        ("VIA", Align::Left),
+        ("FROM", Align::Left),
+        ("CHANGE", Align::Left),
+        ("STATUS", Align::Right),
+    ];
+    let rows = entries.iter().map(|entry| {
+        vec![
+            time(entry.at_seconds),
+            entry.user.clone(),
+            entry.via.clone(),
+            entry.address.clone(),
+            format!("{} {}", entry.method, entry.path),
+            entry.status.to_string(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_lines_of_csv() {
+        let entry = AuditEntry {
+            id: 7,
+            at_seconds: 1_800_000_000,
+            user: "=alice".to_owned(),
+            via: "session".to_owned(),
+            address: "::1".to_owned(),
+            method: "POST".to_owned(),
+            path: "/a\",\"b".to_owned(),
+            status: 201,
+        };
+        assert_eq!(
+            csv(&entry),
+            "7,2027-01-15T08:00:00Z,\"'=alice\",\"session\",\"::1\",\"POST\",\"/a\"\",\"\"b\",201\r\n"
+        );
+        assert_eq!(time(i64::MAX), i64::MAX.to_string());
+    }
+}

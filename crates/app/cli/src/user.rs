@@ -1,0 +1,165 @@
+//! `cairn user`: who may use the admin API and the console.
+
+use std::path::PathBuf;
+
+use cairn_admin::users::{PasswordChange, UserCreate, UserSet, UserView};
+use cairn_config::{Role, UserName};
+use clap::{Args, Subcommand};
+
+use crate::access;
+use crate::args::{ServerArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::{audit, secret};
+
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    /// List all users
+    List(ViewArgs),
+    /// Show one user
+    Show(UserShowArgs),
+    /// Make a user; the password is asked for, or read from standard input or a file
+    ///
+    /// Example: cairn user create alice --role viewer
+    Create(UserCreateArgs),
+    /// Give a user another role; all sessions of the user end
+    Set(UserSetArgs),
+    /// Set another password; all sessions of the user end
+    ///
+    /// An admin sets that of any user. With --login, users change their own: `cairn user password alice --login alice`.
+    Password(UserPasswordArgs),
+    /// Delete a user; all sessions of the user end
+    Delete(UserDeleteArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct UserShowArgs {
+    pub name: UserName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct UserCreateArgs {
+    /// 1 to 63 letters, digits, '.', '_' or '-'
+    pub name: UserName,
+    /// admin: everything; viewer: see everything, change nothing
+    #[arg(long, value_name = "admin|viewer")]
+    pub role: Role,
+    /// File with the password in its only line; - for standard input
+    #[arg(long, value_name = "PATH")]
+    pub password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct UserSetArgs {
+    pub name: UserName,
+    /// admin: everything; viewer: see everything, change nothing
+    #[arg(long, value_name = "admin|viewer")]
+    pub role: Role,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct UserPasswordArgs {
+    pub name: UserName,
+    /// File with the new password in its only line; - for standard input
+    #[arg(long, value_name = "PATH")]
+    pub password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct UserDeleteArgs {
+    pub name: UserName,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+pub fn user(command: &UserCommand) -> Result<(), Failure> {
+    match command {
+        UserCommand::List(view) => {
+            let list = access::client(&view.server)?.users()?;
+            match view.json {
+                true => print::json(&list),
+                false => print::text(&table(&list.users)),
+            }
+        }
+        UserCommand::Show(args) => {
+            let user = access::client(&args.view.server)?.user(&args.name)?;
+            shown(&args.view, &user)
+        }
+        UserCommand::Create(args) => {
+            let client = access::client(&args.view.server)?;
+            let password = secret::new_password(args.password_file.as_deref(), args.name.as_str())?;
+            let create = UserCreate {
+                name: args.name.clone(),
+                role: args.role,
+                password,
+            };
+            shown(&args.view, &client.user_create(&create)?)
+        }
+        UserCommand::Set(args) => {
+            let set = UserSet {
+                role: Some(args.role),
+                password: None,
+            };
+            let user = access::client(&args.view.server)?.user_set(&args.name, &set)?;
+            shown(&args.view, &user)
+        }
+        UserCommand::Password(args) => password(args),
+        UserCommand::Delete(args) => {
+            access::client(&args.server)?.user_delete(&args.name)?;
+            print::text(&format!("user {} is deleted", args.name))
+        }
+    }
+}
+
+fn password(args: &UserPasswordArgs) -> Result<(), Failure> {
+    let (client, own) = access::client_and_password(&args.view.server)?;
+    let new = secret::new_password(args.password_file.as_deref(), args.name.as_str())?;
+    let is_own = args.view.server.login.as_ref() == Some(&args.name);
+    let user = match own.filter(|_| is_own) {
+        Some(password) => client.password_change(&PasswordChange {
+            password,
+            new_password: new,
+        }),
+        None => client.user_set(
+            &args.name,
+            &UserSet {
+                role: None,
+                password: Some(new),
+            },
+        ),
+    };
+    shown(&args.view, &user?)
+}
+
+fn shown(view: &ViewArgs, user: &UserView) -> Result<(), Failure> {
+    match view.json {
+        true => print::json(user),
+        false => print::text(&table(std::slice::from_ref(user))),
+    }
+}
+
+fn table(users: &[UserView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("USER", Align::Left),
+        ("ROLE", Align::Left),
+        ("CREATED", Align::Left),
+        ("CHANGED", Align::Left),
+    ];
+    let rows = users.iter().map(|user| {
+        vec![
+            user.name.to_string(),
+            user.role.to_string(),
+            audit::time(user.created_seconds),
+            audit::time(user.changed_seconds),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}

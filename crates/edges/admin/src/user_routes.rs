@@ -1,0 +1,131 @@
+//! The paths of users and of the log of changes.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use cairn_config::UserName;
+
+use super::caller::user_control;
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::audit::{AuditControl, AuditPage, AuditQuery};
+use crate::control::ControlError;
+use crate::query::Query;
+use crate::users::{UserCreate, UserList, UserSet, UserView};
+
+fn absent() -> ControlError {
+    ControlError::new(
+        ErrorKind::NotFound,
+        "there is no user of the name in the path",
+    )
+    .hint("`cairn user list` shows all users")
+}
+
+/// A text that cannot be a name is one that no user has.
+fn named(text: &str) -> Result<UserName, ControlError> {
+    text.parse().map_err(|_| absent())
+}
+
+/// All users. What is kept of their passwords is not told.
+#[utoipa::path(get, path = "/api/v1/users", responses((status = 200, body = UserList)))]
+pub(super) async fn user_list(State(shared): Api) -> Result<Json<UserList>, ControlError> {
+    let users = user_control(&shared)?.users().into_iter();
+    let users = users.map(|(name, record)| UserView::new(name, &record));
+    Ok(Json(UserList {
+        users: users.collect(),
+    }))
+}
+
+/// Makes a user.
+#[utoipa::path(post, path = "/api/v1/users", request_body = UserCreate, responses(
+    (status = 201, body = UserView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn user_create(
+    State(shared): Api,
+    Given(create): Given<UserCreate>,
+) -> Result<(StatusCode, Json<UserView>), ControlError> {
+    let make = async move {
+        let hash = shared.passwords.hash(create.password, &*shared.env.entropy);
+        let hash = hash.await?;
+        let users = user_control(&shared)?;
+        users.user_create(create.name, create.role, hash).await
+    };
+    Ok((StatusCode::CREATED, Json(to_the_end(make).await?)))
+}
+
+/// One user.
+#[utoipa::path(get, path = "/api/v1/users/{user}", params(("user" = String, Path)),
+    responses((status = 200, body = UserView), (status = 404, body = ErrorBody)))]
+pub(super) async fn user_show(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<Json<UserView>, ControlError> {
+    let name = named(&name)?;
+    let record = user_control(&shared)?.user(&name).ok_or_else(absent)?;
+    Ok(Json(UserView::new(name, &record)))
+}
+
+/// Changes role or password of a user. All sessions of the user end.
+#[utoipa::path(patch, path = "/api/v1/users/{user}", params(("user" = String, Path)), request_body = UserSet,
+    responses((status = 200, body = UserView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn user_set(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Given(set): Given<UserSet>,
+) -> Result<Json<UserView>, ControlError> {
+    let name = named(&name)?;
+    if set.role.is_none() && set.password.is_none() {
+        let error = ControlError::new(ErrorKind::Invalid, "nothing is to be changed");
+        return Err(error.hint("give a role, a password, or both"));
+    }
+    let set = async move {
+        let users = user_control(&shared)?;
+        // Before the work that a hash is.
+        users.user(&name).ok_or_else(absent)?;
+        let hash = match set.password {
+            Some(password) => {
+                let hash = shared.passwords.hash(password, &*shared.env.entropy);
+                Some(hash.await?)
+            }
+            None => None,
+        };
+        users.user_set(name, set.role, hash, None).await
+    };
+    Ok(Json(to_the_end(set).await?))
+}
+
+/// Deletes a user. All sessions of the user end.
+#[utoipa::path(delete, path = "/api/v1/users/{user}", params(("user" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(super) async fn user_delete(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ControlError> {
+    let name = named(&name)?;
+    to_the_end(async move { user_control(&shared)?.user_delete(name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no log of changes");
+    shared.control.audit().ok_or_else(absent)
+}
+
+/// Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
+/// is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
+/// 1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
+/// shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
+#[utoipa::path(get, path = "/api/v1/audit", params(("user" = Option<String>, Query), ("path" = Option<String>, Query),
+    ("method" = Option<String>, Query), ("from" = Option<i64>, Query), ("to" = Option<i64>, Query),
+    ("refused" = Option<bool>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
+    ("limit" = Option<u64>, Query)),
+    responses((status = 200, body = AuditPage), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn audit_list(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<AuditPage>, ControlError> {
+    let query = Query::parse(query.as_deref(), AuditQuery::KEYS)?;
+    let query = AuditQuery::of(&query, shared.env.clock.now().seconds)
+        .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    audit_control(&shared)?.audit(query).await.map(Json)
+}

@@ -1,0 +1,232 @@
+//! The JSON of users and of their log-ins, and what the API asks of a node for them.
+
+use std::fmt;
+
+use cairn_config::{PasswordHash, Role, UserName, UserRecord};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
+use zeroize::Zeroizing;
+
+use crate::control::Answer;
+
+/// Shortest password, in characters.
+pub const PASSWORD_CHARS_MIN: usize = 10;
+/// Longest password, in bytes.
+pub const PASSWORD_LEN_BYTES_MAX: usize = 1024;
+
+/// A password as somebody gave it. `Debug` hides it, and its memory is wiped.
+#[derive(Clone, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String)]
+pub struct Password(Zeroizing<String>);
+
+/// For a client, which sends it.
+impl Serialize for Password {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl Password {
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What is wrong with it as a new password.
+    pub fn problem(&self) -> Option<String> {
+        if self.0.len() > PASSWORD_LEN_BYTES_MAX {
+            return Some(format!(
+                "a password has at most {PASSWORD_LEN_BYTES_MAX} bytes"
+            ));
+        }
+        let is_short = self.0.chars().count() < PASSWORD_CHARS_MIN;
+        if is_short {
+            return Some(format!(
+                "a password has at least {PASSWORD_CHARS_MIN} characters"
+            ));
+        }
+        let has_control = self.0.chars().any(char::is_control);
+        has_control.then(|| "a password has no control characters, such as line ends".to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for Password {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from).map(Self::new)
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
+/// A user. What is kept of the password is not told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UserView {
+    #[schema(value_type = String, example = "alice")]
+    pub name: UserName,
+    /// `admin` may do everything, `viewer` may see everything and change nothing.
+    #[schema(value_type = String, example = "viewer")]
+    pub role: Role,
+    pub created_seconds: i64,
+    /// When role or password were changed last.
+    pub changed_seconds: i64,
+}
+
+impl UserView {
+    pub fn new(name: UserName, record: &UserRecord) -> Self {
+        Self {
+            name,
+            role: record.role,
+            created_seconds: record.created_seconds,
+            changed_seconds: record.changed_seconds,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UserList {
+    /// By name.
+    pub users: Vec<UserView>,
+}
+
+/// A user to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UserCreate {
+    #[schema(value_type = String, example = "alice")]
+    pub name: UserName,
+    #[schema(value_type = String, example = "viewer")]
+    pub role: Role,
+    /// 10 characters to 1024 bytes.
+    pub password: Password,
+}
+
+/// Changes of a user; what is left out stays. All sessions of the user end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UserSet {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "viewer")]
+    pub role: Option<Role>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<Password>,
+}
+
+/// Another password for whoever asks, who shows to know the one of now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PasswordChange {
+    pub password: Password,
+    pub new_password: Password,
+}
+
+/// A log-in: with the admin token, or with a user's name and password.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum SessionCreate {
+    Token(TokenLogin),
+    User(UserLogin),
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenLogin {
+    pub token: String,
+}
+
+/// Shows no secret.
+impl fmt::Debug for TokenLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenLogin(..)")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UserLogin {
+    pub user: String,
+    pub password: Password,
+}
+
+/// A session of a browser.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionOpen {
+    /// Whose it is; `token` of one that the admin token began.
+    #[schema(example = "alice")]
+    pub user: String,
+    #[schema(value_type = String, example = "admin")]
+    pub role: Role,
+    /// When it ends, in seconds since 1970; it is not prolonged beyond that.
+    pub ends_seconds: i64,
+    /// When it ends unless somebody uses the page before; never after the other.
+    pub idle_ends_seconds: i64,
+}
+
+/// What a node does about users. Changes are durable when they are answered.
+pub trait UserControl: Send + Sync {
+    /// By name.
+    fn users(&self) -> Vec<(UserName, UserRecord)>;
+    /// Asked for each request of a user.
+    fn user(&self, name: &UserName) -> Option<UserRecord>;
+    fn user_create(&self, name: UserName, role: Role, hash: PasswordHash) -> Answer<'_, UserView>;
+    /// Fails if the user is not as `expected` any more, where that is given: by its stamp.
+    fn user_set(
+        &self,
+        name: UserName,
+        role: Option<Role>,
+        hash: Option<PasswordHash>,
+        expected: Option<u64>,
+    ) -> Answer<'_, UserView>;
+    fn user_delete(&self, name: UserName) -> Answer<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_taken_or_refused_and_not_shown() {
+        let cases = [
+            ("ten letters", true),
+            ("ünïcödé-pä", true),
+            ("nine char", false),
+            ("with a line\nend", false),
+            (&"x".repeat(PASSWORD_LEN_BYTES_MAX), true),
+            (&"x".repeat(PASSWORD_LEN_BYTES_MAX + 1), false),
+            ("", false),
+        ];
+        for (text, want) in cases {
+            let password = Password::new(text.to_owned());
+            assert_eq!(password.problem().is_none(), want, "{text:?}");
+            assert_eq!(format!("{password:?}"), "Password(..)");
+        }
+    }
+
+    #[test]
+    fn a_log_in_is_by_token_or_by_user() {
+        let read = |text| serde_json::from_str::<SessionCreate>(text);
+        assert!(matches!(
+            read(r#"{"token":"a"}"#),
+            Ok(SessionCreate::Token(_))
+        ));
+        assert!(matches!(
+            read(r#"{"user":"a","password":"b"}"#),
+            Ok(SessionCreate::User(_))
+        ));
+        for text in [
+            "{}",
+            r#"{"user":"a"}"#,
+            r#"{"user":"a","password":"b","token":"c"}"#,
+            r#"{"user":"a","password":1}"#,
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(!error.contains('"'), "{error}");
+        }
+    }
+}
