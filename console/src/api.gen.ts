@@ -587,6 +587,63 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/plan": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Ranks designs by goals, which are those of `cairn plan`, with their units: `capacity=200TiB`, `read=6GB/s`. Nothing of
+         *     this server counts, and nothing is changed.
+         */
+        get: operations["plan_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/plan/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The same as a page with charts, to download. It takes the queries of `/api/v1/plan`. */
+        get: operations["plan_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/plan/template": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The template that deploys one of the designs, to download. It takes the queries of `/api/v1/plan`, `rank` (1 if it is left
+         *     out), and `format`: cloudformation, cloudformation-json or terraform.
+         */
+        get: operations["plan_template"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/rebuild": {
         parameters: {
             query?: never;
@@ -2168,6 +2225,100 @@ export interface components {
             bucket: string;
             /** @description Only what begins with it. */
             prefix?: string;
+        };
+        PlanCost: {
+            /** Format: double */
+            count: number;
+            /** Format: double */
+            month_usd: number;
+            words: string;
+        };
+        /** @description A design, with what it holds, does and costs. */
+        PlanDesign: {
+            costs: components["schemas"]["PlanCost"][];
+            /** @description How it grows. */
+            growth: string;
+            /** @description Whether it is of Cairn, and not a vendor's product to compare with. */
+            is_cairn: boolean;
+            /** Format: double */
+            month_per_usable_tib_usd: number;
+            /** Format: double */
+            month_usd: number;
+            name: string;
+            /** @description What it needs that this version of Cairn does not have; nothing if it works today. */
+            needs: string[];
+            /** @description What a buyer must know. */
+            notes: string[];
+            protocols: string[];
+            /**
+             * Format: int64
+             * @description 1 is the best.
+             */
+            rank: number;
+            /** Format: int64 */
+            raw_bytes: number;
+            read: components["schemas"]["PlanRate"];
+            /**
+             * Format: int64
+             * @description Random operations of 4 KiB per second, steady.
+             */
+            read_iops: number;
+            survives: string;
+            /** Format: int64 */
+            usable_bytes: number;
+            /** @description Why it ranks where it does. */
+            why: string;
+            /** @description What is in no price. */
+            without: string[];
+            write: components["schemas"]["PlanRate"];
+            /** Format: int64 */
+            write_iops: number;
+            /** Format: double */
+            year_usd: number;
+        };
+        PlanMiss: {
+            is_cairn: boolean;
+            /** Format: double */
+            month_usd: number;
+            name: string;
+            why: string;
+        };
+        PlanPrices: {
+            /**
+             * @description When they were taken.
+             * @example 2023-05-01
+             */
+            date: string;
+            /** @example us-east-1 */
+            region: string;
+            source: string;
+            /** @description Which of them are older than a year. */
+            stale: string[];
+        };
+        /** @description A sequential rate of all clients together, in bytes per second. */
+        PlanRate: {
+            /** Format: int64 */
+            burst: number;
+            /** @description measured, documented, derived or extrapolated. */
+            known: string;
+            /** @description What holds the steady rate down. */
+            limited_by: string;
+            /** Format: int64 */
+            steady: number;
+        };
+        /** @description Designs that do what is wanted, best first. */
+        PlanView: {
+            /**
+             * Format: int64
+             * @description Designs that were looked at.
+             */
+            candidates: number;
+            /** @description If nothing fits: which goals exclude each other. */
+            collision?: string | null;
+            designs: components["schemas"]["PlanDesign"][];
+            /** @description Designs that do not, each with the goal that it misses; the nearest ones first. */
+            misses: components["schemas"]["PlanMiss"][];
+            prices: components["schemas"]["PlanPrices"];
         };
         /** @description What holds for data that is written in a directory now. */
         PolicyInForce: {
@@ -7156,6 +7307,234 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
+                };
+            };
+        };
+    };
+    plan_show: {
+        parameters: {
+            query: {
+                /** @example 200TiB */
+                capacity: string;
+                /** @example 6GB/s */
+                read?: string;
+                write?: string;
+                iops?: number;
+                "write-iops"?: number;
+                /** @example 1ms */
+                latency?: string;
+                clients?: number;
+                /** @example nfs,s3 */
+                protocols?: string;
+                survive?: number;
+                namespaces?: number;
+                availability?: string;
+                host?: string;
+                region?: string;
+                /** @example 5000USD/month */
+                budget?: string;
+                /** @example 20% */
+                hot?: string;
+                /** @example 30%/year */
+                growth?: string;
+                years?: number;
+                workload?: string;
+                "include-planned"?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlanView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    plan_report: {
+        parameters: {
+            query: {
+                capacity: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    plan_template: {
+        parameters: {
+            query: {
+                capacity: string;
+                rank?: number;
+                format?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
         };

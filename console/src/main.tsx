@@ -7,6 +7,7 @@ import { Audit } from "./pages/audit";
 import { Classes } from "./pages/classes";
 import { Login } from "./pages/login";
 import { Overview } from "./pages/overview";
+import { PlanPage } from "./pages/plan";
 import { Pool } from "./pages/pool";
 import { VolumePage } from "./pages/volume";
 import { Volumes } from "./pages/volumes";
@@ -28,6 +29,7 @@ const PAGES: [name: string, text: string][] = [
   ["buckets", "Buckets"],
   ["classes", "Classes"],
   ["tiers", "Tiers"],
+  ["plan", "Plan"],
   ["users", "Users"],
   ["audit", "Audit"],
 ];
@@ -44,6 +46,7 @@ function Content() {
     if (first === "buckets") return <Buckets />;
     if (first === "classes") return <Classes />;
     if (first === "tiers") return <Tiers />;
+    if (first === "plan") return <PlanPage />;
     if (first === "users") return <Users />;
     if (first === "audit") return <Audit />;
   }

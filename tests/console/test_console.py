@@ -18,7 +18,7 @@ from lib import browser, harness, libnfs
 from lib.worlds import WorldTest, content
 
 PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
-PAGES += [("classes", "classes"), ("tiers", "tiers"), ("users", "users"), ("audit", "audit")]
+PAGES += [("classes", "classes"), ("tiers", "tiers"), ("plan", "plan?capacity=50TiB"), ("users", "users"), ("audit", "audit")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
@@ -440,9 +440,9 @@ class Pages(WorldTest):
         dialog.get_by_label("Of writes").fill("5MiB")
         dialog.get_by_role("button", name="Set").click()
         limits = page.get_by_role("table", name="Parts that have rates of their own")
-        self.shown(limits, "clients/127.0.0.1/32")
+        self.shown(limits, "clients/127.0.0.1")
         self.assertEqual(shown("limit", "list", "main")["limits"][0]["write_throughput"], 5 << 20)
-        page.get_by_role("button", name="Remove the limit of clients/127.0.0.1/32").click()
+        page.get_by_role("button", name="Remove the limit of clients/127.0.0.1").click()
         dialog.get_by_role("button", name="Remove").click()
         limits.wait_for(state="detached")
 
@@ -515,6 +515,38 @@ class Pages(WorldTest):
         dialog.get_by_role("button", name="Remove").click()
         self.shown(dialog.get_by_role("alert"), "main")
         window.complaints.clear()
+        self.quiet(window)
+
+    def test_a_plan_and_its_template(self):
+        server = self.server(1)
+        window = self.window(server)
+        page = window.page
+        window.open("plan")
+        page.get_by_label("Capacity").fill("200")
+        page.get_by_role("button", name="Rank designs").click()
+        self.shown(page.get_by_role("alert"), "capacity")
+        window.complaints.clear()
+        page.get_by_label("Capacity").fill("50TiB")
+        page.get_by_label("Failures that lose nothing").fill("2")
+        page.get_by_text("The same by command or REST").click()
+        self.shown(page.get_by_label("the command", exact=True), "cairn plan --capacity 50TiB --survive 2")
+        page.get_by_role("button", name="Rank designs").click()
+        designs = page.get_by_role("table", name="Designs, best first")
+        plan = json.loads(server.cairn("plan", "--capacity", "50TiB", "--survive", "2", "--output", "json").stdout)
+        first = plan["ranking"]["fits"][0]["evaluation"]
+        self.shown(designs, f"1. {first['name']}")
+        self.shown(designs, f"${round(first['cost']['month_usd']):,}")
+        self.assertEqual(window.violations(), [])
+        # The page has an address.
+        page.reload()
+        self.shown(designs, f"1. {first['name']}")
+        with page.expect_download() as report:
+            page.get_by_role("link", name="Download the report with charts").click()
+        self.assertIn("<html", pathlib.Path(report.value.path()).read_text())
+        with page.expect_download() as template:
+            page.get_by_role("link", name="Download the Terraform, OpenTofu template").first.click()
+        self.assertEqual(template.value.suggested_filename, "cairn.tf")
+        self.assertIn("aws_instance", pathlib.Path(template.value.path()).read_text())
         self.quiet(window)
 
     def test_disks_are_drained_added_and_scrubbed(self):
@@ -634,7 +666,7 @@ class Pages(WorldTest):
                 window = self.window(server, width=width, colours=colours)
                 for name, path in PAGES:
                     with self.subTest(page=name, look=look):
-                        window.open(f"{path}?span=15min")
+                        window.open(f"{path}{'&' if '?' in path else '?'}span=15min")
                         window.heading().wait_for()
                         window.page.wait_for_load_state("load")
                         browser.playwright().expect(window.page.get_by_text("Loading…")).to_have_count(0)

@@ -272,7 +272,7 @@ class Server:
     def cairn(self, *arguments, check=True, **options):
         """Runs a command of `cairn` against this server."""
         words = [str(argument) for argument in arguments]
-        if words[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config"):
+        if words[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config", "plan"):
             words += ["--server", self.ready["admin"]["url"], "--token-file", str(self.token_path)]
         options = {"text": True} | options
         if "input" not in options:

@@ -3,13 +3,14 @@
 use cairn_base::{Generation, Ino, View, VolumeId};
 use cairn_config::{
     AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit,
+    Tiering,
 };
 
 use super::{Corpus, write};
 use cairn_admin::api::{
     AdminView, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
-    ScrubReport, Status, VolumeList, VolumeOrigin, VolumeView,
+    ScrubReport, Status, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_bench::import;
 use cairn_bench::latency;
@@ -166,6 +167,12 @@ fn json(corpus: &Corpus) {
         "export-set",
         r#"{"rules":[{"client":"10.0.0.0/8","access":"ro","squash":"all","anonymous_uid":5,"anonymous_gid":6,"require_reserved_port":true},{"client":"::1"}]}"#,
     );
+    text(
+        0,
+        "tier-add",
+        r#"{"name":"cold","url":"s3://archive/one?region=eu-west-1","credentials_file":"/etc/cairn/s3"}"#,
+    );
+    text(0, "tier-check", r#"{"volume":"main","segment":7}"#);
     text(0, "disk-add", r#"{"path":"/data/7","wipe":true}"#);
     text(0, "disk-change", r#"{"draining":true}"#);
     text(
@@ -301,6 +308,12 @@ fn volume() -> VolumeView {
         snapshot_bytes: 3,
         deduplicated_bytes: 4,
         class: ClassChoice::Class("gold".parse().expect("it is a name")),
+        tiering: Some(VolumeTieringView {
+            tier: "cold".to_owned(),
+            policy: Tiering::Auto,
+            cooling_days: Default::default(),
+            remote_bytes: 5,
+        }),
         rates: None,
         exported: true,
         encryption: Default::default(),

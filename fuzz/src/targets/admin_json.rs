@@ -12,7 +12,7 @@ use cairn_admin::audit::{AUDIT_LIMIT_MAX, AUDIT_LINE_LEN_BYTES_MAX, AuditEntry, 
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
 use cairn_admin::session::Sessions;
 use cairn_admin::token::Token;
-use cairn_admin::{api, audit, classes, policies, quotas, s3, san, snapshots, users};
+use cairn_admin::{api, audit, classes, policies, quotas, s3, san, snapshots, tiers, users};
 
 const KEYS: &[&str] = &["client", "force"];
 const TOKEN: &str = "0123456789abcdef";
@@ -78,6 +78,8 @@ fn requests(body: &[u8]) {
     json::<users::UserSet>(body);
     json::<users::PasswordChange>(body);
     json::<quotas::QuotaSet>(body);
+    json::<tiers::TierAdd>(body);
+    json::<tiers::TierCheck>(body);
 }
 
 fn answers(body: &[u8]) {
@@ -93,6 +95,8 @@ fn answers(body: &[u8]) {
     json::<api::ExportView>(body);
     json::<api::ExportList>(body);
     json::<api::ReadyFile>(body);
+    json::<tiers::TierList>(body);
+    json::<tiers::TierChecked>(body);
     json::<users::UserList>(body);
     json::<users::SessionOpen>(body);
     json::<audit::AuditPage>(body);

@@ -401,6 +401,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn plans(&self) -> Option<&dyn cairn_admin::plans::PlanControl> {
+        Some(self)
+    }
+
     fn users(&self) -> Option<&dyn cairn_admin::users::UserControl> {
         Some(self)
     }

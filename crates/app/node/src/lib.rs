@@ -28,6 +28,7 @@ mod metadata_folders;
 mod metrics;
 mod node;
 mod paths;
+mod plans;
 mod policies;
 mod quotas;
 mod read_cache;

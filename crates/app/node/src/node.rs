@@ -76,6 +76,8 @@ pub struct Inner {
     pub announced: Arc<Mutex<Announced>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
+    /// Held while a plan is computed.
+    pub planning: tokio::sync::Mutex<()>,
     pub folder_work: FolderWork,
     pub exports: Arc<Exports>,
     /// Volumes as iSCSI targets.
@@ -385,6 +387,7 @@ impl Inner {
             token,
             announced: Arc::default(),
             joining: tokio::sync::Mutex::default(),
+            planning: tokio::sync::Mutex::default(),
             folder_work: FolderWork::default(),
             exports,
             targets,

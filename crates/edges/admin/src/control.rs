@@ -143,6 +143,10 @@ pub trait Control: Send + Sync + 'static {
     fn tiers(&self) -> Option<&dyn crate::tiers::TierControl> {
         None
     }
+    /// What the node does with the planner, if it has it.
+    fn plans(&self) -> Option<&dyn crate::plans::PlanControl> {
+        None
+    }
     /// What the node does about users, if it has any.
     fn users(&self) -> Option<&dyn crate::users::UserControl> {
         None

@@ -17,6 +17,7 @@ pub mod live;
 mod pass;
 mod passwords;
 mod patience;
+pub mod plans;
 pub mod policies;
 #[doc(hidden)]
 pub mod query;

@@ -413,6 +413,9 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             user_routes::user_delete
         ))
         .routes(routes!(user_routes::audit_list))
+        .routes(routes!(plan_routes::plan_show))
+        .routes(routes!(plan_routes::plan_report))
+        .routes(routes!(plan_routes::plan_template))
         .routes(routes!(live_routes::live))
         .routes(routes!(live_routes::live_events))
         .routes(routes!(live_routes::mount_list))
@@ -1097,6 +1100,8 @@ mod class_routes;
 mod key_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
+#[path = "plan_routes.rs"]
+mod plan_routes;
 #[path = "policy_routes.rs"]
 mod policy_routes;
 #[path = "quota_routes.rs"]

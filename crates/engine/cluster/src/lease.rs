@@ -94,6 +94,7 @@ impl OwnedLease {
             shared: Arc::clone(&shared),
             coordinator: Arc::clone(&coordinator),
             renew_at: sent + grant.ttl / RENEW_DIVISOR,
+            failing_since: None,
         };
         let keep = Box::pin(keeper.run(stopped));
         shared.env.spawner.spawn("lease", keep);
@@ -208,6 +209,8 @@ struct Keeper {
     shared: Arc<Shared>,
     coordinator: Arc<dyn Coordinator>,
     renew_at: Duration,
+    /// Since when the coordinator has not renewed it.
+    failing_since: Option<Duration>,
 }
 
 impl Keeper {
@@ -249,14 +252,24 @@ impl Keeper {
             Ok(grant) => {
                 self.shared.renew(sent, grant.ttl);
                 self.renew_at = sent + grant.ttl / RENEW_DIVISOR;
+                if let Some(since) = self.failing_since.take() {
+                    let silent_ms = sent.saturating_sub(since).as_millis();
+                    tracing::info!(silent_ms, "etcd answers again");
+                }
             }
             Err(error @ CoordinatorError::LeaseNotFound(_)) => {
                 tracing::warn!(%error, "this node's lease has ended");
                 self.shared.end();
             }
             Err(error) => {
-                tracing::debug!(%error, "the lease was not renewed; trying again");
-                self.renew_at = self.shared.env.clock.boottime() + RETRY_WAIT;
+                let now = self.shared.env.clock.boottime();
+                if self.failing_since.is_none() {
+                    let until = self.shared.valid_until().unwrap_or(now);
+                    let left_ms = until.saturating_sub(now).as_millis();
+                    tracing::warn!(%error, left_ms, "etcd does not renew this node's lease; without it this node stops serving what it owns");
+                    self.failing_since = Some(now);
+                }
+                self.renew_at = now + RETRY_WAIT;
             }
         }
     }

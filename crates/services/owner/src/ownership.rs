@@ -247,6 +247,9 @@ impl ClusterMember {
                 continue;
             };
             self.on_lease(&pool, &lease).await;
+            if !self.is_stopping() {
+                tracing::warn!(lease = %lease.id(), "this node's lease is over: it owns nothing until it has another one; does etcd answer?");
+            }
             self.end_lease(&pool, lease).await;
         }
     }

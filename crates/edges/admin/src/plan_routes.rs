@@ -1,0 +1,88 @@
+//! The paths of the planner. They read only: what is asked for is in the query, so that an answer has an address.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+
+use super::{Api, Shared};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::plans::{PlanControl, PlanFile, PlanGoals, PlanTemplateAsk, PlanView};
+use crate::query::Query;
+
+const FORMAT_DEFAULT: &str = "cloudformation";
+
+fn control(shared: &Shared) -> Result<&dyn PlanControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no planner");
+    shared.control.plans().ok_or_else(absent)
+}
+
+/// A file to keep: what is in it is never run as a page of this server.
+fn download(file: PlanFile) -> Response {
+    let mut response = Response::new(Body::from(file.content));
+    let named = format!("attachment; filename=\"{}\"", file.name);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
+    if let Ok(named) = HeaderValue::from_str(&named) {
+        headers.insert(header::CONTENT_DISPOSITION, named);
+    }
+    response
+}
+
+/// Ranks designs by goals, which are those of `cairn plan`, with their units: `capacity=200TiB`, `read=6GB/s`. Nothing of
+/// this server counts, and nothing is changed.
+#[utoipa::path(get, path = "/api/v1/plan", params(("capacity" = String, Query, example = "200TiB"),
+    ("read" = Option<String>, Query, example = "6GB/s"), ("write" = Option<String>, Query), ("iops" = Option<u64>, Query),
+    ("write-iops" = Option<u64>, Query), ("latency" = Option<String>, Query, example = "1ms"),
+    ("clients" = Option<u32>, Query), ("protocols" = Option<String>, Query, example = "nfs,s3"),
+    ("survive" = Option<u32>, Query), ("namespaces" = Option<u32>, Query), ("availability" = Option<String>, Query),
+    ("host" = Option<String>, Query), ("region" = Option<String>, Query),
+    ("budget" = Option<String>, Query, example = "5000USD/month"), ("hot" = Option<String>, Query, example = "20%"),
+    ("growth" = Option<String>, Query, example = "30%/year"), ("years" = Option<u32>, Query),
+    ("workload" = Option<String>, Query), ("include-planned" = Option<bool>, Query)),
+    responses((status = 200, body = PlanView), (status = 400, body = ErrorBody)))]
+pub(super) async fn plan_show(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<PlanView>, ControlError> {
+    let goals = PlanGoals::of(&Query::parse(query.as_deref(), PlanGoals::KEYS)?);
+    control(&shared)?.plan(goals).await.map(Json)
+}
+
+/// The same as a page with charts, to download. It takes the queries of `/api/v1/plan`.
+#[utoipa::path(get, path = "/api/v1/plan/report", params(("capacity" = String, Query)),
+    responses((status = 200, body = String, content_type = "text/html"), (status = 400, body = ErrorBody)))]
+pub(super) async fn plan_report(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ControlError> {
+    let goals = PlanGoals::of(&Query::parse(query.as_deref(), PlanGoals::KEYS)?);
+    Ok(download(control(&shared)?.plan_report(goals).await?))
+}
+
+/// The template that deploys one of the designs, to download. It takes the queries of `/api/v1/plan`, `rank` (1 if it is left
+/// out), and `format`: cloudformation, cloudformation-json or terraform.
+#[utoipa::path(get, path = "/api/v1/plan/template", params(("capacity" = String, Query), ("rank" = Option<u32>, Query),
+    ("format" = Option<String>, Query)),
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody)))]
+pub(super) async fn plan_template(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ControlError> {
+    let known: Vec<&'static str> = [PlanGoals::KEYS, &["rank", "format"]].concat();
+    let query = Query::parse(query.as_deref(), &known)?;
+    let rank = query.values("rank").next().unwrap_or("1");
+    let rank = rank.parse().map_err(|_| {
+        let message = format!("\"{rank}\" is no rank: 1 is the best");
+        ControlError::new(ErrorKind::Invalid, message)
+    })?;
+    let format = query.values("format").next().unwrap_or(FORMAT_DEFAULT);
+    let ask = PlanTemplateAsk {
+        goals: PlanGoals::of(&query),
+        rank,
+        format: format.to_owned(),
+    };
+    Ok(download(control(&shared)?.plan_template(ask).await?))
+}
