@@ -157,6 +157,14 @@ bench-degraded: setup-bench setup-cluster build ## Reads of a cluster of six nod
 bench-hops: setup-bench setup-cluster build ## What the hops of a cluster cost: rates and processor time, into docs/results/performance.md
 	scripts/bench-hops --write $(BENCH_FLAGS)
 
+.PHONY: bench-services
+bench-services: setup-bench build ## What data services cost where they gain nothing, into docs/results/performance.md
+	scripts/bench-services --write $(BENCH_FLAGS)
+
+.PHONY: bench-small
+bench-small: setup-bench build ## What a million small files and objects take on disks, into docs/results/performance.md
+	scripts/bench-small --write $(BENCH_FLAGS)
+
 .PHONY: bench-reliability
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load

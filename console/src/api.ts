@@ -70,7 +70,7 @@ export async function call<T>({ method, path, body }: Call): Promise<T> {
   }
   if (response.ok) return json as T;
   const error = (json as ErrorBody).error;
-  if (response.status === 401 && path !== "/session") onLoggedOut();
+  if (response.status === 401 && !path.startsWith("/session")) onLoggedOut();
   throw new Refusal(error?.kind ?? "internal", error?.message ?? `status ${response.status}`, error?.hint ?? undefined);
 }
 

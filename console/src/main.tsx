@@ -18,7 +18,8 @@ import { OwnPassword, Users } from "./pages/users";
 import { Router, to, usePlace } from "./router";
 import { SessionContext, useSession } from "./session";
 import type { SessionOpen } from "./types";
-import { Badge, Notice, Page, Sayings } from "./ui";
+import { Badge, Notice, Page, Sayings, useSay } from "./ui";
+import { asRefusal } from "./use";
 import "./style.css";
 
 const PAGES: [name: string, text: string][] = [
@@ -82,11 +83,14 @@ function Connection() {
   return null;
 }
 
-function Frame({ onLogout, onEnded }: { onLogout: () => void; onEnded: () => void }) {
+function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: () => void }) {
   const { parts } = usePlace();
   const session = useSession();
   const [isChanging, setChanging] = useState(false);
   const { live } = useLive();
+  const say = useSay();
+  // Whoever leaves the machine must know whether the session is still open.
+  const leave = () => onLogout().catch((failure) => say(`You are still logged in: ${asRefusal(failure).message}`));
   return (
     <>
       <a class="skip" href="#main">
@@ -119,7 +123,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => void; onEnded: () => voi
                 Change password
               </button>
             )}
-            <button type="button" class="quiet" onClick={onLogout}>
+            <button type="button" class="quiet" onClick={leave}>
               Log out
             </button>
           </div>
@@ -161,7 +165,11 @@ function App() {
     return <Login hasEnded={state === "ended"} onDone={entered} />;
   }
   const logout = async () => {
-    await call({ method: "DELETE", path: "/session" }).catch(() => {});
+    try {
+      await call({ method: "DELETE", path: "/session" });
+    } catch (failure) {
+      if (asRefusal(failure).kind !== "unauthorized") throw failure;
+    }
     setState("out");
   };
   return (

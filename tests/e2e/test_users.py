@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import socket
 import ssl
 import subprocess
 import urllib.error
@@ -143,17 +144,33 @@ class Users(WorldTest):
     def test_a_stream_ends_with_its_session(self):
         server = self.server(1)
         self.make(server, "bob", "viewer")
-        cookie = self.log_in(server, "bob")
         address = urlparse(server.ready["admin"]["url"])
-        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
-        self.addCleanup(connection.close)
-        connection.request("GET", "/api/v1/live/events", headers={"Cookie": cookie})
-        stream = connection.getresponse()
-        self.assertEqual(stream.readline().strip(), b"event: live")
+        basic = base64.b64encode(f"bob:{PASSWORD}".encode()).decode()
+        streams = []
+        for headers in ({"Cookie": self.log_in(server, "bob")}, {"Authorization": f"Basic {basic}"}):
+            connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+            self.addCleanup(connection.close)
+            connection.request("GET", "/api/v1/live/events", headers=headers)
+            streams.append(connection.getresponse())
+            self.assertEqual(streams[-1].readline().strip(), b"event: live")
         server.cairn("user", "delete", "bob")
-        # It ends by itself; a stream that went on would run into the time limit.
-        while stream.readline():
-            pass
+        # They end by themselves; one that went on would run into the time limit.
+        for stream in streams:
+            while stream.readline():
+                pass
+
+    def test_a_change_of_somebody_who_hangs_up_is_kept(self):
+        server = self.server(3)
+        address = urlparse(server.ready["admin"]["url"])
+        body = b'{"name":"two"}'
+        head = f"POST /api/v1/volumes HTTP/1.1\r\nHost: h\r\nAuthorization: {self.bearer(server)}\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((address.hostname, address.port)) as connection:
+            connection.sendall(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        volumes = lambda: [volume["name"] for volume in json.loads(server.cairn("volume", "list", "--json").stdout)["volumes"]]
+        harness.wait_until(lambda: "two" in volumes(), 30, "the change is made")
+        entries = lambda: json.loads(server.cairn("audit", "list", "--json").stdout)["entries"]
+        kept = harness.wait_until(entries, 30, "it is kept")
+        self.assertEqual((kept[0]["method"], kept[0]["path"], kept[0]["status"]), ("POST", "/api/v1/volumes", 201))
 
     def test_it_is_kept_who_changed_what(self):
         server = self.server(3)

@@ -31,10 +31,14 @@ function goalsOf(query: URLSearchParams): Record<string, string> {
   }));
 }
 
+/** The query of the API: a space is %20 there. */
+const queryOf = (goals: Record<string, string>) =>
+  Object.entries(goals).map(([key, value]) => `${encodeURIComponent(key)}=${encodeURIComponent(value.trim())}`).join("&");
+
 export function PlanPage() {
   const { query } = usePlace();
   const goals = goalsOf(query);
-  const text = new URLSearchParams(goals).toString();
+  const text = queryOf(goals);
   const { data, error } = useApi<Plan>(goals["capacity"] ? `/plan?${text}` : undefined, 3_600_000);
   return (
     <Page title="Plan">
@@ -56,7 +60,7 @@ function GoalForm({ goals }: { goals: Record<string, string> }) {
     <Choice label={label} value={given[key] ?? ""} onValue={(value) => setGiven({ ...given, [key]: value })} choices={choices} />
   );
   const wanted = Object.entries(given).filter(([, value]) => value.trim() !== "");
-  const asked = new URLSearchParams(wanted.map(([key, value]) => [key, value.trim()])).toString();
+  const asked = queryOf(Object.fromEntries(wanted));
   const flags = wanted.flatMap(([key, value]) => (key === "include-planned" ? [`--${key}`] : [`--${key}`, value.trim()]));
   const send = (event: SubmitEvent) => {
     event.preventDefault();

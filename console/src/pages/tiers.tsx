@@ -49,6 +49,7 @@ function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | und
         ["Place", <span class="path">{tier.url}</span>],
         ["Data in it", `${bytes(tier.bytes)} in ${counted(tier.objects, "object")}, of which ${bytes(tier.live_bytes)} are in use`],
         ["Saved on the disks", bytes(tier.saved_bytes)],
+        ...(tier.month_cents != null ? [["Costs", `${(tier.month_cents / 100).toFixed(2)} USD a month for the bytes, at the list price of ${tier.price_date}`] as [string, string]] : []),
         ["To be deleted", `${counted(tier.unused_objects, "object")}${tier.deleted_volumes > 0 ? `, and those of ${counted(tier.deleted_volumes, "deleted volume")}` : ""}`],
         ["Requests since the start", `${count(tier.reads)} reads (${bytes(tier.read_bytes)}), ${count(tier.writes)} writes (${bytes(tier.written_bytes)}), ${count(tier.deletes)} deletions; ${count(tier.errors)} failed, ${count(tier.wrong)} answers were wrong`],
       ]} />

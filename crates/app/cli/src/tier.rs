@@ -143,6 +143,14 @@ fn lines(tier: &TierView) -> Vec<String> {
             "saves            {} on disks, with parity and copies",
             format_size(tier.saved_bytes)
         ),
+        match (tier.month_cents, &tier.price_date) {
+            (Some(cents), Some(date)) => format!(
+                "costs            {}.{:02} USD a month for the bytes, at the list price of {date}",
+                cents / 100,
+                cents % 100
+            ),
+            _ => "costs            not known".to_owned(),
+        },
         format!(
             "to be deleted    {} objects, and those of {} deleted volumes",
             tier.unused_objects, tier.deleted_volumes

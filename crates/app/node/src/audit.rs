@@ -11,6 +11,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -61,6 +62,8 @@ struct Copy {
     file_len_bytes: u64,
     /// It has not got all lines: there was no room for one.
     has_gap: bool,
+    /// What it was asked and has not done. Its queue never has more than one file as a whole: those are long.
+    left: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -123,10 +126,15 @@ impl State {
                     }
                 }
             }
-            let is_whole = self
-                .copies
-                .get(folder)
-                .is_none_or(|copy| copy.has_gap || copy.file_len_bytes >= FILE_LEN_BYTES_MAX);
+            let copy = self.copies.get(folder);
+            let is_late =
+                copy.is_some_and(|copy| copy.has_gap && copy.left.load(Ordering::Acquire) > 0);
+            if is_late {
+                // It gets all of them once it has done what it was asked.
+                continue;
+            }
+            let is_whole =
+                copy.is_none_or(|copy| copy.has_gap || copy.file_len_bytes >= FILE_LEN_BYTES_MAX);
             let bytes = if is_whole { self.lines() } else { line.clone() };
             let Some(copy) = self.copies.get_mut(folder) else {
                 continue;
@@ -140,7 +148,11 @@ impl State {
                     (Ask::Line(bytes, done), len_bytes)
                 }
             };
+            copy.left.fetch_add(1, Ordering::AcqRel);
             copy.has_gap = copy.asks.try_send(ask).is_err();
+            if copy.has_gap {
+                copy.left.fetch_sub(1, Ordering::AcqRel);
+            }
             copy.file_len_bytes = file_len_bytes;
             waiting.push(waits);
         }
@@ -151,18 +163,21 @@ impl State {
 /// A new thread for a folder, whose file is to be written whole first.
 fn begin(folder: PathBuf) -> std::io::Result<Copy> {
     let (asks, asked) = sync_channel(WRITES_MAX);
+    let left = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&left);
     let thread = std::thread::Builder::new().name("audit".to_owned());
-    let thread = thread.spawn(move || keep(&folder, &asked))?;
+    let thread = thread.spawn(move || keep(&folder, &asked, &counted))?;
     Ok(Copy {
         asks,
         thread,
         file_len_bytes: 0,
         has_gap: true,
+        left,
     })
 }
 
 /// What the thread does: it ends with the first failure, and when nobody asks any more.
-fn keep(folder: &Path, asked: &Receiver<Ask>) {
+fn keep(folder: &Path, asked: &Receiver<Ask>, left: &AtomicUsize) {
     while let Ok(ask) = asked.recv() {
         let (written, done) = match ask {
             Ask::Whole(lines, done) => (write_whole(folder, &lines), done),
@@ -173,6 +188,7 @@ fn keep(folder: &Path, asked: &Receiver<Ask>) {
             tracing::warn!(error, "the log of changes cannot be written");
         }
         let has_failed = written.is_err();
+        left.fetch_sub(1, Ordering::AcqRel);
         // Nobody may be waiting any more.
         let _ = done.send(written);
         if has_failed {

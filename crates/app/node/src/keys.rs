@@ -11,7 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::keys::{
@@ -36,6 +36,8 @@ const TEXT_LEN_BYTES_MAX: u64 = 64 << 10;
 const COMPLAINT_CHARS_MAX: usize = 300;
 /// A command that takes longer is ended.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(30);
+/// Whoever asks which keys there are has them read anew if they were read longer ago.
+const SHOWN_MAX: Duration = Duration::from_secs(1);
 /// How often keys are looked for that volumes wait for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -44,7 +46,8 @@ pub(crate) struct KeyHolder {
     source: Option<KeySource>,
     known: Mutex<Known>,
     /// Held while they are read, so that a command runs once at a time.
-    reading: tokio::sync::Mutex<()>,
+    reading: Arc<tokio::sync::Mutex<()>>,
+    read_at: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -59,7 +62,8 @@ impl KeyHolder {
         Arc::new(Self {
             source,
             known: Mutex::default(),
-            reading: tokio::sync::Mutex::default(),
+            reading: Arc::default(),
+            read_at: Mutex::default(),
         })
     }
 
@@ -73,9 +77,15 @@ impl KeyHolder {
         let Some(source) = self.source.clone() else {
             return false;
         };
-        let _alone = self.reading.lock().await;
+        let alone = Arc::clone(&self.reading).lock_owned().await;
         let told = source.to_string();
-        let read = tokio::task::spawn_blocking(move || read(&source)).await;
+        // Alone also if whoever asked is gone: a command may take its time.
+        let read = tokio::task::spawn_blocking(move || {
+            let _alone = alone;
+            read(&source)
+        })
+        .await;
+        *self.read_at.lock() = Some(Instant::now());
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
         let mut known = self.known.lock();
         match read {
@@ -280,7 +290,10 @@ impl Controller {
 impl KeyControl for Controller {
     fn master_keys(&self) -> Answer<'_, MasterKeysView> {
         Box::pin(async {
-            self.look_for_keys().await;
+            let read_at = *self.inner.keys.read_at.lock();
+            if read_at.is_none_or(|at| at.elapsed() >= SHOWN_MAX) {
+                self.look_for_keys().await;
+            }
             Ok(self.master_keys_view())
         })
     }

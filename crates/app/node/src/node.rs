@@ -77,7 +77,7 @@ pub struct Inner {
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
     /// Held while a plan is computed.
-    pub planning: tokio::sync::Mutex<()>,
+    pub planning: Arc<tokio::sync::Mutex<()>>,
     pub folder_work: FolderWork,
     pub exports: Arc<Exports>,
     /// Volumes as iSCSI targets.
@@ -387,7 +387,7 @@ impl Inner {
             token,
             announced: Arc::default(),
             joining: tokio::sync::Mutex::default(),
-            planning: tokio::sync::Mutex::default(),
+            planning: Arc::default(),
             folder_work: FolderWork::default(),
             exports,
             targets,

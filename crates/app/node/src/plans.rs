@@ -2,6 +2,10 @@
 //!
 //! Owns: how goals are read from words, what of a plan is shown. Must not know: the model; that is crate `plan`.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
 use cairn_admin::api::ErrorKind;
 use cairn_admin::plans::{
     PlanControl, PlanCost, PlanDesign, PlanFile, PlanGoals, PlanMiss, PlanPrices, PlanRate,
@@ -19,8 +23,12 @@ use cairn_plan::reliability::Availability;
 use cairn_plan::report::{Evaluation, PlanReport, Protocol, Throughput};
 use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_latency_ms, parse_share};
 
+use futures_util::future::{Either, select};
+
 use crate::control::Controller;
 
+/// How long a plan may wait for those before it.
+const PATIENCE: Duration = Duration::from_secs(10);
 const REGION_DEFAULT: &str = "us-east-1";
 
 fn invalid(message: impl std::fmt::Display) -> ControlError {
@@ -240,14 +248,24 @@ fn template(ask: &PlanTemplateAsk, now_seconds: i64) -> Result<PlanFile, Control
 }
 
 impl Controller {
-    /// Computes on a thread that may be busy, one at a time: many who ask must not take the processors from clients.
+    /// Computes on a thread that may be busy, one at a time, also if those who asked are gone: they must not take the
+    /// processors from clients.
     async fn planning<T: Send + 'static>(
         &self,
         plan: impl FnOnce(i64) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<T, ControlError> {
-        let _turn = self.inner.planning.lock().await;
+        let turn = pin!(Arc::clone(&self.inner.planning).lock_owned());
+        let too_long = self.inner.env.clock.sleep(PATIENCE);
+        let Either::Left((turn, _)) = select(turn, too_long).await else {
+            let message = "the planner is busy with what others asked";
+            return Err(ControlError::new(ErrorKind::Unavailable, message).hint("try again"));
+        };
         let now_seconds = self.inner.env.clock.now().seconds;
-        let planned = tokio::task::spawn_blocking(move || plan(now_seconds)).await;
+        let planned = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            plan(now_seconds)
+        })
+        .await;
         planned.map_err(|error| {
             ControlError::new(ErrorKind::Internal, format!("planning broke off: {error}"))
         })?

@@ -2,7 +2,7 @@
 //!
 //! Owns: how a tier's settings become one that is open, what of it is shown. Must not know: what goes to a tier, and when.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
@@ -12,6 +12,7 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{PoolId, SegmentId};
 use cairn_config::TierName;
 use cairn_formats::pool_file::{ChangeError, PoolTier};
+use cairn_plan::catalog::Catalog;
 use cairn_pool::{HostTier, TierStatus, VolumeService};
 use cairn_segment::{Pace, TierStore};
 use cairn_tier::{ObjectTier, TierAddress};
@@ -53,9 +54,27 @@ pub fn open(env: &Env, pool: PoolId, tier: &PoolTier) -> Result<Arc<dyn HostTier
     let address: Result<TierAddress, _> = tier.url.parse();
     let address = address.map_err(|error| error.to_string())?;
     let credentials = tier.credentials_file.as_deref();
-    let opened = ObjectTier::open(env.clone(), pool, &address, credentials);
+    let opened = ObjectTier::open(env.clone(), (pool, tier.id), &address, credentials);
     let opened = opened.map_err(|error| error.to_string())?;
     Ok(Arc::new(Opened(Arc::new(opened))))
+}
+
+/// What bytes cost at an address in a month, in US cents, and when that price was taken.
+fn price(url: &str, bytes: u64) -> Option<(u64, String)> {
+    let TierAddress::S3 {
+        endpoint: None,
+        region: Some(region),
+        ..
+    } = url.parse().ok()?
+    else {
+        return None;
+    };
+    static PRICES: LazyLock<Catalog> = LazyLock::new(Catalog::embedded);
+    let book = PRICES.prices.book(&region).ok()?;
+    let prices = book.s3().ok()?;
+    let cents = 100.0 * prices.month(bytes as f64 / f64::from(1 << 30)).0;
+    let date = prices.date.clone().unwrap_or_else(|| book.date.clone());
+    Some((cents.round() as u64, date))
 }
 
 fn view(status: TierStatus) -> TierView {
@@ -65,6 +84,12 @@ fn view(status: TierStatus) -> TierView {
         trouble,
         volumes,
     } = status;
+    let bytes: u64 = volumes
+        .iter()
+        .filter_map(|volume| volume.status.as_ref())
+        .map(|status| status.remote_bytes)
+        .sum();
+    let (month_cents, price_date) = price(&tier.url, bytes).unzip();
     let known = || volumes.iter().filter_map(|volume| volume.status.as_ref());
     let sum = |of: fn(&cairn_fs::TieringStatus) -> u64| known().map(of).sum();
     TierView {
@@ -75,7 +100,9 @@ fn view(status: TierStatus) -> TierView {
         working: trouble.is_none() && !stats.is_away,
         problem: trouble,
         objects: sum(|status| status.objects),
-        bytes: sum(|status| status.remote_bytes),
+        bytes,
+        month_cents,
+        price_date,
         live_bytes: sum(|status| status.remote_live_bytes),
         saved_bytes: sum(|status| status.saved_bytes),
         unused_objects: sum(|status| status.unused_objects),
@@ -214,5 +241,27 @@ impl TierControl for Controller {
 
     fn tier_check(&self, name: TierName, from: TierCheck) -> Answer<'_, TierChecked> {
         Box::pin(async move { self.check_step(&name, from).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_aws_has_a_price_for_has_a_cost() {
+        let tib = 1_u64 << 40;
+        let (cents, date) = price("s3://archive/one?region=us-east-1", tib).expect("a price");
+        // 0.023 USD for each GiB.
+        assert_eq!(cents, 2355);
+        assert_eq!(date.len(), "2026-03-03".len());
+        for url in [
+            "s3://archive?region=mars",
+            "s3://archive",
+            "s3://archive?region=us-east-1&endpoint=https://other.example",
+            "file:///srv/cold",
+        ] {
+            assert_eq!(price(url, tib), None, "{url}");
+        }
     }
 }

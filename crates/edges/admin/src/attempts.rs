@@ -79,7 +79,7 @@ impl<K: Clone + Eq + Hash> Tries<K> {
 }
 
 /// The address by which tries are counted: whoever has one IPv6 address has a whole network of 64 bits.
-fn counted(address: IpAddr) -> IpAddr {
+pub(crate) fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

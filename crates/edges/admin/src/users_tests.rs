@@ -346,6 +346,12 @@ async fn tries_to_log_in_are_limited() {
         site.send("POST", "/api/v1/session", &[], token).await.0,
         429
     );
+    // Whoever has the right one is let in, whatever others of that address tried.
+    let token = format!(r#"{{"token":"{TOKEN}"}}"#);
+    assert_eq!(
+        site.send("POST", "/api/v1/session", &[], &token).await.0,
+        200
+    );
 }
 
 #[tokio::test]
@@ -505,6 +511,39 @@ async fn failed_log_ins_are_noted_in_bounds() {
     }
     let noted = site.pretend.users.noted.lock().unwrap().len();
     assert!((20..40).contains(&noted), "{noted}");
+}
+
+/// Nor can those who may change nothing; and who guesses by reading is noted, by no name that may be a secret.
+#[tokio::test]
+async fn what_viewers_and_guessers_try_is_noted_in_bounds() {
+    let site = Site::new();
+    site.make("bob", "viewer", PASSWORD).await;
+    let bob = site.log_in("bob", PASSWORD).await.unwrap();
+    for _ in 0..1000 {
+        let tried = site.by_cookie(&bob, "DELETE", "/api/v1/volumes/main", "");
+        assert_eq!(tried.await.0, 403);
+    }
+    let noted = || site.pretend.users.noted.lock().unwrap().clone();
+    assert!((100..400).contains(&noted().len()), "{}", noted().len());
+    let before = noted().len();
+    site.make("carol", "viewer", PASSWORD).await;
+    // bob, with another password; TOKEN, in the field of the name.
+    for guess in [
+        "Basic Ym9iOmNvcnJlY3QgaG9yc2Y=",
+        "Basic MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY6eA==",
+    ] {
+        let basic = [("authorization", guess)];
+        assert_eq!(site.send("GET", "/api/v1/volumes", &basic, "").await.0, 401);
+    }
+    let after: Vec<(String, String)> = noted()[before..]
+        .iter()
+        .map(|entry| (entry.user.clone(), entry.method.clone()))
+        .collect();
+    let want = [("token", "POST"), ("bob", "GET"), ("?", "GET")];
+    assert_eq!(
+        after,
+        want.map(|(user, method)| (user.to_owned(), method.to_owned()))
+    );
 }
 
 #[tokio::test]

@@ -110,7 +110,15 @@ impl SegmentStore {
             return Ok(None);
         }
         let place = match &found.remote {
-            Some(remote) => self.remote_summary_place(&found, remote).await?,
+            Some(remote) => match self.remote_summary_place(&found, remote).await {
+                Ok(place) => place,
+                // An object that is lost or damaged keeps no other segment where it is.
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    tracing::warn!(%volume, %segment, %error, "the summary of a segment cannot be read");
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             None => self.summary_place(&found).await,
         };
         let Some(place) = place else {

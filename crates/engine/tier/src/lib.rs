@@ -11,12 +11,13 @@ mod credentials;
 mod owner;
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cairn_base::env::Env;
-use cairn_base::{PoolId, VolumeId};
+use cairn_base::{PoolId, TierId, VolumeId};
 use cairn_formats::tier_object::{object_key, volume_prefix};
 use cairn_segment::{ObjectId, TierError, TierStore, TierUpload};
 use futures_util::future::BoxFuture;
@@ -26,7 +27,8 @@ use object_store::client::SpawnedReqwestConnector;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, MultipartUpload, ObjectStore, ObjectStoreExt, RetryConfig,
+    BackoffConfig, ClientOptions, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt,
+    RetryConfig,
 };
 use parking_lot::Mutex;
 
@@ -66,15 +68,17 @@ pub enum OpenError {
 }
 
 /// A tier of a pool.
+#[derive(Clone)]
 pub struct ObjectTier {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     pool: PoolId,
+    tier: TierId,
     env: Env,
-    /// A look whether the place is still this pool's costs nothing.
-    is_near: bool,
+    /// The directory, if it is one: a look whether the place is still this pool's costs nothing there.
+    directory: Option<PathBuf>,
     /// When it was seen last that it is, by the monotonic clock.
-    seen_at: Mutex<Option<Duration>>,
+    seen_at: Arc<Mutex<Option<Duration>>>,
 }
 
 impl ObjectTier {
@@ -82,11 +86,11 @@ impl ObjectTier {
     /// connections for as long as the tier is used.
     pub fn open(
         env: Env,
-        pool: PoolId,
+        (pool, tier): (PoolId, TierId),
         address: &TierAddress,
         credentials_file: Option<&str>,
     ) -> Result<Self, OpenError> {
-        let (store, prefix, is_near): (Arc<dyn ObjectStore>, _, _) = match address {
+        let (store, prefix, directory): (Arc<dyn ObjectStore>, _, _) = match address {
             TierAddress::Directory(path) => {
                 if credentials_file.is_some() {
                     return Err(CredentialsError::NotNeeded.into());
@@ -103,20 +107,21 @@ impl ObjectTier {
                 let store = LocalFileSystem::new_with_prefix(path)
                     .map_err(|error| directory(error.to_string()))?
                     .with_fsync(true);
-                (Arc::new(store), Path::default(), true)
+                (Arc::new(store), Path::default(), Some(PathBuf::from(path)))
             }
             TierAddress::S3 { .. } => {
                 let store = s3(address, credentials_file)?;
-                (Arc::new(store), address.prefix(), false)
+                (Arc::new(store), address.prefix(), None)
             }
         };
         Ok(Self {
             store,
             prefix,
             pool,
+            tier,
             env,
-            is_near,
-            seen_at: Mutex::default(),
+            directory,
+            seen_at: Arc::default(),
         })
     }
 
@@ -126,9 +131,10 @@ impl ObjectTier {
             store,
             prefix: Path::from("a/b"),
             pool,
+            tier: TierId(1),
             env,
-            is_near: false,
-            seen_at: Mutex::default(),
+            directory: None,
+            seen_at: Arc::default(),
         }
     }
 
@@ -140,22 +146,78 @@ impl ObjectTier {
         self.at(&object_key(self.pool, object))
     }
 
-    /// Fails unless the place is this pool's. A directory whose disk is not mounted is not.
+    /// Fails unless the place was this pool's not long ago: whoever is to write much there need not begin.
+    async fn expect_own(&self) -> Result<(), TierError> {
+        let now = self.env.clock.monotonic();
+        let seen_at = *self.seen_at.lock();
+        match seen_at {
+            Some(at)
+                if self.directory.is_none() && now.saturating_sub(at) < OWNER_LOOK_INTERVAL =>
+            {
+                Ok(())
+            }
+            _ => self.require_own().await,
+        }
+    }
+
+    /// Fails unless the place is this pool's now. A directory whose disk is not mounted is not, nor is a bucket of that
+    /// name elsewhere.
     async fn require_own(&self) -> Result<(), TierError> {
         let now = self.env.clock.monotonic();
-        let is_fresh = self
-            .seen_at
-            .lock()
-            .is_some_and(|at| !self.is_near && now.saturating_sub(at) < OWNER_LOOK_INTERVAL);
-        if is_fresh {
-            return Ok(());
-        }
         self.check_owner()
             .await
             .map_err(|error| TierError::Failed(error.to_string()))?;
         *self.seen_at.lock() = Some(now);
         Ok(())
     }
+
+    /// Deletes what is at a path, durably, with what uploads to it left in a directory.
+    async fn delete_at(&self, path: &Path) -> Result<(), TierError> {
+        match self.store.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let file = directory.join(path.as_ref());
+        let tidied = tokio::task::spawn_blocking(move || tidy(&file)).await;
+        let tidied = tidied.map_err(|error| TierError::Failed(error.to_string()))?;
+        tidied.map_err(|error| TierError::Failed(error.to_string()))
+    }
+}
+
+/// A store may list more than it was asked for, and all else is somebody's.
+fn require_below(prefix: &Path, location: &Path) -> Result<(), TierError> {
+    match location.prefix_matches(prefix) && location != prefix {
+        true => Ok(()),
+        false => Err(TierError::Failed(format!(
+            "it lists {location}, which is not below {prefix}"
+        ))),
+    }
+}
+
+/// Removes what uploads to a file left beside it, as `FILE#NUMBER`, and makes the removals durable.
+fn tidy(file: &std::path::Path) -> std::io::Result<()> {
+    let Some((folder, name)) = file.parent().zip(file.file_name()) else {
+        return Ok(());
+    };
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let mut begins = name.as_encoded_bytes().to_vec();
+    begins.push(b'#');
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(&begins) {
+            match std::fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    std::fs::File::open(folder)?.sync_all()
 }
 
 /// Puts the parts of a key behind a path.
@@ -250,9 +312,9 @@ fn told(error: &dyn std::error::Error) -> String {
 impl TierStore for ObjectTier {
     fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>> {
         Box::pin(async move {
-            self.require_own().await?;
+            self.expect_own().await?;
             let upload = Upload {
-                store: self.store.clone(),
+                tier: self.clone(),
                 path: self.path(&object),
                 first: None,
                 parts: None,
@@ -264,18 +326,31 @@ impl TierStore for ObjectTier {
     fn get(&self, object: ObjectId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, TierError>> {
         Box::pin(async move {
             let path = self.path(&object);
-            self.store.get_range(&path, range).await.map_err(failed)
+            let wanted = range.end.saturating_sub(range.start);
+            let options = GetOptions::new().with_range(Some(range));
+            let got = self.store.get_opts(&path, options).await.map_err(failed)?;
+            let mut parts = got.into_stream();
+            let mut bytes = BytesMut::new();
+            while let Some(part) = parts.next().await {
+                bytes.extend_from_slice(&part.map_err(failed)?);
+                if bytes.len() as u64 > wanted {
+                    let problem = format!("more than the {wanted} bytes came that were asked for");
+                    return Err(TierError::Failed(problem));
+                }
+            }
+            Ok(bytes.freeze())
         })
     }
 
     fn delete(&self, object: ObjectId) -> BoxFuture<'_, Result<(), TierError>> {
         Box::pin(async move {
             self.require_own().await?;
-            match self.store.delete(&self.path(&object)).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-                Err(error) => Err(failed(error)),
-            }
+            self.delete_at(&self.path(&object)).await
         })
+    }
+
+    fn may_be_late(&self) -> bool {
+        self.directory.is_none()
     }
 
     fn delete_volume(&self, volume: VolumeId) -> BoxFuture<'_, Result<u64, TierError>> {
@@ -284,16 +359,27 @@ impl TierStore for ObjectTier {
             let prefix = self.at(&volume_prefix(self.pool, volume));
             let found = self.store.list(Some(&prefix));
             let deleting = found.map_err(failed).map(|found| async {
-                match self.store.delete(&found?.location).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-                    Err(error) => Err(failed(error)),
-                }
+                let location = found?.location;
+                require_below(&prefix, &location)?;
+                self.delete_at(&location).await
             });
             let mut deleted = deleting.buffer_unordered(DELETES_MAX);
             let mut count = 0;
             while let Some(done) = deleted.next().await {
                 done?;
                 count += 1;
+            }
+            // What unfinished uploads left is in no list.
+            if let Some(directory) = &self.directory {
+                let folder = directory.join(prefix.as_ref());
+                let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder));
+                match removed.await {
+                    Ok(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(TierError::Failed(error.to_string()));
+                    }
+                    Err(error) => return Err(TierError::Failed(error.to_string())),
+                    Ok(_) => {}
+                }
             }
             Ok(count)
         })
@@ -302,7 +388,7 @@ impl TierStore for ObjectTier {
 
 /// An object that is being written: as one if it is of one part.
 struct Upload {
-    store: Arc<dyn ObjectStore>,
+    tier: ObjectTier,
     path: Path,
     first: Option<Bytes>,
     parts: Option<Box<dyn MultipartUpload>>,
@@ -316,7 +402,7 @@ impl TierUpload for Upload {
                     self.first = Some(bytes);
                     return Ok(());
                 };
-                let upload = self.store.put_multipart(&self.path).await;
+                let upload = self.tier.store.put_multipart(&self.path).await;
                 let upload = self.parts.insert(upload.map_err(failed)?);
                 upload.put_part(first.into()).await.map_err(failed)?;
             }
@@ -333,10 +419,13 @@ impl TierUpload for Upload {
                 (Some(upload), _) => upload.complete().await.map(drop),
                 (None, first) => {
                     let bytes = first.unwrap_or_default();
-                    self.store.put(&self.path, bytes.into()).await.map(drop)
+                    let put = self.tier.store.put(&self.path, bytes.into());
+                    put.await.map(drop)
                 }
             };
-            done.map_err(failed)
+            done.map_err(failed)?;
+            // What was mounted there when it began may be gone, and what is read back may be elsewhere.
+            self.tier.require_own().await
         })
     }
 

@@ -20,12 +20,16 @@ struct Owner {
     format: String,
     /// As it is shown: 32 digits.
     pool: String,
+    /// The tier's number in that pool.
+    tier: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     #[error("{place} belongs to another pool ({pool}); choose another prefix or bucket")]
     Other { place: String, pool: String },
+    #[error("{place} is tier number {tier} of this pool already; choose another prefix or bucket")]
+    OtherTier { place: String, tier: u32 },
     #[error("{place} has no {NAME}: what is there is not this pool's tier; is it mounted?")]
     Nobody { place: String },
     #[error("{place} has a {NAME} that no pool wrote; choose another prefix or bucket")]
@@ -59,7 +63,7 @@ impl ObjectTier {
     }
 
     /// Whose it is; `None`: nobody's.
-    async fn owner(&self) -> Result<Option<String>, ClaimError> {
+    async fn owner(&self) -> Result<Option<Owner>, ClaimError> {
         let got = match self.store.get(&self.owner_path()).await {
             Ok(got) => got,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
@@ -75,7 +79,7 @@ impl ObjectTier {
         let bytes = bytes.map_err(|error| self.store_error(&error))?;
         let owner: Owner = serde_json::from_slice(&bytes).map_err(|_| strange())?;
         match owner.format == FORMAT {
-            true => Ok(Some(owner.pool)),
+            true => Ok(Some(owner)),
             false => Err(strange()),
         }
     }
@@ -83,11 +87,15 @@ impl ObjectTier {
     /// Fails unless the place is this pool's.
     pub(crate) async fn check_owner(&self) -> Result<(), ClaimError> {
         match self.owner().await? {
-            Some(pool) if pool == self.pool_text() => Ok(()),
-            Some(pool) => Err(ClaimError::Other {
+            Some(owner) if owner.pool != self.pool_text() => Err(ClaimError::Other {
                 place: self.place(),
-                pool,
+                pool: owner.pool,
             }),
+            Some(owner) if owner.tier != self.tier.0 => Err(ClaimError::OtherTier {
+                place: self.place(),
+                tier: owner.tier,
+            }),
+            Some(_) => Ok(()),
             None => Err(ClaimError::Nobody {
                 place: self.place(),
             }),
@@ -106,6 +114,7 @@ impl ObjectTier {
             let owner = Owner {
                 format: FORMAT.to_owned(),
                 pool: self.pool_text(),
+                tier: self.tier.0,
             };
             let bytes = serde_json::to_vec(&owner).unwrap_or_default();
             let options = PutOptions::from(PutMode::Create);

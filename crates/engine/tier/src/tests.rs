@@ -63,7 +63,7 @@ async fn a_directory_and_a_store_do_what_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
-    let tier = ObjectTier::open(env.clone(), POOL, &address, None).unwrap();
+    let tier = ObjectTier::open(env.clone(), (POOL, TierId(1)), &address, None).unwrap();
     check(&tier).await;
     // Nothing else is left in it.
     tier.release().await.unwrap();
@@ -105,6 +105,15 @@ async fn a_place_is_of_one_pool() {
     first.release().await.unwrap();
     other.claim().await.unwrap();
     let strange = first.owner_path_for_tests();
+    // Nor is it two tiers of one pool: who removes one would take the other's mark.
+    let mut second = ObjectTier::on(store.clone(), other.env.clone(), PoolId(8));
+    second.tier = TierId(2);
+    for refused in [second.claim().await, second.release().await] {
+        assert!(matches!(
+            refused,
+            Err(ClaimError::OtherTier { tier: 1, .. })
+        ));
+    }
     for bytes in [
         "",
         "{}",
@@ -130,11 +139,11 @@ async fn a_directory_that_is_not_mounted_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let missing = format!("file://{}/none", folder.path().display());
     let missing: TierAddress = missing.parse().unwrap();
-    let refused = ObjectTier::open(env.clone(), POOL, &missing, None).err();
+    let refused = ObjectTier::open(env.clone(), (POOL, TierId(1)), &missing, None).err();
     assert!(matches!(refused, Some(OpenError::Directory { .. })));
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
-    let tier = ObjectTier::open(env, POOL, &address, None).unwrap();
+    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, None).unwrap();
     tier.claim().await.unwrap();
     put(&tier, object(1, 1), &[b"one"]).await;
     std::fs::remove_file(folder.path().join("cairn-tier.json")).unwrap();
@@ -146,4 +155,52 @@ async fn a_directory_that_is_not_mounted_is_not_used() {
         tier.delete(object(1, 1)).await,
         Err(TierError::Failed(_))
     ));
+}
+
+/// The disk goes while an object is written: what was written below it is no copy.
+#[tokio::test]
+async fn a_directory_that_goes_while_it_is_written_to_has_no_object() {
+    let env = TestWorld::new(1).env;
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("file://{}", folder.path().display());
+    let address: TierAddress = address.parse().unwrap();
+    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, None).unwrap();
+    tier.claim().await.unwrap();
+    for parts in [1, 3] {
+        let mut upload = tier.begin(object(1, parts)).await.unwrap();
+        for _ in 0..parts {
+            upload.part(Bytes::from_static(b"part")).await.unwrap();
+        }
+        let mark = folder.path().join("cairn-tier.json");
+        let kept = std::fs::read(&mark).unwrap();
+        std::fs::remove_file(&mark).unwrap();
+        assert!(upload.finish().await.is_err());
+        std::fs::write(&mark, kept).unwrap();
+        tier.delete(object(1, parts)).await.unwrap();
+    }
+    // What an upload left that a crash ended.
+    let mut upload = tier.begin(object(1, 9)).await.unwrap();
+    for _ in 0..2 {
+        upload.part(Bytes::from_static(b"part")).await.unwrap();
+    }
+    std::mem::forget(upload);
+    assert_eq!(walk(folder.path()).len(), 2);
+    tier.delete(object(1, 9)).await.unwrap();
+    assert_eq!(walk(folder.path()).len(), 1);
+}
+
+/// A store may list everything, whatever it is asked for.
+#[test]
+fn only_what_is_below_the_prefix_is_deleted() {
+    let prefix = Path::from("a/b/00000001");
+    for (path, is_below) in [
+        ("a/b/00000001/0000000000000001-09", true),
+        ("a/b/00000002/0000000000000001-09", false),
+        ("a/b/000000011/0000000000000001-09", false),
+        ("a/b/cairn-tier.json", false),
+        ("a/b/00000001", false),
+    ] {
+        let found = require_below(&prefix, &Path::from(path));
+        assert_eq!(found.is_ok(), is_below, "{path}");
+    }
 }

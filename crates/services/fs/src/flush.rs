@@ -25,7 +25,7 @@ use crate::volume::Shared;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// Dirty data and attributes older than this are flushed.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
-/// Files that one pass of the flusher puts together into one append.
+/// Flights that go together into one append.
 const FLUSH_FILES_MAX: usize = 256;
 
 /// Inodes that differ from the metadata, the oldest first.
@@ -42,7 +42,51 @@ impl FlushQueue {
     }
 }
 
+/// Flights of several files that go together: what is little of each shares stripes with the others. Alone, a file of a
+/// kilobyte takes a block of every shard.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    jobs: Vec<Job>,
+    len_bytes: u64,
+}
+
 impl Shared {
+    /// Adds a flight, and sends all that are there if they are enough.
+    fn gather(self: &Arc<Self>, gathered: &mut Gathered, mut job: Job) {
+        job.stream = Stream::Mixed;
+        gathered.len_bytes += job.len_bytes;
+        gathered.jobs.push(job);
+        if gathered.len_bytes >= FLIGHT_BYTES_MAX || gathered.jobs.len() >= FLUSH_FILES_MAX {
+            self.send_gathered(std::mem::take(gathered));
+        }
+    }
+
+    pub(crate) fn send_gathered(self: &Arc<Self>, gathered: Gathered) {
+        if gathered.jobs.is_empty() {
+            return;
+        }
+        let shared = self.clone();
+        self.tasks.spawn("flush", async move {
+            shared.fly(gathered.jobs).await;
+        });
+    }
+
+    /// Sends all dirty data of a file on its way: what is much at once, the rest with that of other files.
+    pub(crate) fn start_gathered(
+        self: &Arc<Self>,
+        gathered: &mut Gathered,
+        inode: &Arc<Inode>,
+        state: &mut State,
+    ) {
+        while let Some(job) = self.take_flight(inode, state, true) {
+            if job.len_bytes > FLIGHT_BYTES_MAX / 2 {
+                self.send(vec![job]);
+            } else {
+                self.gather(gathered, job);
+            }
+        }
+    }
+
     /// Puts an inode that differs from the metadata into the flush queue.
     pub fn enqueue(&self, inode: &Arc<Inode>, state: &mut State) {
         if !state.queued {
@@ -69,10 +113,7 @@ impl Shared {
     /// Sends dirty data of a file on its way: all of it, or only full flights.
     pub fn start_flights(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State, all: bool) {
         while let Some(job) = self.take_flight(inode, state, all) {
-            let shared = self.clone();
-            self.tasks.spawn("flush", async move {
-                shared.fly(vec![job]).await;
-            });
+            self.send(vec![job]);
         }
     }
 
@@ -95,8 +136,7 @@ impl Shared {
     fn flush_due(self: &Arc<Self>) {
         let now = self.env.clock.monotonic();
         let pressed = self.dirty.is_high() || self.quotas.is_near_limit();
-        let mut jobs = Vec::new();
-        let mut jobs_bytes = 0;
+        let mut gathered = Gathered::default();
         let count = self.queue.inodes.lock().len();
         let mut started_bytes = 0;
         for _ in 0..count {
@@ -124,25 +164,16 @@ impl Shared {
             if is_large || state.dirty.run_count() > FLIGHT_RUNS_MAX {
                 started_bytes += state.dirty.load().memory_bytes();
                 self.start_flights(&inode, &mut state, true);
-            } else if let Some(mut job) = self.take_flight(&inode, &mut state, true) {
+            } else if let Some(job) = self.take_flight(&inode, &mut state, true) {
                 started_bytes += job.load().memory_bytes();
-                jobs_bytes += job.len_bytes;
-                job.stream = Stream::Mixed;
-                jobs.push(job);
+                self.gather(&mut gathered, job);
             }
             // What overlaps a flight had to stay.
             if !state.dirty.is_empty() {
                 self.enqueue(&inode, &mut state);
             }
-            drop(state);
-            if jobs_bytes >= FLIGHT_BYTES_MAX || jobs.len() >= FLUSH_FILES_MAX {
-                self.send(std::mem::take(&mut jobs));
-                jobs_bytes = 0;
-            }
         }
-        if !jobs.is_empty() {
-            self.send(jobs);
-        }
+        self.send_gathered(gathered);
     }
 
     fn send(self: &Arc<Self>, jobs: Vec<Job>) {
@@ -167,7 +198,7 @@ impl Shared {
             return;
         };
         let now = self.env.clock.monotonic();
-        let (mut jobs, mut jobs_bytes) = (Vec::new(), 0);
+        let mut gathered = Gathered::default();
         for ino in self.meta.journal_inodes(through) {
             if let Ok(inode) = self.own_inode(ino) {
                 let mut state = inode.lock();
@@ -181,19 +212,10 @@ impl Shared {
                 {
                     continue;
                 }
-                while let Some(job) = self.take_flight(&inode, &mut state, true) {
-                    jobs_bytes += job.len_bytes;
-                    jobs.push(job);
-                    if jobs_bytes >= FLIGHT_BYTES_MAX || jobs.len() >= FLUSH_FILES_MAX {
-                        self.send(std::mem::take(&mut jobs));
-                        jobs_bytes = 0;
-                    }
-                }
+                self.start_gathered(&mut gathered, &inode, &mut state);
             }
         }
-        if !jobs.is_empty() {
-            self.send(jobs);
-        }
+        self.send_gathered(gathered);
     }
 
     /// Puts what the journal has of a file that cannot be flushed at the end of the log, with all else that is in memory
@@ -231,13 +253,15 @@ impl Shared {
                 break;
             }
             let mut flying = Vec::new();
+            let mut gathered = Gathered::default();
             for inode in &inodes {
                 let mut state = inode.lock();
                 state.queued = false;
-                self.start_flights(inode, &mut state, true);
+                self.start_gathered(&mut gathered, inode, &mut state);
                 flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
                 self.put_attr(inode, &mut state);
             }
+            self.send_gathered(gathered);
             for mut done in flying {
                 let ended = match done.wait_for(Option::is_some).await {
                     Ok(ended) => ended.clone().unwrap_or(Ok(())),

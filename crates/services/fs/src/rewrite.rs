@@ -888,13 +888,19 @@ impl Rewriting<'_> {
         let step = std::mem::take(&mut self.step);
         // Held until the step is done: at a pace there is one at a time.
         let is_wanted = || !shared.tasks.is_stopping();
-        let _turn = match self.pace {
+        let turn = match self.pace {
             Some(pace) => match pace.spend_if(step.len_bytes, is_wanted).await {
                 Some(turn) => Some(turn),
                 None => return Err(FsError::Fenced),
             },
             None => None,
         };
+        // But not while a tier is waited for: other work makes way for clients through the same turns.
+        let is_remote = |victim: &Victim| {
+            let segment = victim.segment();
+            shared.segments.is_remote(shared.volume, segment)
+        };
+        let _turn = turn.filter(|_| !step.victims.iter().any(is_remote));
         let (steps, copies) = (shared.clone(), self.copies.clone());
         self.steps.push(Box::pin(async move {
             steps.rewrite_records(step.victims, &copies).await

@@ -308,6 +308,13 @@ impl Shared {
         let Some((_, first)) = extents.first() else {
             return Ok(damaged);
         };
+        // What is in a tier is checked by whoever asks for that: each read costs, and a tier that is away is no damage.
+        if self
+            .segments
+            .is_remote(self.volume, first.record.location.segment)
+        {
+            return Ok(damaged);
+        }
         if self
             .segments
             .verify(self.volume, &first.record)

@@ -25,6 +25,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
 use crate::extents::Extent;
+use crate::flush::Gathered;
 use crate::tasks::let_others_run;
 use crate::types::{FsError, VolumeCounts};
 use crate::volume::{Fs, FsView, Shared, meta_error, parse_extent};
@@ -418,18 +419,24 @@ impl Shared {
     /// Flushes the files that have bytes in the journal alone.
     async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
         self.durable(self.meta.last_ticket()).await?;
-        let mut flying = Vec::new();
+        let mut inodes = Vec::new();
         for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {
-            let inode = match self.reading(|| self.own_inode(ino)).await {
-                Ok(inode) => inode,
+            match self.reading(|| self.own_inode(ino)).await {
+                Ok(inode) => inodes.push(inode),
                 // Removed: its bytes are nobody's.
-                Err(FsError::Stale) => continue,
+                Err(FsError::Stale) => {}
                 Err(error) => return Err(error),
-            };
+            }
+        }
+        // From here on nothing is waited for before all is sent: a flight that was taken and is not sent never ends.
+        let mut flying = Vec::new();
+        let mut gathered = Gathered::default();
+        for inode in inodes {
             let mut state = inode.lock();
-            self.start_flights(&inode, &mut state, true);
+            self.start_gathered(&mut gathered, &inode, &mut state);
             flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
         }
+        self.send_gathered(gathered);
         for mut done in flying {
             match done.wait_for(Option::is_some).await {
                 Ok(ended) => ended.clone().unwrap_or(Ok(()))?,

@@ -30,8 +30,12 @@ use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error};
 
-/// The value of a note of an object.
+/// The value of a note of an object that is there whole, or not at all,
 pub(crate) const UNUSED_OBJECT: &[u8] = &[1];
+/// and of one that is being written.
+const COMING_OBJECT: &[u8] = &[2];
+/// A write of which nobody knows how it ended may still do so within this time. Such an object is deleted again then.
+const LATE_MAX: Duration = Duration::from_secs(180);
 /// Segments looked at before others get their turn.
 const LOOK_SEGMENTS_MAX: usize = 1024;
 /// Segments that one look sends; the next finds more.
@@ -134,10 +138,21 @@ pub(crate) struct TierWork {
     trouble: Mutex<Option<String>>,
     /// Held over a look with all that it does.
     round: tokio::sync::Mutex<()>,
+    /// Objects that were being written, as far as this process knows of them.
+    fates: Mutex<FxHashMap<(SegmentId, u128), Fate>>,
     unused_objects: AtomicU64,
     sent_segments: AtomicU64,
     sent_bytes: AtomicU64,
     promoted_parts: AtomicU64,
+}
+
+/// How the writing of an object ended that is nobody's.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// It is there or not, and that stays so.
+    Settled,
+    /// It may come late; when it was deleted first.
+    Late(Option<Duration>),
 }
 
 impl TierWork {
@@ -156,6 +171,7 @@ impl TierWork {
             resting: Mutex::default(),
             trouble: Mutex::default(),
             round: tokio::sync::Mutex::default(),
+            fates: Mutex::default(),
             unused_objects: AtomicU64::new(0),
             sent_segments: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -327,11 +343,8 @@ impl Shared {
         };
         if has_remote {
             self.promote().await?;
-            trouble = trouble.or(self.bring_back(COMPACT_LIVE_PERCENT).await?);
         }
-        if trouble.is_some() {
-            return Ok(trouble);
-        }
+        // Before anything is written anew: where there is no room, this makes it.
         for id in self.cold_segments(choice).await? {
             if *self.tiering.policy.lock() != policy {
                 break;
@@ -347,6 +360,9 @@ impl Shared {
                 }
                 Sent::TierFails(why) => return Ok(Some(why)),
             }
+        }
+        if has_remote {
+            trouble = trouble.or(self.bring_back(COMPACT_LIVE_PERCENT).await?);
         }
         Ok(trouble)
     }
@@ -408,7 +424,7 @@ impl Shared {
         // Whatever becomes of the rest, somebody knows of the object.
         let mut batch = Batch::new();
         let note = Key::unused_object(tier, id, nonce);
-        batch.put(note.clone(), UNUSED_OBJECT);
+        batch.put(note.clone(), COMING_OBJECT);
         self.durable(self.meta.submit(batch)).await?;
         let names = (self.tiering.pool, self.volume, id);
         let copied = {
@@ -424,6 +440,13 @@ impl Shared {
             Ok(copied) => copied,
             Err(error) => {
                 // What there is of the object is nobody's, and is deleted by the next look.
+                let fate = match error {
+                    CopyOutError::NotNow | CopyOutError::Unsealed | CopyOutError::NotWhole(_) => {
+                        Fate::Settled
+                    }
+                    CopyOutError::Differs(_) | CopyOutError::Tier(_) => Fate::Late(None),
+                };
+                self.tiering.fates.lock().insert((id, nonce), fate);
                 let sent = match error {
                     CopyOutError::NotNow => Sent::NotNow,
                     CopyOutError::Unsealed => Sent::Unsealed,
@@ -446,6 +469,9 @@ impl Shared {
         match self.meta.submit_sharing(batch, &[id]) {
             None => {
                 copied.abandon();
+                let mut fates = self.tiering.fates.lock();
+                fates.insert((id, nonce), Fate::Settled);
+                drop(fates);
                 self.tiering.wake.notify_one();
                 return Ok(Sent::NotNow);
             }
@@ -472,6 +498,7 @@ impl Shared {
         live_percent_max: u64,
     ) -> Result<Option<String>, FsError> {
         let mut from = SegmentId(0);
+        let mut trouble = None;
         loop {
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
@@ -491,21 +518,32 @@ impl Shared {
                 .map(|(id, record)| (*id, record.live_bytes))
                 .collect();
             for chosen in wanted.chunks(BACK_MAX) {
-                if let Some(trouble) = self.bring_some_back(chosen).await? {
-                    return Ok(Some(trouble));
+                // One that cannot be read keeps no other from coming back.
+                trouble = trouble.or(self.bring_some_back(chosen).await?);
+                if trouble.is_some() && self.is_tier_away(chosen) {
+                    return Ok(trouble);
                 }
                 // Somebody may have thought otherwise meanwhile.
                 let policy = *self.tiering.policy.lock();
                 let is_none = policy.is_none_or(|policy| policy.choice == TierChoice::None);
                 if is_none != (live_percent_max == 100) {
-                    return Ok(None);
+                    return Ok(trouble);
                 }
             }
             match some.last() {
                 Some((last, _)) if some.len() == LOOK_SEGMENTS_MAX => from = SegmentId(last.0 + 1),
-                _ => return Ok(None),
+                _ => return Ok(trouble),
             }
         }
+    }
+
+    /// Whether a tier does not answer that one of these segments is in.
+    fn is_tier_away(&self, of: &[(SegmentId, u64)]) -> bool {
+        of.iter().any(|(id, _)| {
+            let remote = self.meta.segment(*id).and_then(|record| record.remote);
+            let stats = remote.and_then(|remote| self.segments.tier_stats(remote.tier));
+            stats.is_some_and(|stats| stats.is_away)
+        })
     }
 
     async fn bring_some_back(
@@ -525,15 +563,31 @@ impl Shared {
         let pace = self.tiering.pace.clone();
         let rewriting = self.rewrite_segments(&ids, &pace);
         match select(pin!(rewriting), pin!(self.tasks.stopped())).await {
-            Either::Left((done, _)) => done?,
-            Either::Right(_) => return Err(FsError::Fenced),
+            Either::Left((Ok(()), _)) => {}
+            Either::Left((Err(FsError::Fenced), _)) | Either::Right(_) => {
+                return Err(FsError::Fenced);
+            }
+            Either::Left((Err(error), _)) => {
+                let now = self.env.clock.monotonic();
+                if !self.is_tier_away(chosen) {
+                    for (id, _) in chosen {
+                        self.tiering.rest(*id, now);
+                    }
+                }
+                return Ok(Some(format!(
+                    "data could not be read and written anew: {error}"
+                )));
+            }
         }
         let now = self.env.clock.monotonic();
+        let is_away = self.is_tier_away(chosen);
         let mut left = 0;
         for id in ids {
             let record = self.meta.segment(id);
             if record.is_some_and(|record| record.live_records > 0) {
-                self.tiering.rest(id, now);
+                if !is_away {
+                    self.tiering.rest(id, now);
+                }
                 left += 1;
             }
         }
@@ -542,12 +596,12 @@ impl Shared {
         }))
     }
 
-    /// Up to `max` objects that are nobody's.
-    pub(crate) fn unused_objects(&self, max: usize) -> Result<Vec<Key>, FsError> {
+    /// Up to `max` objects that are nobody's, and whether each was being written when that was noted.
+    pub(crate) fn unused_objects(&self, max: usize) -> Result<Vec<(Key, bool)>, FsError> {
         let (from, to) = Key::unused_objects();
         let mut found = Vec::new();
-        let visit = |key: &[u8], _: &[u8], _| {
-            found.extend(Key::parse(key));
+        let visit = |key: &[u8], value: &[u8], _| {
+            found.extend(Key::parse(key).map(|key| (key, value == COMING_OBJECT)));
             match found.len() < max {
                 true => std::ops::ControlFlow::Continue(()),
                 false => std::ops::ControlFlow::Break(()),
@@ -570,7 +624,7 @@ impl Shared {
         }
         // What made them nobody's may not be durable: after a crash a segment would refer to what is gone.
         self.durable(self.meta.last_ticket()).await?;
-        for note in notes {
+        for (note, is_coming) in notes {
             let Ok(KeyKind::UnusedObject {
                 tier,
                 segment,
@@ -589,6 +643,13 @@ impl Shared {
                 let error = format!("segment {segment} is noted as unused and is used");
                 return Err(FsError::Io(error));
             }
+            let fate = self.fate_of(tier, (segment, nonce), is_coming);
+            let now = self.env.clock.monotonic();
+            if let Fate::Late(Some(at)) = fate
+                && now.saturating_sub(at) < LATE_MAX
+            {
+                continue;
+            }
             let object = ObjectId {
                 volume: self.volume,
                 segment,
@@ -602,6 +663,12 @@ impl Shared {
                 }
                 Either::Right(_) => return Err(FsError::Fenced),
             }
+            if let Fate::Late(None) = fate {
+                let late = Fate::Late(Some(now));
+                self.tiering.fates.lock().insert((segment, nonce), late);
+                continue;
+            }
+            self.tiering.fates.lock().remove(&(segment, nonce));
             let mut batch = Batch::new();
             batch.delete(note);
             // Nothing waits for it: it may be deleted again.
@@ -612,6 +679,21 @@ impl Shared {
             self.tiering.wake.notify_one();
         }
         Ok(None)
+    }
+
+    /// Whether an object that was noted may still come.
+    fn fate_of(&self, tier: TierId, object: (SegmentId, u128), is_coming: bool) -> Fate {
+        if !is_coming {
+            return Fate::Settled;
+        }
+        let mut fates = self.tiering.fates.lock();
+        // Of what an earlier process wrote, a store that is far away may have more than that process heard of.
+        *fates
+            .entry(object)
+            .or_insert_with(|| match self.segments.may_be_late(tier) {
+                true => Fate::Late(None),
+                false => Fate::Settled,
+            })
     }
 
     /// Notes which parts of a file are read from the tier, and not for the first time.

@@ -13,12 +13,18 @@ use cairn_formats::pool_file::{ChangeError, PoolState, PoolTier, PoolVolume, Vol
 use cairn_formats::settings::{TierName, Tiering, VolumeName};
 use cairn_fs::{TierChoice, TierPolicy, TieringSettings};
 use cairn_segment::{TierStats, TierStore};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 
 use crate::pool::{ChangeFailure, Pool, VolumeService};
 
 /// Objects of a deleted volume are looked for again for so long: what was on its way when it was deleted may come late.
 const DELETING_MIN: Duration = Duration::from_secs(180);
+
+/// A tier that does not answer is waited for no longer than this while it is opened, added or removed.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+type Opening = BoxFuture<Result<Arc<dyn HostTier>, String>>;
 
 /// A tier as the host opens it.
 pub trait HostTier: Send + Sync + 'static {
@@ -33,6 +39,8 @@ pub trait HostTier: Send + Sync + 'static {
 #[derive(Default)]
 pub(crate) struct Tiers {
     open: Mutex<BTreeMap<TierId, Arc<dyn HostTier>>>,
+    /// Those that were not opened in time: it goes on, and no second time beside it.
+    opening: Mutex<BTreeMap<TierId, Opening>>,
     troubles: Mutex<BTreeMap<TierId, String>>,
     /// Since when nothing was found of deleted volumes.
     gone_since: Mutex<BTreeMap<(TierId, VolumeId), Duration>>,
@@ -89,7 +97,16 @@ impl Pool {
             if self.tiers.open.lock().contains_key(&tier.id) {
                 continue;
             }
-            match self.host.open_tier(state.pool, tier).await {
+            let before = self.tiers.opening.lock().remove(&tier.id);
+            let opening = before.unwrap_or_else(|| self.host.open_tier(state.pool, tier));
+            let opened = match select(opening, self.env.clock.sleep(PATIENCE)).await {
+                Either::Left((opened, _)) => opened,
+                Either::Right(((), opening)) => {
+                    self.tiers.opening.lock().insert(tier.id, opening);
+                    Err(silent())
+                }
+            };
+            match opened {
                 Ok(opened) => self.take_tier(tier.id, opened),
                 Err(why) => {
                     let before = self.tiers.troubles.lock().insert(tier.id, why.clone());
@@ -170,6 +187,14 @@ impl Pool {
         self.save(&mut tried, &mut state).await
     }
 
+    /// What a host does with a tier, unless that takes too long: the lock of all changes is held meanwhile.
+    async fn in_time<T>(&self, work: BoxFuture<Result<T, String>>) -> Result<T, ChangeFailure> {
+        match select(work, self.env.clock.sleep(PATIENCE)).await {
+            Either::Left((done, _)) => done.map_err(ChangeFailure::Impossible),
+            Either::Right(_) => Err(ChangeFailure::Impossible(silent())),
+        }
+    }
+
     /// Adds a tier, whose place must be nobody's.
     pub async fn tier_add(
         &self,
@@ -189,10 +214,9 @@ impl Pool {
         let Some(tier) = state.tier_of(id) else {
             return Err(ChangeError::NoTier(name).into());
         };
-        let opened = self.host.open_tier(state.pool, tier).await;
-        let opened = opened.map_err(ChangeFailure::Impossible)?;
+        let opened = self.in_time(self.host.open_tier(state.pool, tier)).await?;
         // Claimed before it is listed: a crash in between leaves a claim that this pool makes again.
-        opened.claim().await.map_err(ChangeFailure::Impossible)?;
+        self.in_time(opened.claim()).await?;
         self.save(&mut tried, &mut state).await?;
         self.take_tier(id, opened);
         tracing::info!(tier = %name, "tier added");
@@ -240,11 +264,12 @@ impl Pool {
         self.save(&mut tried, &mut state).await?;
         self.store.forget_tier(tier.id);
         self.tiers.troubles.lock().remove(&tier.id);
+        drop(tried);
         let opened = self.tiers.open.lock().remove(&tier.id);
         if let Some(opened) = opened
-            && let Err(why) = opened.release().await
+            && let Err(why) = self.in_time(opened.release()).await
         {
-            tracing::warn!(tier = %name, why, "the mark of this pool stays where the tier was; delete cairn-tier.json there by hand");
+            tracing::warn!(tier = %name, %why, "the mark of this pool stays where the tier was; delete cairn-tier.json there by hand");
         }
         tracing::info!(tier = %name, "tier removed");
         Ok(())
@@ -319,6 +344,10 @@ impl Pool {
             volumes: volumes.collect(),
         }
     }
+}
+
+fn silent() -> String {
+    format!("it does not answer within {} s", PATIENCE.as_secs())
 }
 
 /// What a host without tiers answers.

@@ -11,6 +11,7 @@ mod read;
 pub mod testing;
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use cairn_base::env::Clock;
 use cairn_base::{TierId, VolumeId};
 use cairn_formats::tier_object::ObjectId;
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::{BoxFuture, Either, FutureExt as _, select};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -64,6 +65,8 @@ pub trait TierStore: Send + Sync + 'static {
     /// Deletes an object, and what an unfinished upload of it left where the store shows that; one that is not there is
     /// no error.
     fn delete(&self, object: ObjectId) -> BoxFuture<'_, Result<(), TierError>>;
+    /// Whether an object may come after whoever wrote it has ended, or gave up waiting.
+    fn may_be_late(&self) -> bool;
     /// Deletes all objects of a volume, and returns how many there were.
     fn delete_volume(&self, volume: VolumeId) -> BoxFuture<'_, Result<u64, TierError>>;
 }
@@ -148,7 +151,7 @@ impl Tier {
         request: impl Future<Output = Result<T, TierError>>,
     ) -> Result<T, TierError> {
         counter.fetch_add(1, Ordering::Relaxed);
-        let request = std::pin::pin!(request);
+        let request = std::pin::pin!(sound(request));
         let asked = select(request, self.clock.sleep(deadline)).await;
         let is_silent = matches!(asked, Either::Right(_));
         let answer = match asked {
@@ -271,6 +274,11 @@ impl SegmentStore {
         self.tier(id).ok()?.health.lock().last_error.clone()
     }
 
+    /// Whether an object may come to a tier after whoever wrote it has ended.
+    pub fn may_be_late(&self, id: TierId) -> bool {
+        self.tier(id).is_ok_and(|tier| tier.store.may_be_late())
+    }
+
     /// Deletes an object that no segment refers to, durably so.
     pub async fn delete_object(&self, tier: TierId, object: ObjectId) -> Result<(), TierError> {
         let tier = self.tier(tier)?;
@@ -288,6 +296,16 @@ impl SegmentStore {
         let tier = self.tier(tier)?;
         tier.counters.deletes.fetch_add(1, Ordering::Relaxed);
         // It takes as long as there are objects; the store's own client gives up on each request.
-        tier.store.delete_volume(volume).await
+        sound(tier.store.delete_volume(volume)).await
     }
+}
+
+/// What a request answers. A client that an answer of the store makes panic is a store that failed, and no reason for
+/// whoever asked to end.
+async fn sound<T>(request: impl Future<Output = Result<T, TierError>>) -> Result<T, TierError> {
+    let answer = AssertUnwindSafe(request).catch_unwind().await;
+    answer.unwrap_or_else(|_| {
+        let problem = "its answer made no sense to the client of the store; see the log";
+        Err(TierError::Failed(problem.to_owned()))
+    })
 }

@@ -237,6 +237,10 @@ impl TierStore for MemTier {
         Box::pin(ready(Ok(())))
     }
 
+    fn may_be_late(&self) -> bool {
+        false
+    }
+
     fn delete_volume(&self, volume: VolumeId) -> BoxFuture<'_, Result<u64, TierError>> {
         let mut inner = self.0.lock();
         match inner.fault() {

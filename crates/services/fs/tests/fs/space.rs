@@ -79,6 +79,41 @@ fn check_counters(fs: &Fs) {
     assert_eq!(fs.meta().stats().counter_errors, 0);
 }
 
+/// Each of them alone would take a block of every shard. They are stable in the journal, and a snapshot or the end of the
+/// volume moves all of them at once.
+#[test]
+fn small_files_that_are_flushed_together_share_stripes() {
+    block_on(async {
+        const FILES: usize = 300;
+        for is_snapshot in [true, false] {
+            let world = World::new(1, 3).await;
+            let fs = &world.fs;
+            let mut names = Vec::new();
+            for number in 0..FILES {
+                let name = format!("f{number}");
+                let ino = create(fs, &name).await.unwrap();
+                write(fs, ino, 0, &pattern(1000, number as u8))
+                    .await
+                    .unwrap();
+                commit(fs, ino).await.unwrap();
+                names.push((ino, number as u8));
+            }
+            assert_eq!(world.segments.stats().appended_bytes, 0, "in the journal");
+            match is_snapshot {
+                true => drop(fs.take_snapshot(b"now", b"").await.unwrap()),
+                false => fs.close().await.unwrap(),
+            }
+            let stats = world.segments.stats();
+            assert!(stats.appended_bytes > 0);
+            assert!(stats.padding_bytes < stats.appended_bytes / 5, "{stats:?}");
+            let world = world.restart(2).await;
+            for (ino, byte) in names {
+                assert_eq!(read_all(&world.fs, ino).await, pattern(1000, byte));
+            }
+        }
+    });
+}
+
 /// A file that is removed while its first flush is under way: the segment that the flush makes never
 /// gets into the metadata.
 #[test]
