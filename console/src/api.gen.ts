@@ -2974,6 +2974,12 @@ export interface components {
              * @description What of these bytes is still in use.
              */
             live_bytes: number;
+            /**
+             * Format: int64
+             * @description What the bytes cost in a month at the list price of S3 Standard in the region of the address, in US cents, without
+             *     requests and traffic; left out where that is not known.
+             */
+            month_cents?: number | null;
             /** @example cold */
             name: string;
             /**
@@ -2981,6 +2987,11 @@ export interface components {
              * @description Objects with data, and the bytes of data in them.
              */
             objects: number;
+            /**
+             * @description When that price was taken.
+             * @example 2026-03-03
+             */
+            price_date?: string | null;
             /** @description What went wrong last, if nothing went right since. */
             problem?: string | null;
             /** Format: int64 */

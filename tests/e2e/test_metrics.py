@@ -36,6 +36,12 @@ RARE = {
     "cairn_nfs_held_duration_seconds",
     "cairn_s3_requests_total",
     "cairn_volume_encrypted",
+} | {
+    f"cairn_tier_{name}"
+    for name in (
+        *("bytes", "deletes_total", "errors_total", "live_bytes", "objects", "read_bytes_total", "reads_total", "saved_bytes"),
+        *("unused_objects", "working", "writes_total", "written_bytes_total", "wrong_total"),
+    )
 }
 
 

@@ -36,7 +36,7 @@ const TEXT_LEN_BYTES_MAX: u64 = 64 << 10;
 const COMPLAINT_CHARS_MAX: usize = 300;
 /// A command that takes longer is ended.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(30);
-/// Whoever asks which keys there are has them read anew if they were read longer ago.
+/// Whoever asks which keys there are has the command run again if it ran longer ago.
 const SHOWN_MAX: Duration = Duration::from_secs(1);
 /// How often keys are looked for that volumes wait for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -290,8 +290,11 @@ impl Controller {
 impl KeyControl for Controller {
     fn master_keys(&self) -> Answer<'_, MasterKeysView> {
         Box::pin(async {
-            let read_at = *self.inner.keys.read_at.lock();
-            if read_at.is_none_or(|at| at.elapsed() >= SHOWN_MAX) {
+            let holder = &self.inner.keys;
+            let read_at = *holder.read_at.lock();
+            let is_costly = matches!(holder.source, Some(KeySource::Command(_)));
+            let is_fresh = read_at.is_some_and(|at| at.elapsed() < SHOWN_MAX);
+            if !(is_costly && is_fresh) {
                 self.look_for_keys().await;
             }
             Ok(self.master_keys_view())

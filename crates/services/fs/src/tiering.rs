@@ -441,9 +441,10 @@ impl Shared {
             Err(error) => {
                 // What there is of the object is nobody's, and is deleted by the next look.
                 let fate = match error {
-                    CopyOutError::NotNow | CopyOutError::Unsealed | CopyOutError::NotWhole(_) => {
-                        Fate::Settled
-                    }
+                    CopyOutError::NotNow
+                    | CopyOutError::Unsealed
+                    | CopyOutError::NotWhole(_)
+                    | CopyOutError::NotBegun(_) => Fate::Settled,
                     CopyOutError::Differs(_) | CopyOutError::Tier(_) => Fate::Late(None),
                 };
                 self.tiering.fates.lock().insert((id, nonce), fate);
@@ -454,7 +455,9 @@ impl Shared {
                         tracing::info!(volume = %self.volume, segment = %id, %error, "a segment does not go to its tier now");
                         Sent::NotNow
                     }
-                    CopyOutError::Differs(_) | CopyOutError::Tier(_) => {
+                    CopyOutError::Differs(_)
+                    | CopyOutError::NotBegun(_)
+                    | CopyOutError::Tier(_) => {
                         Sent::TierFails(format!("segment {id} was not copied: {error}"))
                     }
                 };

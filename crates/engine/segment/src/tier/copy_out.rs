@@ -48,7 +48,10 @@ pub enum CopyOutError {
     /// written anew.
     #[error("a crash left it without footers")]
     Unsealed,
-    /// The tier.
+    /// The tier, before anything was written there.
+    #[error("{0}")]
+    NotBegun(TierError),
+    /// The tier. Nobody knows whether the object comes to be there.
     #[error(transparent)]
     Tier(#[from] TierError),
     /// The tier has something else than what was written.
@@ -129,7 +132,7 @@ impl SegmentStore {
         let volume = self.volume(volume).map_err(not_now)?;
         volume.require_owned().map_err(not_now)?;
         let segment = volume.segment(segment).map_err(not_now)?;
-        let to = self.tier(tier)?;
+        let to = self.tier(tier).map_err(CopyOutError::NotBegun)?;
         if segment.is_pinned() || !segment.begin_leaving() {
             return Err(CopyOutError::NotNow);
         }
@@ -320,7 +323,8 @@ impl Copy<'_> {
         let upload = self
             .tier
             .ask(self.object, REQUEST_DEADLINE, writes, begin)
-            .await?;
+            .await
+            .map_err(CopyOutError::NotBegun)?;
         let mut sending = Sending {
             tier: self.tier,
             object: self.object,
