@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser setup-s3 setup-s3-clients: setup-%:
 	@scripts/setup $*
 
 .PHONY: build

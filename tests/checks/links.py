@@ -1,4 +1,4 @@
-"""Checks that every relative link and every #anchor in the Markdown files of the repository resolves."""
+"""Checks that every relative link and every #anchor in the Markdown files of the repository resolves, and every `make TARGET`."""
 
 import pathlib
 import re
@@ -48,8 +48,25 @@ def problem(document, link):
     return None
 
 
+def broken_targets(texts):
+    """What is wrong with the targets of the Makefile, and with those that the documents name."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
+    for target in sorted(targets):
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            yield f"Makefile: make {target}: {done.stderr.strip()}"
+    for name, text in texts.items():
+        for target in sorted(set(re.findall(r"`make ([a-z0-9-]+)[`\s]", text)) - targets):
+            yield f"{name}: make {target}: there is no such target"
+
+
 def main():
     links_count, broken_count = 0, 0
+    texts = {document.relative_to(ROOT): document.read_text(encoding="utf-8") for document in documents()}
+    for why in broken_targets(texts):
+        broken_count += 1
+        print(why, file=sys.stderr)
     for document in documents():
         text = document.read_text(encoding="utf-8")
         prose = CODE.sub("", FENCE.sub("", text))
