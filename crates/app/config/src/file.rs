@@ -397,7 +397,7 @@ mod tests {
                 &[
                     "line 2: unknown key \"memory\"; did you mean \"memory_limit\"?",
                     "line 4: rpcbind: is true or false, not an integer",
-                    "line 5: unknown key \"zzz\"; there are: address_hook, admin_audit, cluster_dir,",
+                    "line 5: unknown key \"zzz\"; there are: address_hook, admin_audit, admin_certificate,",
                 ],
             ),
             ("[nfs]\nlisten = 1", &["line 1: unknown key \"nfs\""]),
