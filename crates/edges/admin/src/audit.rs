@@ -291,7 +291,7 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
         tracing::info!(target: "audit", protocol = "admin", peer = %address, user, by = via, %method, path, status);
     }
     let is_kept = match (caller, tried) {
-        // They change nothing, and must not push out what others did.
+        // They change nothing but their own password, and must not push out what others did.
         (Some(caller), _) if caller.role == Role::Viewer => shared.may_note_viewer(),
         (Some(_), _) => true,
         // Anybody can try, again and again.

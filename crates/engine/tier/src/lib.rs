@@ -171,19 +171,12 @@ impl ObjectTier {
         Ok(())
     }
 
-    /// Deletes what is at a path, durably, with what uploads to it left in a directory.
+    /// Deletes what is at a path; that nothing is there is no error.
     async fn delete_at(&self, path: &Path) -> Result<(), TierError> {
         match self.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(failed(error)),
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failed(error)),
         }
-        let Some(directory) = &self.directory else {
-            return Ok(());
-        };
-        let file = directory.join(path.as_ref());
-        let tidied = tokio::task::spawn_blocking(move || tidy(&file)).await;
-        let tidied = tidied.map_err(|error| TierError::Failed(error.to_string()))?;
-        tidied.map_err(|error| TierError::Failed(error.to_string()))
     }
 }
 
@@ -197,27 +190,45 @@ fn require_below(prefix: &Path, location: &Path) -> Result<(), TierError> {
     }
 }
 
-/// Removes what uploads to a file left beside it, as `FILE#NUMBER`, and makes the removals durable.
+/// Removes what an upload to a file left beside it, and makes the removals durable. `object_store` gathers an upload in
+/// `FILE#1`, or with the next number that is free.
 fn tidy(file: &std::path::Path) -> std::io::Result<()> {
-    let Some((folder, name)) = file.parent().zip(file.file_name()) else {
-        return Ok(());
-    };
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    let mut begins = name.as_encoded_bytes().to_vec();
-    begins.push(b'#');
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(&begins) {
-            match std::fs::remove_file(entry.path()) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+    for number in 1.. {
+        let mut left = file.as_os_str().to_owned();
+        left.push(format!("#{number}"));
+        match std::fs::remove_file(&left) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
         }
     }
-    std::fs::File::open(folder)?.sync_all()
+    sync_above(file)
+}
+
+/// Makes durable what is in the folder of a file or folder, if that is there.
+fn sync_above(path: &std::path::Path) -> std::io::Result<()> {
+    match path.parent().map(std::fs::File::open) {
+        Some(Ok(folder)) => folder.sync_all(),
+        Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a folder with all that is in it, durably.
+fn remove_folder(folder: &std::path::Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => sync_above(folder),
+    }
+}
+
+/// What work with the directory of a tier came to, on a thread that may wait.
+async fn of_directory(
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), TierError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(|error| TierError::Failed(error.to_string()))?;
+    done.map_err(|error| TierError::Failed(error.to_string()))
 }
 
 /// Puts the parts of a key behind a path.
@@ -345,7 +356,13 @@ impl TierStore for ObjectTier {
     fn delete(&self, object: ObjectId) -> BoxFuture<'_, Result<(), TierError>> {
         Box::pin(async move {
             self.require_own().await?;
-            self.delete_at(&self.path(&object)).await
+            let path = self.path(&object);
+            self.delete_at(&path).await?;
+            let Some(directory) = &self.directory else {
+                return Ok(());
+            };
+            let file = directory.join(path.as_ref());
+            of_directory(move || tidy(&file)).await
         })
     }
 
@@ -372,14 +389,7 @@ impl TierStore for ObjectTier {
             // What unfinished uploads left is in no list.
             if let Some(directory) = &self.directory {
                 let folder = directory.join(prefix.as_ref());
-                let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder));
-                match removed.await {
-                    Ok(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(TierError::Failed(error.to_string()));
-                    }
-                    Err(error) => return Err(TierError::Failed(error.to_string())),
-                    Ok(_) => {}
-                }
+                of_directory(move || remove_folder(&folder)).await?;
             }
             Ok(count)
         })
