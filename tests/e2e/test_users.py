@@ -51,6 +51,14 @@ class Users(WorldTest):
         environment = server.environment() | {"CAIRN_PASSWORD": password}
         return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
 
+    def what_a_change_would_touch(self, server):
+        """Volumes, exports and users, without the room that is left: the server's own log takes some of it."""
+        volumes = json.loads(server.cairn("volume", "list", "--json").stdout)["volumes"]
+        for volume in volumes:
+            del volume["total_bytes"], volume["free_bytes"]
+        lists = [server.cairn(what, "list", "--json").stdout for what in ("export", "user")]
+        return volumes, lists
+
     def test_a_user_survives_kill_9_and_other_users_changes_too(self):
         server = self.server(3)
         self.make(server, "alice", "admin")
@@ -81,7 +89,7 @@ class Users(WorldTest):
         server = self.server(1)
         self.make(server, "bob", "viewer")
         cookie = self.log_in(server, "bob")
-        before = server.cairn("volume", "list", "--json").stdout
+        before = self.what_a_change_would_touch(server)
         for method, path, body in (
             ("POST", "/api/v1/volumes", {"name": "two"}),
             ("DELETE", "/api/v1/volumes/main?force=true", None),
@@ -97,7 +105,7 @@ class Users(WorldTest):
         self.assertEqual(refused.returncode, REFUSED)
         self.assertIn("bob is a viewer", refused.stderr)
         self.assertIn("main", self.as_user(server, "bob", "volume", "list").stdout)
-        self.assertEqual(server.cairn("volume", "list", "--json").stdout, before)
+        self.assertEqual(self.what_a_change_would_touch(server), before)
         # A viewer has a password of its own to change.
         words = ["user", "password", "bob", "--password-file"]
         path = self.scratch / "password"
