@@ -161,6 +161,10 @@ bench-hops: setup-bench setup-cluster build ## What the hops of a cluster cost: 
 bench-services: setup-bench build ## What data services cost where they gain nothing, into docs/results/performance.md
 	scripts/bench-services --write $(BENCH_FLAGS)
 
+.PHONY: bench-roles
+bench-roles: setup-bench build ## What journal disks and read caches gain on slow disks, as root, into docs/results/performance.md
+	scripts/bench-roles --write $(BENCH_FLAGS)
+
 .PHONY: bench-small
 bench-small: setup-bench build ## What a million small files and objects take on disks, into docs/results/performance.md
 	scripts/bench-small --write $(BENCH_FLAGS)

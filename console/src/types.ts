@@ -9,6 +9,7 @@ export type AuditPage = Schemas["AuditPage"];
 export type Bucket = Schemas["BucketView"];
 export type ClassLimits = Schemas["ClassLimits"];
 export type ClassRate = Schemas["RateView"];
+export type Cache = Schemas["CacheView"];
 export type Disk = Schemas["DiskView"];
 export type ErrorBody = Schemas["ErrorBody"];
 export type Export = Schemas["ExportView"];

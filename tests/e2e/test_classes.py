@@ -388,6 +388,35 @@ class Classes(WorldTest):
         harness.wait_until(lambda: self.volume("tiny")["rates"]["waiting"] == 0, 10, "the end of what waited")
         self.assertLess(time.monotonic() - begun, 15)
 
+    def test_the_server_s_own_work_keeps_to_its_rate(self):
+        self.world = self.server(3, ["--scrub-rate", "0"])
+        path = self.scratch / "file"
+        path.write_bytes(os.urandom(64 << 20))
+        self.cairn("cp", "-q", path, self.world.url("file"))
+        # It outlives a restart.
+        self.cairn("class", "set", "internal", "--total-throughput", "4MB/s")
+        self.world.restart()
+        self.cairn("scrub", "start")
+        done = lambda: self.world.metrics()["cairn_internal_bytes_total"]
+        harness.wait_until(lambda: done() > 0, MEASURED_SECONDS, "the scrub goes on")
+        before, begun = done(), time.monotonic()
+        time.sleep(MEASURED_SECONDS)
+        rate = (done() - before) / (time.monotonic() - begun)
+        # A shard is a part of some MiB, and is counted as a whole.
+        self.assertLess(abs(rate - 4 * MB) / (4 * MB), 0.25, f"{rate / MB:.2f} MB/s")
+        self.cairn("class", "set", "internal", "--total-throughput", "none")
+        scrubbed = lambda: json.loads(self.cairn("scrub", "status", "--json").stdout)["stage"] == "done"
+        # 200 MB of shards would take most of a minute at the rate that was.
+        harness.wait_until(scrubbed, 20, "the scrub ends without a limit")
+        for words, said in (
+            (("class", "set", "internal", "--iops", "5"), "total-throughput alone"),
+            (("class", "set", "internal", "--total-throughput", "0"), "zero"),
+            (("class", "create", "internal", "--iops", "5"), "already"),
+            (("class", "delete", "internal"), "built in"),
+            (("volume", "set", "main", "--class", "internal"), "the server itself"),
+        ):
+            self.assertIn(said, self.refused(*words), words)
+
     def test_what_makes_no_sense_is_refused(self):
         self.world = self.server(1)
         self.cairn("class", "create", "gold", "--throughput-per-tib", "128MiB/s", "--burst", "4x", "--burst-credit", "2h")

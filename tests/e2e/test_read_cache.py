@@ -1,25 +1,33 @@
 """The read cache: what is read again comes from it, also after a restart, and nothing depends on it."""
 
+import json
 import shutil
-import subprocess
 
-from lib import harness
 from lib.worlds import WorldTest, content
 
 FILES = 20
 FILE_MIB = 8
 #: With so little memory most of what is read does not stay in it.
-FLAGS = ["--memory-limit", "256MiB", "--read-cache-size", "512MiB"]
+FLAGS = ["--memory-limit", "256MiB"]
+SIZE = "512MiB"
+REFUSED = 4
 
 
 class ReadCache(WorldTest):
     def served(self):
         self.folder = self.scratch / "fast"
-        self.world = self.server(1, ["--read-cache", str(self.folder), *FLAGS])
+        self.world = self.server(1, FLAGS)
+        self.add(self.folder)
         self.files = {f"file{number}": content(number, FILE_MIB << 20) for number in range(FILES)}
         for name, data in self.files.items():
             (self.scratch / name).write_bytes(data)
             self.world.cairn("cp", "-q", self.scratch / name, self.world.url(name))
+
+    def add(self, folder, size=SIZE, check=True):
+        return self.world.cairn("disk", "add", folder, "--role", "cache", "--size", size, check=check)
+
+    def caches(self):
+        return json.loads(self.world.cairn("disk", "list", "--json").stdout)["caches"]
 
     def read_all(self):
         for name, data in self.files.items():
@@ -68,19 +76,69 @@ class ReadCache(WorldTest):
         self.world.start()
         self.read_all()
 
-    def test_what_cannot_be_used_is_told(self):
-        refused = subprocess.run([str(harness.cairn_path()), "serve", "--data", self.scratch / "d", "--read-cache", "/x"],
-                                 capture_output=True, text=True)
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("--read-cache-size", refused.stderr)
-        for folder, size, why in [(self.scratch / "small", "1MiB", "needs"), ("/proc/nothing", "512MiB", "read cache at /proc"),
-                                  (self.scratch / "large", "1000TiB", "room for")]:
-            server = self.server(1, ["--read-cache", str(folder), "--read-cache-size", size], name=size)
-            self.assertEqual(len(self.warnings_of(server)), 1, why)
-            self.assertIn(why, server.log_tail())
-            server.cairn("cp", "-q", __file__, server.url("file"))
-            server.stop()
+    def test_caches_come_and_go_while_it_serves(self):
+        self.served()
+        second = self.scratch / "second"
+        self.add(second, "256MiB")
+        self.assertEqual([cache["path"] for cache in self.caches()], [str(self.folder), str(second)])
+        for _ in range(3):
+            self.read_all()
+        self.assertGreater(self.metric("hit_bytes_total"), FILES * FILE_MIB << 18)
+        # Each has its share.
+        for folder in (self.folder, second):
+            used = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+            self.assertGreater(used, 4 << 20, folder)
+        self.world.kill()
+        self.world.start()
+        self.assertEqual([cache["state"] for cache in self.caches()], ["ok", "ok"])
 
-    def warnings_of(self, server):
-        self.world = server
-        return self.warnings()
+        # Beside it is what is somebody else's.
+        (second / "notes").write_text("not of the cache")
+        self.world.cairn("disk", "remove", second)
+        self.assertEqual([path.name for path in second.iterdir()], ["notes"])
+        self.read_all()
+        self.world.cairn("disk", "remove", self.caches()[0]["id"][:8])
+        self.assertFalse(self.folder.exists())
+        self.assertEqual(self.caches(), [])
+        misses = self.metric("misses_total")
+        self.read_all()
+        self.assertEqual(self.metric("misses_total"), misses, "nothing is looked for in one")
+        self.world.kill()
+        self.world.start()
+        self.assertEqual(self.caches(), [])
+
+    def test_what_cannot_be_used_is_told(self):
+        self.world = self.server(1, FLAGS)
+        without_size = self.world.cairn("disk", "add", "/x", "--role", "cache", check=False)
+        self.assertEqual(without_size.returncode, 2)
+        self.assertIn("--size", without_size.stderr)
+        data = self.world.disks[0]
+        for folder, size, why in [
+            (self.scratch / "small", "1MiB", "needs"),
+            ("/proc/nothing", "512MiB", "read cache at /proc"),
+            (self.scratch / "large", "1000TiB", "room for"),
+            (data, "512MiB", "is a disk of the pool already"),
+            (f"{data}/inside", "512MiB", "one in the other"),
+        ]:
+            refused = self.add(folder, size, check=False)
+            self.assertEqual(refused.returncode, REFUSED, refused.stderr)
+            self.assertIn(why, refused.stderr)
+        self.assertEqual(self.caches(), [])
+
+        fast = self.scratch / "fast"
+        self.add(fast)
+        for folder, role in ((fast, "cache"), (fast, "data"), (fast / "inside", "journal")):
+            flags = ["--size", SIZE] if role == "cache" else []
+            refused = self.world.cairn("disk", "add", folder, "--role", role, *flags, check=False)
+            self.assertEqual(refused.returncode, REFUSED, refused.stderr)
+            self.assertIn("read cache", refused.stderr)
+        # What is gone at the next start is told, and nothing waits for it.
+        self.world.stop()
+        shutil.rmtree(fast)
+        fast.write_text("a file where the folder was")
+        self.world.start()
+        self.assertEqual(len(self.warnings()), 1)
+        self.assertEqual([cache["state"] for cache in self.caches()], ["not_open"])
+        self.world.cairn("cp", "-q", __file__, self.world.url("file"))
+        self.world.cairn("disk", "remove", fast)
+        self.assertEqual(self.warnings(), [])

@@ -5,9 +5,9 @@ import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond } from "../format";
 import { useLive } from "../live";
-import type { Disk, Rebuild, Scrub, ScrubReport } from "../types";
+import type { Cache, Disk, Rebuild, Scrub, ScrubReport } from "../types";
 import type { Tone } from "../ui";
-import { ActionForm, Badge, Card, Check, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
+import { ActionForm, Badge, Card, Check, Choice, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
 import { useApi } from "../use";
 
 const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
@@ -18,23 +18,39 @@ const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
   drained: ["Drained", "calm"],
 };
 
-type Action = { kind: "add" } | { kind: "drain" | "cancel" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
+const CACHE_STATES: Record<Cache["state"], [word: string, tone: Tone]> = {
+  ok: ["OK", "good"],
+  opening: ["Opening", "calm"],
+  not_open: ["Not open", "bad"],
+  let_alone: ["Failing", "bad"],
+};
+
+type Role = "data" | "journal" | "cache";
+const ROLES: [Role, string][] = [
+  ["data", "Data"],
+  ["journal", "Journal: logs and metadata alone, on a faster disk"],
+  ["cache", "Read cache: what is read often, on a faster disk"],
+];
+
+type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
 
 export function Pool() {
   const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
+  const caches = useApi<{ caches: Cache[] }>("/caches", 5_000);
   const rebuild = useApi<Rebuild>("/rebuild", 5_000);
   const scrub = useApi<Scrub>("/scrub", 5_000);
   const { live } = useLive();
   const [action, setAction] = useState<Action>();
   const changed = () => {
     void again();
+    void caches.again();
     void rebuild.again();
     void scrub.again();
   };
   const disks = data?.disks ?? [];
   return (
     <Page title="Pool" actions={<button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a disk</button>}>
-      <Failure error={error ?? rebuild.error ?? scrub.error} />
+      <Failure error={error ?? caches.error ?? rebuild.error ?? scrub.error} />
       {live && (
         <p class="lead">
           New data is stored as <b>{live.pool.protection}</b>:{" "}
@@ -44,6 +60,7 @@ export function Pool() {
         </p>
       )}
       {!data ? <Loading /> : <Disks disks={disks} onAction={setAction} />}
+      {caches.data && caches.data.caches.length > 0 && <Caches caches={caches.data.caches} onAction={setAction} />}
       <div class="cards">
         <RebuildCard rebuild={rebuild.data} />
         <ScrubCard scrub={scrub.data} onAction={setAction} />
@@ -66,6 +83,25 @@ export function Pool() {
 
 const name = (disk: Disk) => disk.label.split("/").filter(Boolean).at(-1) ?? disk.id.slice(0, 8);
 
+function Caches({ caches, onAction }: { caches: Cache[]; onAction: (action: Action) => void }) {
+  return (
+    <Card title="Read caches" wide>
+      <Table
+        rows={caches}
+        rowKey={(cache) => cache.id}
+        empty="There are none."
+        columns={[
+          { name: "Folder", show: (cache) => <><span class="path" dir="auto">{cache.path}</span><small>{cache.id.slice(0, 8)}</small></> },
+          { name: "State", show: (cache) => <><Badge tone={CACHE_STATES[cache.state][1]}>{CACHE_STATES[cache.state][0]}</Badge>{cache.problem && <small class="problem">{cache.problem}</small>}</> },
+          { name: "Size", isNumber: true, show: (cache) => bytes(cache.size_bytes) },
+          { name: "Errors", isNumber: true, show: (cache) => cache.errors },
+          { name: "Actions", show: (cache) => <button type="button" onClick={() => onAction({ kind: "uncache", cache })} aria-label={`Remove ${cache.path}`}>Remove</button> },
+        ]}
+      />
+    </Card>
+  );
+}
+
 function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) => void }) {
   const { number } = useLive();
   const errors = (disk: Disk) => disk.read_errors + disk.write_errors + disk.full_errors + disk.checksum_errors;
@@ -84,6 +120,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
       empty="The pool has no disks."
       columns={[
         { name: "Disk", show: (disk) => <><span class="path" dir="auto">{disk.label || "(folder unknown)"}</span><small>{disk.id.slice(0, 8)}</small></> },
+        { name: "Role", show: (disk) => (disk.role === "journal" ? "Journal" : "Data") },
         { name: "State", show: (disk) => <><Badge tone={STATES[disk.state][1]}>{STATES[disk.state][0]}</Badge>{disk.problem && <small class="problem">{disk.problem}</small>}</> },
         { name: "Used", show: (disk) => {
           const used = disk.total_bytes - disk.free_bytes;
@@ -91,6 +128,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
           return disk.total_bytes > 0 ? <><Meter label={`Space used on ${disk.label}`} value={used} max={disk.total_bytes} text={text} /><small>{text}</small></> : "–";
         } },
         { name: "Shards", isNumber: true, show: (disk) => disk.shards },
+        { name: "Logs", isNumber: true, show: (disk) => disk.logs },
         { name: "Latency", isNumber: true, show: latency },
         { name: "Errors", isNumber: true, show: (disk) => (errors(disk) > 0 ? <span class="problem">{errorWords(disk)}</span> : "0") },
         { name: "Actions", show: (disk) => (
@@ -174,6 +212,8 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
   const [wipe, setWipe] = useState(false);
   const [force, setForce] = useState(false);
   const [rate, setRate] = useState("");
+  const [role, setRole] = useState<Role>("data");
+  const [size, setSize] = useState("");
   const common = { onClose, onDone };
   const disk = "disk" in action ? action.disk : undefined;
   const id = disk?.id ?? "";
@@ -186,12 +226,37 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
     </>
   );
   switch (action.kind) {
-    case "add":
+    case "add": {
+      const choice = <Choice label="What it is for" value={role} onValue={(value) => setRole(value as Role)} choices={ROLES} />;
+      if (role === "cache") {
+        return (
+          <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a read cache.`}
+            request={{ method: "POST", path: "/caches", body: { path: path.trim(), size_bytes: parseSize(size) ?? 0 } }}
+            command={cairn("disk", "add", path || "FOLDER", "--role", "cache", "--size", size.replaceAll(" ", "") || "SIZE")}>
+            {choice}
+            <p>It keeps what is read from the disks for the second time. Nothing is lost with it.</p>
+            <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/nvme/cairn" hint="On a file system with so much room." />
+            <Field label="Size" value={size} onValue={setSize} required placeholder="100GiB" pattern="\s*\d+(\.\d+)?\s*[KMGTkmgt]?i?[Bb]?\s*" hint="256MiB at least." />
+          </ActionForm>
+        );
+      }
       return (
         <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a disk of the pool.`}
-          request={{ method: "POST", path: "/disks", body }} command={cairn("disk", "add", path || "FOLDER", wipe && "--wipe")}>
-          <p>New data is spread over it as well. What is stored already stays where it is.</p>
+          request={{ method: "POST", path: "/disks", body: { ...body, role } }}
+          command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), wipe && "--wipe")}>
+          {choice}
+          <p>{role === "journal"
+            ? "Logs and metadata of all volumes go there, and no data. It takes as many as a log has copies to gain all there is to gain: three in a pool of three disks or more."
+            : "New data is spread over it as well. What is stored already stays where it is."}</p>
           {folder}
+        </ActionForm>
+      );
+    }
+    case "uncache":
+      return (
+        <ActionForm {...common} title={`Remove ${action.cache.path}`} submit="Remove" done={`${action.cache.path} is a read cache no more.`}
+          request={{ method: "DELETE", path: `/caches/${part(action.cache.id)}` }} command={cairn("disk", "remove", action.cache.id)}>
+          <p>What it has is on the disks of the pool. Its folder is emptied.</p>
         </ActionForm>
       );
     case "replace":

@@ -28,6 +28,25 @@ impl DomainPath {
     }
 }
 
+/// What a disk of a pool is for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskRole {
+    /// Data; and metadata, where there are too few journal disks.
+    #[default]
+    Data,
+    /// Logs and metadata of volumes, and nothing else.
+    Journal,
+}
+
+impl DiskRole {
+    pub fn is_data(&self) -> bool {
+        *self == Self::Data
+    }
+}
+
 /// How many losses something survives, whichever they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Survives {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId, Timestamp,
-    View, VolumeId,
+    Branch, DiskId, DiskRole, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId,
+    Timestamp, View, VolumeId,
 };
 
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
@@ -26,7 +26,7 @@ use crate::metadata::{
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{
-    DeletedVolume, PoolDisk, PoolVolume, VolumeTiering, decode_pool, encode_pool,
+    DeletedVolume, PoolCache, PoolDisk, PoolVolume, VolumeTiering, decode_pool, encode_pool,
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
 use crate::settings::{Compression, Dedupe, Tiering};
@@ -738,7 +738,15 @@ fn a_pool_file_is_golden() {
         policy: Tiering::Auto,
         cooling_days: Default::default(),
     });
-    state.left.push(PoolDisk::new(DiskId(9), "/data/9", TIME));
+    state.caches.push(PoolCache {
+        id: DiskId(10),
+        folder: "/nvme/cache".to_owned(),
+        size_bytes: 100 << 30,
+        added: TIME,
+    });
+    let mut journal = PoolDisk::new(DiskId(9), "/data/9", TIME);
+    journal.role = DiskRole::Journal;
+    state.left.push(journal);
     state.deleted.push(DeletedVolume {
         id: VolumeId(0),
         created: TIME,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use cairn_base::{DiskId, DomainPath, NodeId, PoolId, TierId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DiskRole, DomainPath, NodeId, PoolId, TierId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
@@ -22,6 +22,8 @@ use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, jso
 pub const POOL_FILE_LEN_BYTES_MAX: u64 = 16 << 20;
 /// Most disks of a pool.
 pub const DISKS_MAX: usize = 64;
+/// Most read caches of a server.
+pub const CACHES_MAX: usize = 8;
 /// Most volumes of a pool.
 pub const VOLUMES_MAX: usize = 128;
 /// Of the format.
@@ -71,6 +73,9 @@ pub struct PoolDisk {
     /// The folder it was last seen at; only a hint, the identity file in it decides.
     pub label: String,
     pub added: Timestamp,
+    /// What it is for. It stays as it was when the disk was added.
+    #[serde(default, skip_serializing_if = "DiskRole::is_data")]
+    pub role: DiskRole,
     /// Nothing new is put on it, and what is there goes to others.
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
@@ -101,6 +106,7 @@ impl PoolDisk {
             node: NodeId::ONLY,
             label: label.into(),
             added,
+            role: DiskRole::Data,
             draining: false,
             replaced: false,
             holds_nothing: false,
@@ -131,6 +137,17 @@ pub struct PoolVolume {
     /// `None`: its data was never in a tier, or is in none any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiering: Option<VolumeTiering>,
+}
+
+/// A folder on a faster disk that keeps records of the pool's disks. Nothing is lost with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolCache {
+    pub id: DiskId,
+    pub folder: String,
+    /// What it takes of its disk at most.
+    pub size_bytes: u64,
+    pub added: Timestamp,
 }
 
 /// What of a volume goes where. It names its tier as long as data of it may be there.
@@ -230,6 +247,9 @@ pub struct PoolState {
     /// Volumes without a store of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PoolClone>,
+    /// Read caches; in a cluster those of one node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<PoolCache>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<PoolTier>,
     /// The id of the last tier that was added; ids are never reused.
@@ -329,7 +349,16 @@ fn volumes_in(volumes: &[VolumeName]) -> String {
 impl PoolState {
     /// What a class says, also a built-in one.
     pub fn class(&self, name: &ClassName) -> Option<&ClassSpec> {
-        built_in().get(name).or_else(|| self.classes.get(name))
+        static UNLIMITED: std::sync::LazyLock<ClassSpec> =
+            std::sync::LazyLock::new(ClassSpec::default);
+        let found = built_in().get(name).or_else(|| self.classes.get(name));
+        found.or_else(|| name.is_internal().then(|| &*UNLIMITED))
+    }
+
+    /// What the server's own work keeps to, in bytes per second on each node; 0: no limit.
+    pub fn internal_rate(&self) -> u64 {
+        let class = self.classes.get(&ClassName::internal());
+        class.and_then(|class| class.total_throughput).unwrap_or(0)
     }
 
     /// What a volume's class says; nothing of one that is not known here.
@@ -342,6 +371,13 @@ impl PoolState {
         let Some(class) = &volume.class else {
             return Ok(());
         };
+        if class.is_internal() {
+            return Err(ChangeError::ClassProblem {
+                class: class.clone(),
+                problem: "it is for the work of the server itself; no volume can be in it"
+                    .to_owned(),
+            });
+        }
         let spec = self
             .class(class)
             .ok_or_else(|| ChangeError::NoClass(class.clone()))?;
@@ -365,6 +401,9 @@ impl PoolState {
         if built_in().contains_key(name) {
             return Err(ChangeError::ClassBuiltIn(name.clone()));
         }
+        if name.is_internal() {
+            return self.set_internal_class(spec, is_new);
+        }
         match (is_new, self.classes.contains_key(name)) {
             (true, true) => return Err(ChangeError::ClassExists(name.clone())),
             (false, false) => return Err(ChangeError::NoClass(name.clone())),
@@ -384,8 +423,24 @@ impl PoolState {
         in_it.try_for_each(|volume| self.check_class_of(volume))
     }
 
+    /// The class of the server's own work is always there; it is kept if it limits something.
+    fn set_internal_class(&mut self, spec: ClassSpec, is_new: bool) -> Result<(), ChangeError> {
+        let class = ClassName::internal();
+        if is_new {
+            return Err(ChangeError::ClassExists(class));
+        }
+        if let Some(problem) = spec.problem_of_internal() {
+            return Err(ChangeError::ClassProblem { class, problem });
+        }
+        match spec.total_throughput {
+            Some(_) => drop(self.classes.insert(class, spec)),
+            None => drop(self.classes.remove(&class)),
+        }
+        Ok(())
+    }
+
     pub fn delete_class(&mut self, name: &ClassName) -> Result<(), ChangeError> {
-        if built_in().contains_key(name) {
+        if built_in().contains_key(name) || name.is_internal() {
             return Err(ChangeError::ClassBuiltIn(name.clone()));
         }
         let in_it = self
@@ -700,6 +755,14 @@ impl PoolState {
         }
         if self.left.len() > LEFT_MAX {
             return refuse("the number of disks that left");
+        }
+        if self.caches.len() > CACHES_MAX {
+            return refuse("the number of read caches");
+        }
+        if !distinct(self.caches.iter().map(|cache| cache.folder.as_str()))
+            || !distinct(self.caches.iter().map(|cache| cache.id))
+        {
+            return refuse("two read caches have one folder or id");
         }
         if self.classes.len() > CLASSES_MAX {
             return refuse("the number of classes");

@@ -48,6 +48,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         classes: Default::default(),
         users: Default::default(),
         clones: Vec::new(),
+        caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
     }

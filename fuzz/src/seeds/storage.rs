@@ -625,6 +625,7 @@ fn pool(corpus: &Corpus) {
                 tiering: None,
             },
         }],
+        caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
     };

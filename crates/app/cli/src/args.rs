@@ -8,7 +8,7 @@ use cairn_config::{
     Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::audit::AuditCommand;
@@ -345,10 +345,27 @@ pub enum DiskCommand {
     Replace(DiskReplaceArgs),
 }
 
+/// What an added folder is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Data, and metadata where there are too few journal disks
+    Data,
+    /// Logs and metadata of volumes alone: for disks that are faster than the others
+    Journal,
+    /// A read cache of what the pool's disks have, on a disk that is faster; nothing is lost with it
+    Cache,
+}
+
 #[derive(Debug, Args)]
 pub struct DiskAddArgs {
     /// The folder, on the server's machine
     pub folder: String,
+    /// What it is for
+    #[arg(long, value_enum, default_value_t = RoleArg::Data)]
+    pub role: RoleArg,
+    /// What a read cache may take of the folder's file system, at least 256MiB
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
@@ -721,6 +738,9 @@ mod tests {
             ("status --json --server http://127.0.0.1:1", true),
             ("disk list --json", true),
             ("disk add /srv/new --json", true),
+            ("disk add /srv/fast --role journal", true),
+            ("disk add /srv/fast --role cache --size 100GiB", true),
+            ("disk add /srv/fast --role archive", false),
             ("disk add", false),
             ("disk drain 1234 --cancel", true),
             ("disk remove /srv/old --force", true),

@@ -393,7 +393,12 @@ fn table(classes: &[ClassView]) -> String {
         let volumes: Vec<&str> = class.volumes.iter().map(|name| name.as_str()).collect();
         vec![
             class.name.to_string(),
-            words(&class.limits).join("; "),
+            match words(&class.limits) {
+                none if none.is_empty() => {
+                    "none: for rebuilds, scrubs, collection, tiers".to_owned()
+                }
+                limits => limits.join("; "),
+            },
             volumes.join(" "),
         ]
     });

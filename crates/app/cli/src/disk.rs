@@ -1,11 +1,14 @@
 //! `cairn disk ...`.
 
 use cairn_admin::Client;
-use cairn_admin::api::{DiskAdd, DiskChange, DiskState, DiskView, RebuildView};
+use cairn_admin::api::{
+    CacheAdd, CacheView, DiskAdd, DiskChange, DiskReplace, DiskRole, DiskState, DiskView,
+    RebuildView,
+};
 use cairn_base::units::format_size;
 
 use crate::access;
-use crate::args::{DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, ViewArgs};
+use crate::args::{DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, RoleArg, ViewArgs};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 use crate::status::{duration, size_or_none};
@@ -14,8 +17,9 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     let list = client.disks()?;
     let rebuild = client.rebuild()?;
+    let caches = client.caches()?.caches;
     if args.json {
-        let list = serde_json::json!({ "disks": list.disks, "rebuild": rebuild });
+        let list = serde_json::json!({ "disks": list.disks, "caches": caches, "rebuild": rebuild });
         return print::json(&list);
     }
     let mut text = disk_table(&list.disks);
@@ -25,8 +29,17 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
         }
     }
     // Every view of the disks says when there is only one to lose.
-    if list.disks.len() == 1 {
+    let of_data = list.disks.iter().filter(|disk| disk.role == DiskRole::Data);
+    if of_data.count() == 1 {
         text.push_str("\n\nNO REDUNDANCY: losing this disk loses everything.");
+    }
+    if !caches.is_empty() {
+        text.push_str(&format!("\n\n{}", cache_table(&caches)));
+    }
+    for cache in &caches {
+        if let Some(problem) = &cache.problem {
+            text.push_str(&format!("\n\n{}: {problem}", cache.path));
+        }
     }
     if let Some(progress) = rebuild_text(&rebuild) {
         text.push_str(&format!("\n\n{progress}"));
@@ -35,11 +48,49 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
 }
 
 pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
-    let add = given(&args.folder, args.wipe);
+    let path = absolute(&args.folder);
+    let role = match args.role {
+        RoleArg::Cache => return add_cache(args, path),
+        RoleArg::Data => DiskRole::Data,
+        RoleArg::Journal => DiskRole::Journal,
+    };
+    if args.size.is_some() {
+        return Err(Failure::usage("--size is for read caches")
+            .hint("a disk takes what its file system has; `--role cache` makes a read cache"));
+    }
+    let wipe = args.wipe;
+    let add = DiskAdd { path, role, wipe };
     let disk = access::client(&args.view.server)?.disk_add(&add)?;
     shown(&disk, args.view.json, |disk| {
-        format!("{} is disk {} of the pool", disk.label, short(disk))
+        let what = match disk.role {
+            DiskRole::Data => "disk",
+            DiskRole::Journal => "journal disk",
+        };
+        format!("{} is {what} {} of the pool", disk.label, short(disk))
     })
+}
+
+fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
+    let Some(size) = args.size else {
+        return Err(Failure::usage("a read cache needs a size").hint(
+            "for instance --size 100GiB: what it may take of the folder's file system; a fifth of what is read often is a good start",
+        ));
+    };
+    if args.wipe {
+        return Err(Failure::usage("--wipe is for disks")
+            .hint("a read cache leaves alone what else is in its folder"));
+    }
+    let size_bytes = size.0;
+    let add = CacheAdd { path, size_bytes };
+    let cache = access::client(&args.view.server)?.cache_add(&add)?;
+    if args.view.json {
+        return print::json(&cache);
+    }
+    print::text(&format!(
+        "{} is a read cache of {}",
+        cache.path,
+        format_size(cache.size_bytes)
+    ))
 }
 
 pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
@@ -84,6 +135,13 @@ fn drain_text(disk: &DiskView, draining: bool) -> String {
 
 pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
+    if let Some(cache) = find_cache(&client, &args.disk)? {
+        client.cache_remove(&cache.id)?;
+        if args.view.json {
+            return print::json(&serde_json::json!({ "removed": cache.id }));
+        }
+        return print::text(&format!("{} is a read cache no more", cache.path));
+    }
     let id = find(&client, &args.disk)?;
     client.disk_remove(&id, args.force)?;
     if args.view.json {
@@ -95,7 +153,8 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
 pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
-    let by = given(&args.folder, args.wipe);
+    let (path, wipe) = (absolute(&args.folder), args.wipe);
+    let by = DiskReplace { path, wipe };
     let disk = client.disk_replace(&id, &by)?;
     shown(&disk, args.view.json, |disk| {
         format!(
@@ -106,16 +165,34 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
 }
 
 /// A folder by the name that the server needs: where this command runs says nothing to it.
-fn given(folder: &str, wipe: bool) -> DiskAdd {
+fn absolute(folder: &str) -> String {
     let path = std::path::absolute(folder);
-    let path = path.map_or_else(|_| folder.to_owned(), |path| path.display().to_string());
-    DiskAdd { path, wipe }
+    path.map_or_else(|_| folder.to_owned(), |path| path.display().to_string())
+}
+
+/// The read cache that the words mean, if they mean one.
+fn find_cache(client: &Client, words: &str) -> Result<Option<CacheView>, Failure> {
+    let path = absolute(words);
+    let is_meant = |cache: &CacheView| {
+        cache.path == words
+            || cache.path == path
+            || (words.len() >= 4 && cache.id.starts_with(words))
+    };
+    let caches = client.caches()?.caches.into_iter();
+    let mut found: Vec<CacheView> = caches.filter(is_meant).collect();
+    match found.len() {
+        0 | 1 => Ok(found.pop()),
+        _ => Err(
+            Failure::usage(format!("\"{words}\" matches more than one read cache"))
+                .hint("give more digits of its id; `cairn disk list --json` shows them all"),
+        ),
+    }
 }
 
 /// The id of the disk that the words mean.
 fn find(client: &Client, words: &str) -> Result<String, Failure> {
     let disks = client.disks()?.disks;
-    let absolute = given(words, false).path;
+    let absolute = absolute(words);
     let by_label = |disk: &&DiskView| disk.label == words || disk.label == absolute;
     let by_id = |disk: &&DiskView| words.len() >= 4 && disk.id.starts_with(words);
     let mut found = disks.iter().filter(by_label).collect::<Vec<_>>();
@@ -191,10 +268,13 @@ fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
 pub fn disk_table(disks: &[DiskView]) -> String {
     const COLUMNS: &[Column] = &[
         ("DISK", Align::Left),
+        ("ROLE", Align::Left),
         ("STATE", Align::Left),
         ("SIZE", Align::Right),
         ("FREE", Align::Right),
         ("SHARDS", Align::Right),
+        ("LOGS", Align::Right),
+        ("METADATA", Align::Right),
         ("READ ERRORS", Align::Right),
         ("WRITE ERRORS", Align::Right),
         ("WRONG BYTES", Align::Right),
@@ -203,14 +283,37 @@ pub fn disk_table(disks: &[DiskView]) -> String {
     let rows = disks.iter().map(|disk| {
         vec![
             disk.label.clone(),
+            disk.role.to_string(),
             disk.state.to_string(),
             size_or_none(disk.total_bytes),
             size_or_none(disk.free_bytes),
             disk.shards.to_string(),
+            disk.logs.to_string(),
+            disk.states.to_string(),
             disk.read_errors.to_string(),
             disk.write_errors.to_string(),
             disk.checksum_errors.to_string(),
             disk.id.get(..8).unwrap_or(&disk.id).to_owned(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}
+
+fn cache_table(caches: &[CacheView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("READ CACHE", Align::Left),
+        ("STATE", Align::Left),
+        ("SIZE", Align::Right),
+        ("ERRORS", Align::Right),
+        ("ID", Align::Left),
+    ];
+    let rows = caches.iter().map(|cache| {
+        vec![
+            cache.path.clone(),
+            cache.state.to_string(),
+            format_size(cache.size_bytes),
+            cache.errors.to_string(),
+            cache.id.get(..8).unwrap_or(&cache.id).to_owned(),
         ]
     });
     print::table(COLUMNS, rows.collect())
@@ -237,6 +340,9 @@ mod tests {
             let disk = DiskView {
                 id: "0123".to_owned(),
                 label: "/disk".to_owned(),
+                role: DiskRole::Data,
+                logs: 0,
+                states: 0,
                 state,
                 total_bytes: 0,
                 free_bytes: 0,

@@ -117,13 +117,6 @@ const KEYS: &[(&str, Setter)] = &[
         settings.metrics_open = Some(yes_or_no(value)?);
         Ok(())
     }),
-    ("read_cache", |settings, value, folder| {
-        settings.read_cache = Some(folder.join(text(value)?));
-        Ok(())
-    }),
-    ("read_cache_size", |settings, value, _| {
-        word(&mut settings.read_cache_size, value)
-    }),
     ("ready_file", |settings, value, folder| {
         settings.ready_file = Some(folder.join(text(value)?));
         Ok(())
@@ -330,8 +323,6 @@ mod tests {
             metrics_open = false
             disk_size_limit = 1073741824
             disk_spare = "1GiB"
-            read_cache = "/nvme/cairn"
-            read_cache_size = "100GiB"
             scrub_rate = "10MiB"
             rebuild_rate = 0
             rebuild_delay = 30
@@ -371,8 +362,6 @@ mod tests {
             metrics_open: Some(false),
             disk_size_limit: Some(Size(1 << 30)),
             disk_spare: Some(Size(1 << 30)),
-            read_cache: Some("/nvme/cairn".into()),
-            read_cache_size: Some(Size(100 << 30)),
             scrub_rate: Some(Size(10 << 20)),
             rebuild_rate: Some(Size(0)),
             rebuild_delay: Some(30),

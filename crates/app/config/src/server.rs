@@ -187,12 +187,6 @@ pub struct Settings {
     /// [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub disk_spare: Option<Size>,
-    /// A folder on a disk that is faster than those of the pool: it keeps what is read often; losing it loses nothing
-    #[arg(long, value_name = "DIR", requires = "read_cache_size")]
-    pub read_cache: Option<PathBuf>,
-    /// What the read cache takes of that disk, at least 256MiB
-    #[arg(long, value_name = "SIZE", requires = "read_cache")]
-    pub read_cache_size: Option<Size>,
     /// auto, uring or threads [default: auto]
     #[arg(long, value_name = "KIND")]
     pub disk_io: Option<DiskIo>,
@@ -335,8 +329,6 @@ impl Settings {
             metrics_open: self.metrics_open.or(below.metrics_open),
             disk_size_limit: self.disk_size_limit.or(below.disk_size_limit),
             disk_spare: self.disk_spare.or(below.disk_spare),
-            read_cache: self.read_cache.or(below.read_cache),
-            read_cache_size: self.read_cache_size.or(below.read_cache_size),
             disk_io: self.disk_io.or(below.disk_io),
             scrub_rate: self.scrub_rate.or(below.scrub_rate),
             rebuild_rate: self.rebuild_rate.or(below.rebuild_rate),
@@ -392,7 +384,6 @@ impl Settings {
             disk_spare_bytes: self
                 .disk_spare
                 .map_or(DISK_SPARE_BYTES_DEFAULT, |size| size.0),
-            read_cache: self.read_cache.zip(self.read_cache_size.map(|size| size.0)),
             disk_io: self.disk_io.unwrap_or(DiskIo::Auto),
             scrub_bytes_per_second: self.scrub_rate.map_or(SCRUB_RATE_DEFAULT, |rate| rate.0),
             rebuild_bytes_per_second: self
@@ -495,12 +486,6 @@ impl Settings {
                 refuse(format!("s3_domain: {why}"));
             }
         }
-        if self.read_cache.is_some() != self.read_cache_size.is_some() {
-            refuse(
-                "read_cache and read_cache_size go together: where it is, and how much it takes"
-                    .to_owned(),
-            );
-        }
         if let Some(Err(why)) = self.memory_limit.map(check_memory_limit) {
             refuse(format!("memory_limit: {why}"));
         }
@@ -594,8 +579,6 @@ pub struct Config {
     pub disk_size_limit_bytes: Option<u64>,
     /// Space of each disk in files that wait for new data.
     pub disk_spare_bytes: u64,
-    /// The folder of the read cache, and its size in bytes.
-    pub read_cache: Option<(PathBuf, u64)>,
     pub disk_io: DiskIo,
     /// 0: no limit.
     pub scrub_bytes_per_second: u64,

@@ -151,7 +151,7 @@ fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
     let in_it = volumes.filter(|volume| volume.class.as_ref() == Some(name));
     ClassView {
         name: name.clone(),
-        built_in: built_in().contains_key(name),
+        built_in: built_in().contains_key(name) || name.is_internal(),
         limits: ClassLimits::from(*spec),
         volumes: in_it.map(|volume| volume.name.clone()).collect(),
     }
@@ -192,7 +192,10 @@ impl ClassControl for Controller {
     fn classes(&self) -> Answer<'_, Vec<ClassView>> {
         Box::pin(async {
             let state = self.inner.pool.state();
-            let all = built_in().iter().chain(&state.classes);
+            let internal = ClassName::internal();
+            let of_internal = state.class(&internal).map(|spec| (&internal, spec));
+            let made = state.classes.iter().filter(|(name, _)| !name.is_internal());
+            let all = built_in().iter().chain(of_internal).chain(made);
             Ok(all.map(|(name, spec)| view(&state, name, spec)).collect())
         })
     }

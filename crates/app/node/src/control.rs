@@ -2,15 +2,16 @@
 //!
 //! Owns: the views that people and scripts see, and what each refusal suggests to do.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, ClusterView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView,
-    NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeOrigin,
-    VolumeTieringView, VolumeView,
+    AdminView, CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskRole, DiskState,
+    DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView, RebuildView, ScrubReport,
+    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
@@ -50,7 +51,10 @@ impl Control for Controller {
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
         Box::pin(async move {
             self.require_node_stays()?;
-            let added = self.inner.disk_add(&add.path, add.wipe).await;
+            let added = self
+                .inner
+                .disk_add(&add.path, add.wipe, convert::role(add.role))
+                .await;
             self.disk_now(added.map_err(refusal)?)
         })
     }
@@ -69,12 +73,24 @@ impl Control for Controller {
         })
     }
 
-    fn disk_replace(&self, disk: String, by: DiskAdd) -> Answer<'_, DiskView> {
+    fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView> {
         Box::pin(async move {
             self.require_node_stays()?;
             let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
             self.disk_now(added.map_err(refusal)?)
         })
+    }
+
+    fn caches(&self) -> Answer<'_, Vec<CacheView>> {
+        Box::pin(async { Ok(self.inner.cache_views()) })
+    }
+
+    fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
+        Box::pin(async move { self.inner.cache_add(&add).await.map_err(refusal) })
+    }
+
+    fn cache_remove(&self, cache: String) -> Answer<'_, ()> {
+        Box::pin(async move { self.inner.cache_remove(&cache).await.map_err(refusal) })
     }
 
     fn rebuild(&self) -> Answer<'_, RebuildView> {
@@ -478,7 +494,7 @@ impl Controller {
             summary,
             mut warnings,
         } = judge(&self.observed(&pool, &disks, &volumes));
-        warnings.extend(crate::read_cache::warning(inner));
+        warnings.extend(crate::read_cache::warnings(inner));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -623,9 +639,21 @@ impl Controller {
         let pool = self.inner.pool.state();
         let statuses = self.inner.pool.store.disk_status();
         let shards = self.inner.pool.shards_by_disk();
+        let (mut logs, mut states) = (BTreeMap::new(), BTreeMap::new());
+        for fs in self.inner.pool.serving_all() {
+            *states.entry(fs.meta().log().primary_disk()).or_insert(0) += 1;
+            for disk in fs.meta().stats().log_disks {
+                *logs.entry(disk).or_insert(0) += 1;
+            }
+        }
+        let of = |counts: &BTreeMap<DiskId, u64>, disk| counts.get(&disk).copied().unwrap_or(0);
         let view = |disk: &DiskStatus| {
             let shards = shards.get(&disk.id).copied().unwrap_or(0);
-            self.disk_view(disk, &pool, shards)
+            DiskView {
+                logs: of(&logs, disk.id),
+                states: of(&states, disk.id),
+                ..self.disk_view(disk, &pool, shards)
+            }
         };
         let mut views: Vec<DiskView> = statuses.iter().map(view).collect();
         views.sort_by(|left, right| left.label.cmp(&right.label));
@@ -671,6 +699,10 @@ impl Controller {
         DiskView {
             id: disk.id.to_string(),
             label,
+            role: match table.is_journal(disk.id) {
+                true => DiskRole::Journal,
+                false => DiskRole::Data,
+            },
             state,
             total_bytes: disk.total_bytes,
             free_bytes: disk.free_bytes,
@@ -679,6 +711,8 @@ impl Controller {
             full_errors: disk.full_errors,
             checksum_errors: disk.checksum_errors,
             shards,
+            logs: 0,
+            states: 0,
             problem,
         }
     }

@@ -173,3 +173,10 @@ mod tests {
         }
     }
 }
+
+pub fn role(role: cairn_admin::api::DiskRole) -> cairn_base::DiskRole {
+    match role {
+        cairn_admin::api::DiskRole::Data => cairn_base::DiskRole::Data,
+        cairn_admin::api::DiskRole::Journal => cairn_base::DiskRole::Journal,
+    }
+}

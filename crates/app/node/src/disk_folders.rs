@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_base::DiskId;
 use cairn_base::disk::Disk;
+use cairn_base::{DiskId, DiskRole};
 use cairn_config::DATA_FOLDERS_MAX;
 use cairn_formats::pool_file::PoolDisk;
-use cairn_pool::disk_changes::{Force, no_answer_of};
+use cairn_pool::disk_changes::{Force, Joining, no_answer_of};
 use cairn_pool::joining::{Readiness, readiness};
 use cairn_shard::{DiskIdentity, ShardDisk};
 use futures_util::future::{Either, select};
@@ -95,7 +95,7 @@ impl Inner {
         })
     }
 
-    async fn within<T>(
+    pub(crate) async fn within<T>(
         &self,
         time: Duration,
         folder: &str,
@@ -108,19 +108,27 @@ impl Inner {
     }
 
     /// Takes an empty folder into the pool.
-    pub async fn disk_add(&self, path: &str, wipe_it: bool) -> Result<DiskId, ChangeFailure> {
+    pub async fn disk_add(
+        &self,
+        path: &str,
+        wipe_it: bool,
+        role: DiskRole,
+    ) -> Result<DiskId, ChangeFailure> {
         let _joining = self.joining.lock().await;
         let disk = self.make_ready(path, wipe_it, None).await?;
-        self.join(disk, None).await
+        self.join(disk, Joining::New(role)).await
     }
 
-    async fn join(
-        &self,
-        disk: Arc<dyn Disk>,
-        replaces: Option<DiskId>,
-    ) -> Result<DiskId, ChangeFailure> {
+    async fn join(&self, disk: Arc<dyn Disk>, place: Joining) -> Result<DiskId, ChangeFailure> {
         let settings = shard_settings(&self.config, self.pool.state().disks.len() + 1);
-        self.pool.join(disk, settings, replaces).await
+        self.pool.join(disk, settings, place).await
+    }
+
+    /// Where a folder is that is to become a read cache: no disk of the pool, and beside all of them.
+    pub(crate) async fn place_of_cache(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
+        let given = self.real_path(path).await?;
+        self.require_apart(&given)?;
+        Ok(given)
     }
 
     /// Puts a new disk into the place of another, which leaves.
@@ -138,7 +146,7 @@ impl Inner {
         self.pool.require_room_beside(old.id, || {
             space.map_err(|error| ChangeFailure::Engine(error.to_string()))
         })?;
-        self.join(disk, Some(old.id)).await
+        self.join(disk, Joining::Replacing(old.id)).await
     }
 
     /// Opens a folder that is to become a disk, emptied if need be.
@@ -175,13 +183,26 @@ impl Inner {
 
     /// Where a folder is that the operator names.
     async fn place_of(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
+        if self.pool.state().disks.len() >= DATA_FOLDERS_MAX {
+            return impossible(format!("a pool has at most {DATA_FOLDERS_MAX} disks"));
+        }
+        let given = self.real_path(path).await?;
+        let is_in =
+            |folder: &str| given.starts_with(folder) || Path::new(folder).starts_with(&given);
+        match self.pool.state().caches.iter().find(|it| is_in(&it.folder)) {
+            Some(cache) => impossible(format!(
+                "the read cache at {} is in the way: give another folder, or remove the cache first",
+                cache.folder
+            )),
+            None => Ok(given),
+        }
+    }
+
+    async fn real_path(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
         if !Path::new(path).is_absolute() {
             return impossible(format!(
                 "\"{path}\" is not a path from the root of the server"
             ));
-        }
-        if self.pool.state().disks.len() >= DATA_FOLDERS_MAX {
-            return impossible(format!("a pool has at most {DATA_FOLDERS_MAX} disks"));
         }
         let given = PathBuf::from(path);
         self.answer_of(path, move || given.canonicalize().unwrap_or(given))

@@ -30,6 +30,8 @@ pub struct Observed {
     pub memory_limit_bytes: u64,
     pub metadata_cache_bytes: u64,
     pub segments: SegmentStats,
+    /// What the server's own work went through.
+    pub internal_bytes: u64,
     pub disks: Vec<DiskStatus>,
     /// Of those of this server.
     pub answers: HashMap<DiskId, Counts>,
@@ -110,7 +112,7 @@ impl Collector for NodeCollector {
 fn families(observed: &Observed) -> Vec<MetricFamily> {
     let mut out = Families::default();
     node(observed, &mut out);
-    store(&observed.segments, &mut out);
+    store(&observed.segments, observed.internal_bytes, &mut out);
     disks(&observed.disks, &mut out);
     answers(observed, &mut out);
     amplification(&observed.segments, &observed.totals_of_all, &mut out);
@@ -317,7 +319,7 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
     }
 }
 
-fn store(stats: &SegmentStats, out: &mut Families) {
+fn store(stats: &SegmentStats, internal_bytes: u64, out: &mut Families) {
     #[rustfmt::skip]
     let counters = [
         ("cairn_store_appends_total", "Appends of records to segments", stats.appends),
@@ -337,6 +339,7 @@ fn store(stats: &SegmentStats, out: &mut Families) {
         ("cairn_store_repairs_total", "Runs of bytes written anew from redundancy", stats.repairs),
         ("cairn_store_repairs_failed_total", "Repairs that failed", stats.repairs_failed),
         ("cairn_store_repairs_skipped_total", "Repairs put off because enough were under way", stats.repairs_skipped),
+        ("cairn_internal_bytes_total", "Bytes that rebuilds, scrubs, collection, conversions and tiers went through, as class internal counts them", internal_bytes),
         ("cairn_cache_hits_total", "Records found in the cache", stats.cache_hits),
         ("cairn_cache_misses_total", "Records not found in the cache", stats.cache_misses),
         ("cairn_read_cache_hits_total", "Reads that the read cache had all of", stats.second_hits),

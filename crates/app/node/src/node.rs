@@ -99,8 +99,7 @@ pub struct Inner {
     pub history: History,
     /// Who changed what.
     pub audit: crate::audit::AuditLog,
-    /// Empty without one, and while it is opened; `None` where it could not be.
-    pub read_cache: OnceLock<Option<Arc<cairn_read_cache::DiskCache>>>,
+    pub read_caches: crate::read_cache::ReadCaches,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
     pub mounts: OnceLock<Mounts>,
@@ -400,7 +399,7 @@ impl Inner {
             cluster,
             history: History::default(),
             audit: Default::default(),
-            read_cache: OnceLock::new(),
+            read_caches: Default::default(),
             keys,
             mounts: OnceLock::new(),
             addresses: OnceLock::new(),
@@ -570,6 +569,7 @@ impl Inner {
             memory_limit_bytes: self.config.memory_limit_bytes,
             metadata_cache_bytes: self.meta_cache.used_bytes() as u64,
             segments: self.pool.store.stats(),
+            internal_bytes: self.pool.internal_bytes(),
             disks: self.pool.store.disk_status(),
             answers: self.disk_answers(),
             scrub: convert::scrub(self.pool.scrub_progress()),

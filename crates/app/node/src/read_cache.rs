@@ -1,79 +1,214 @@
-//! The read cache of a node: opening, what is told of it, closing.
+//! The read caches of a node: opened, added, removed, closed, and what is told of them.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_read_cache::{DiskCache, ReadCacheStats};
+use cairn_admin::api::{CacheAdd, CacheState, CacheView};
+use cairn_base::DiskId;
+use cairn_formats::pool_file::PoolCache;
+use cairn_read_cache::{CacheSet, DiskCache};
+use cairn_segment::ReadCache;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::node::Inner;
+use crate::node::{ChangeFailure, Inner};
 
-/// A start waits for it for so long. Without it everything is served as well, only slower.
+/// A start waits for them for so long. Without one everything is served as well, only slower.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 
-/// Opens the cache that the settings name. One whose disk takes long is used once it is open.
-pub async fn open(inner: &Arc<Inner>) {
-    let Some((folder, size_bytes)) = inner.config.read_cache.clone() else {
-        return;
-    };
-    let (pool, weak) = (inner.pool.state().pool, Arc::downgrade(inner));
-    let runtime = Handle::current();
-    // Files are made and opened in it: a disk that hangs holds up a thread of its own.
-    let opening = tokio::task::spawn_blocking(move || {
+/// Those that are open, and why others are not; one that is being opened is in neither.
+#[derive(Default)]
+pub struct ReadCaches(Mutex<BTreeMap<DiskId, Result<Arc<DiskCache>, String>>>);
+
+impl ReadCaches {
+    fn open(&self) -> Vec<(DiskId, Arc<DiskCache>)> {
+        let all = self.0.lock();
+        let open = all.iter().filter_map(|(id, cache)| {
+            let cache = cache.as_ref().ok()?;
+            Some((*id, Arc::clone(cache)))
+        });
+        open.collect()
+    }
+}
+
+/// Has reads look in all that are open.
+fn use_them(inner: &Inner) {
+    let caches = inner.read_caches.open().into_iter();
+    let caches = caches.map(|(id, cache)| (id, cache as Arc<dyn ReadCache>));
+    match CacheSet::new(caches.collect()) {
+        Some(set) => inner.pool.store.use_read_cache(Arc::new(set)),
+        None => inner.pool.store.use_no_read_cache(),
+    }
+}
+
+/// Opens a cache on a thread of its own, for its disk may hang: files are made and opened in it.
+fn open_one(inner: &Arc<Inner>, cache: &PoolCache) -> JoinHandle<Result<DiskCache, String>> {
+    let (pool, folder) = (inner.pool.state().pool, PathBuf::from(&cache.folder));
+    let (runtime, size_bytes) = (Handle::current(), cache.size_bytes);
+    tokio::task::spawn_blocking(move || {
         let opened = runtime.block_on(DiskCache::open(&folder, pool, size_bytes));
-        let Some(inner) = weak.upgrade() else { return };
-        let cache = match opened {
-            Ok(cache) => {
-                let cache = Arc::new(cache);
-                inner.pool.store.use_read_cache(Arc::clone(&cache) as _);
-                tracing::info!(folder = %folder.display(), size_bytes, "the read cache is used");
-                Some(cache)
+        opened.map_err(|error| error.to_string())
+    })
+}
+
+/// Opens all that there are. One whose disk takes long is used once it is open.
+pub async fn open_all(inner: &Arc<Inner>) {
+    let caches = inner.pool.state().caches.clone();
+    let opening = caches.into_iter().map(|cache| {
+        let (opening, weak) = (open_one(inner, &cache), Arc::downgrade(inner));
+        tokio::spawn(async move {
+            let opened = opening.await.unwrap_or_else(|error| Err(error.to_string()));
+            let Some(inner) = weak.upgrade() else { return };
+            let (folder, size_bytes) = (&cache.folder, cache.size_bytes);
+            // It may have been removed meanwhile.
+            if !inner.pool.state().caches.iter().any(|it| it.id == cache.id) {
+                return;
             }
-            Err(error) => {
-                tracing::error!(%error, "serving without the read cache");
-                None
+            match &opened {
+                Ok(_) => tracing::info!(folder, size_bytes, "the read cache is used"),
+                Err(error) => tracing::error!(error, "serving without this read cache"),
             }
-        };
-        // Only here.
-        let _ = inner.read_cache.set(cache);
+            inner
+                .read_caches
+                .0
+                .lock()
+                .insert(cache.id, opened.map(Arc::new));
+            use_them(&inner);
+        })
     });
-    if timeout(OPEN_MAX, opening).await.is_err() {
-        tracing::warn!("the read cache takes long to open; serving without it until then");
+    if timeout(OPEN_MAX, join_all(opening)).await.is_err() {
+        tracing::warn!("a read cache takes long to open; serving without it until then");
     }
 }
 
-fn cache(inner: &Inner) -> Option<&Arc<DiskCache>> {
-    inner.read_cache.get()?.as_ref()
-}
+impl Inner {
+    /// Makes a cache in a folder and uses it from then on.
+    pub async fn cache_add(self: &Arc<Self>, add: &CacheAdd) -> Result<CacheView, ChangeFailure> {
+        let _joining = self.joining.lock().await;
+        let folder = self.place_of_cache(&add.path).await?;
+        let cache = PoolCache {
+            id: DiskId(self.env.entropy.u128()),
+            folder: folder.display().to_string(),
+            size_bytes: add.size_bytes,
+            added: self.env.clock.now(),
+        };
+        let is_listed = |it: &PoolCache| it.folder == cache.folder;
+        if self.pool.state().caches.iter().any(is_listed) {
+            return Err(ChangeFailure::Impossible(format!(
+                "{} is a read cache already",
+                cache.folder
+            )));
+        }
+        let opening = open_one(self, &cache);
+        let opened = self.within(self.config.hang_after, &cache.folder, opening);
+        let opened = opened.await?.unwrap_or_else(|error| Err(error.to_string()));
+        let opened = opened.map_err(ChangeFailure::Impossible)?;
+        if let Err(refused) = self.pool.cache_add(cache.clone()).await {
+            opened.close().await;
+            return Err(refused);
+        }
+        self.read_caches
+            .0
+            .lock()
+            .insert(cache.id, Ok(Arc::new(opened)));
+        use_them(self);
+        tracing::info!(
+            folder = cache.folder,
+            size_bytes = cache.size_bytes,
+            "a read cache was added"
+        );
+        Ok(view(self, &cache))
+    }
 
-/// So that the next start finds all that it has.
-pub async fn close(inner: &Inner) {
-    if let Some(cache) = cache(inner) {
-        cache.close().await;
+    /// Uses a cache no more, and empties its folder.
+    pub async fn cache_remove(&self, words: &str) -> Result<(), ChangeFailure> {
+        let _joining = self.joining.lock().await;
+        let state = self.pool.state();
+        let is_meant = |cache: &&PoolCache| cache.id.to_string() == words;
+        let id = state.caches.iter().find(is_meant).map(|cache| cache.id);
+        let id = id.ok_or_else(|| ChangeFailure::NoDisk(words.to_owned()))?;
+        let cache = self.pool.cache_remove(id).await?;
+        let opened = self.read_caches.0.lock().remove(&id);
+        use_them(self);
+        if let Some(Ok(opened)) = opened {
+            opened.close().await;
+        }
+        let (folder, pool) = (PathBuf::from(&cache.folder), state.pool);
+        let removing = tokio::task::spawn_blocking(move || DiskCache::remove(&folder, pool));
+        match self
+            .within(self.config.hang_after, &cache.folder, removing)
+            .await
+        {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(folder = cache.folder, %error, "the removed read cache was not emptied");
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "emptying the removed read cache broke off"),
+            Err(error) => tracing::warn!(%error, "the removed read cache was not emptied"),
+        }
+        tracing::info!(folder = cache.folder, "a read cache was removed");
+        Ok(())
+    }
+
+    pub fn cache_views(&self) -> Vec<CacheView> {
+        let state = self.pool.state();
+        state.caches.iter().map(|cache| view(self, cache)).collect()
     }
 }
 
-pub fn stats(inner: &Inner) -> Option<ReadCacheStats> {
-    cache(inner).map(|cache| cache.stats())
+fn view(inner: &Inner, cache: &PoolCache) -> CacheView {
+    let all = inner.read_caches.0.lock();
+    let (state, problem, errors) = match all.get(&cache.id) {
+        None => (CacheState::Opening, None, 0),
+        Some(Err(why)) => (CacheState::NotOpen, Some(why.clone()), 0),
+        Some(Ok(open)) => {
+            let stats = open.stats();
+            let state = match stats.is_let_alone {
+                true => CacheState::LetAlone,
+                false => CacheState::Ok,
+            };
+            (state, None, stats.errors)
+        }
+    };
+    CacheView {
+        id: cache.id.to_string(),
+        path: cache.folder.clone(),
+        size_bytes: cache.size_bytes,
+        state,
+        errors,
+        problem,
+    }
+}
+
+/// So that the next start finds all that they have.
+pub async fn close_all(inner: &Inner) {
+    let open = inner.read_caches.open();
+    join_all(open.iter().map(|(_, cache)| cache.close())).await;
 }
 
 /// What an operator should know.
-pub fn warning(inner: &Inner) -> Option<String> {
-    let (folder, _) = inner.config.read_cache.as_ref()?;
-    match stats(inner) {
-        Some(stats) if !stats.is_let_alone => None,
-        Some(_) => Some(format!(
-            "the read cache at {} fails and is let alone for a minute: look after its disk; reads are slower, nothing is lost",
-            folder.display()
-        )),
-        None if inner.read_cache.get().is_none() => Some(format!(
-            "the read cache at {} is being opened; until then reads are slower",
-            folder.display()
-        )),
-        None => Some(format!(
-            "the read cache at {} could not be opened, and is not used: the log says why",
-            folder.display()
-        )),
-    }
+pub fn warnings(inner: &Inner) -> Vec<String> {
+    let views = inner.cache_views().into_iter();
+    let warnings = views.filter_map(|cache| {
+        let at = Path::new(&cache.path).display();
+        match cache.state {
+            CacheState::Ok => None,
+            CacheState::LetAlone => Some(format!(
+                "the read cache at {at} fails and is let alone for a minute: look after its disk; reads are slower, nothing is lost"
+            )),
+            CacheState::Opening => Some(format!(
+                "the read cache at {at} is being opened; until then reads are slower"
+            )),
+            CacheState::NotOpen => Some(format!(
+                "the read cache at {at} could not be opened, and is not used: {}; `cairn disk remove` takes it out",
+                cache.problem.unwrap_or_default()
+            )),
+        }
+    });
+    warnings.collect()
 }

@@ -154,7 +154,7 @@ impl Node {
         let inner = Inner::new(env, config, pool, on_disks, cluster);
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
-        runtime.block_on(crate::read_cache::open(&inner));
+        runtime.block_on(crate::read_cache::open_all(&inner));
         runtime.block_on(async {
             // Volumes whose keys cannot be had are not served, and all others are.
             inner.keys.look().await;
@@ -343,7 +343,7 @@ impl Node {
             classes::write_all(&self.started.inner).await;
             self.started.inner.close_volumes().await;
             self.started.inner.pool.store.repairs_done().await;
-            crate::read_cache::close(&self.started.inner).await;
+            crate::read_cache::close_all(&self.started.inner).await;
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop_etcd().await;
             }

@@ -163,6 +163,7 @@ pub struct DiskView {
     pub id: String,
     /// Its folder.
     pub label: String,
+    pub role: DiskRole,
     pub state: DiskState,
     pub total_bytes: u64,
     pub free_bytes: u64,
@@ -172,9 +173,33 @@ pub struct DiskView {
     pub checksum_errors: u64,
     /// Shards that the volumes have on it.
     pub shards: u64,
+    /// Volumes whose log is written to it, of those that this server serves.
+    pub logs: u64,
+    /// Volumes whose metadata is worked with on it, of those that this server serves.
+    pub states: u64,
     /// What is wrong with it, if anything is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+/// What a disk of the pool is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskRole {
+    /// Data; and metadata, where there are too few journal disks.
+    #[default]
+    Data,
+    /// Logs and metadata of volumes, and nothing else: for disks that are faster than the others.
+    Journal,
+}
+
+impl std::fmt::Display for DiskRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Data => "data",
+            Self::Journal => "journal",
+        })
+    }
 }
 
 /// A disk to add: an empty folder, by its path on the server.
@@ -182,9 +207,74 @@ pub struct DiskView {
 #[serde(deny_unknown_fields)]
 pub struct DiskAdd {
     pub path: String,
+    #[serde(default)]
+    pub role: DiskRole,
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
+}
+
+/// A disk that takes the place of another, in its role: an empty folder, by its path on the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskReplace {
+    pub path: String,
+    /// Take it although it was a disk of Cairn's, and delete what is on it.
+    #[serde(default)]
+    pub wipe: bool,
+}
+
+/// How a read cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheState {
+    Ok,
+    /// It is used once it is open.
+    Opening,
+    /// It could not be opened, and is not used.
+    NotOpen,
+    /// It failed, and is tried again within a minute.
+    LetAlone,
+}
+
+impl std::fmt::Display for CacheState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "ok",
+            Self::Opening => "opening",
+            Self::NotOpen => "NOT OPEN",
+            Self::LetAlone => "FAILING",
+        })
+    }
+}
+
+/// A folder on a faster disk, in which a server keeps what is read often. Nothing is lost with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheView {
+    pub id: String,
+    pub path: String,
+    /// What it takes of its disk at most.
+    pub size_bytes: u64,
+    pub state: CacheState,
+    /// Pieces that could not be read since the server started.
+    pub errors: u64,
+    /// Why it is not open, if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheList {
+    pub caches: Vec<CacheView>,
+}
+
+/// A read cache to make, in a folder by its path on the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CacheAdd {
+    pub path: String,
+    /// What it may take of that disk, at least 256 MiB.
+    pub size_bytes: u64,
 }
 
 /// What to change about a disk.

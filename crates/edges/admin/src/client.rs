@@ -11,10 +11,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind,
-    ExportList, ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView,
-    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
+    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
+    NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
@@ -215,9 +216,24 @@ impl Client {
             .map(drop)
     }
 
-    pub fn disk_replace(&self, disk: &str, by: &DiskAdd) -> Result<DiskView, ClientError> {
+    pub fn disk_replace(&self, disk: &str, by: &DiskReplace) -> Result<DiskView, ClientError> {
         let path = format!("/api/v1/disks/{disk}/replace");
         self.call(self.agent.post(self.at(&path)), by)
+    }
+
+    pub fn caches(&self) -> Result<CacheList, ClientError> {
+        self.get("/api/v1/caches")
+    }
+
+    pub fn cache_add(&self, add: &CacheAdd) -> Result<CacheView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/caches")), add)
+    }
+
+    /// `cache` is an id as the list of caches has it.
+    pub fn cache_remove(&self, cache: &str) -> Result<(), ClientError> {
+        let path = format!("/api/v1/caches/{cache}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
     }
 
     pub fn rebuild(&self) -> Result<RebuildView, ClientError> {

@@ -7,9 +7,9 @@ use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, VolumeName};
 
 use crate::api::{
-    ClusterView, DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView,
-    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView,
+    CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody, ErrorDetail,
+    ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView,
 };
 
 /// A failed request, as it is answered.
@@ -73,7 +73,12 @@ pub trait Control: Send + Sync + 'static {
     /// Takes a disk out of the pool: one with nothing on it, or with `force` one whose data the others have.
     fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()>;
     /// Puts a new disk into the place of one, which is drained, or rebuilt if it is lost, and removed.
-    fn disk_replace(&self, disk: String, by: DiskAdd) -> Answer<'_, DiskView>;
+    fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView>;
+    /// The read caches of the node that answers.
+    fn caches(&self) -> Answer<'_, Vec<CacheView>>;
+    fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView>;
+    /// `cache` is its whole id.
+    fn cache_remove(&self, cache: String) -> Answer<'_, ()>;
     fn rebuild(&self) -> Answer<'_, RebuildView>;
     /// Bytes per second; 0 for no limit.
     fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView>;

@@ -32,10 +32,11 @@ use utoipa_axum::routes;
 
 use self::caller::{Encrypted, Peer};
 use crate::api::{
-    ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
-    ExportSet, ExportView, NodeChange, NodeReplace, RebuildRate, RebuildView, ScrubReport,
-    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
+    DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeReplace,
+    RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
+    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove,
+    VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -341,6 +342,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(disk_list, disk_add))
+        .routes(routes!(cache_list, cache_add))
+        .routes(routes!(cache_remove))
         .routes(routes!(disk_set, disk_remove))
         .routes(routes!(disk_replace))
         .routes(routes!(rebuild, rebuild_set))
@@ -820,16 +823,46 @@ async fn disk_remove(
 /// Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
 /// everything that it held is on others.
 #[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path)),
-    request_body = DiskAdd, responses(
+    request_body = DiskReplace, responses(
     (status = 201, body = DiskView), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn disk_replace(
     State(shared): Api,
     DiskNamed(disk): DiskNamed,
-    Given(by): Given<DiskAdd>,
+    Given(by): Given<DiskReplace>,
 ) -> Result<(StatusCode, Json<DiskView>), ControlError> {
     let disk = to_the_end(async move { shared.control.disk_replace(disk, by).await }).await?;
     Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// The read caches of the server that answers.
+#[utoipa::path(get, path = "/api/v1/caches", responses(
+    (status = 200, body = CacheList)))]
+async fn cache_list(State(shared): Api) -> Result<Json<CacheList>, ControlError> {
+    let caches = shared.control.caches().await?;
+    Ok(Json(CacheList { caches }))
+}
+
+/// Makes a read cache in a folder of the server's machine, and uses it from then on.
+#[utoipa::path(post, path = "/api/v1/caches", request_body = CacheAdd, responses(
+    (status = 201, body = CacheView), (status = 409, body = ErrorBody)))]
+async fn cache_add(
+    State(shared): Api,
+    Given(add): Given<CacheAdd>,
+) -> Result<(StatusCode, Json<CacheView>), ControlError> {
+    let cache = to_the_end(async move { shared.control.cache_add(add).await }).await?;
+    Ok((StatusCode::CREATED, Json(cache)))
+}
+
+/// Uses a read cache no more, and empties its folder. `cache` is its id.
+#[utoipa::path(delete, path = "/api/v1/caches/{cache}", params(("cache" = String, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody)))]
+async fn cache_remove(
+    State(shared): Api,
+    DiskNamed(cache): DiskNamed,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { shared.control.cache_remove(cache).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// How far the moving and rebuilding of shards is.

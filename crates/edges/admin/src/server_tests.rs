@@ -7,7 +7,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{
-    ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView, VolumeAddressSet,
+    CacheState, ClusterView, DiskRole, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView,
+    VolumeAddressSet,
 };
 use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
@@ -70,8 +71,22 @@ pub(super) fn answer<T: Send + 'static>(result: Result<T, ControlError>) -> Answ
     Box::pin(async move { result })
 }
 
+fn cache() -> CacheView {
+    CacheView {
+        id: "ef".to_owned(),
+        path: "/fast".to_owned(),
+        size_bytes: 1 << 30,
+        state: CacheState::Ok,
+        errors: 0,
+        problem: None,
+    }
+}
+
 fn disk(id: &str) -> DiskView {
     DiskView {
+        role: DiskRole::Data,
+        logs: 0,
+        states: 0,
         id: id.to_owned(),
         label: "/disk".to_owned(),
         state: crate::api::DiskState::Ok,
@@ -182,9 +197,23 @@ impl Control for Pretend {
         answer(Ok(()))
     }
 
-    fn disk_replace(&self, id: String, by: DiskAdd) -> Answer<'_, DiskView> {
+    fn disk_replace(&self, id: String, by: DiskReplace) -> Answer<'_, DiskView> {
         self.tell(format!("replace {id} {by:?}"));
         answer(Ok(disk("cd")))
+    }
+
+    fn caches(&self) -> Answer<'_, Vec<CacheView>> {
+        answer(Ok(vec![cache()]))
+    }
+
+    fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
+        self.tell(format!("cache {add:?}"));
+        answer(Ok(cache()))
+    }
+
+    fn cache_remove(&self, id: String) -> Answer<'_, ()> {
+        self.tell(format!("uncache {id}"));
+        answer(Ok(()))
     }
 
     fn rebuild(&self) -> Answer<'_, RebuildView> {
@@ -644,13 +673,25 @@ fn the_client_speaks_to_the_server() {
     }
     let add = DiskAdd {
         path: "/new".to_owned(),
+        role: DiskRole::Journal,
         wipe: false,
     };
     assert_eq!(client.disk_add(&add).unwrap().id, "ab");
     let change = DiskChange { draining: true };
     assert_eq!(client.disk_set("ab", &change).unwrap().id, "ab");
     client.disk_remove("ab", true).unwrap();
-    assert_eq!(client.disk_replace("ab", &add).unwrap().id, "cd");
+    let by = DiskReplace {
+        path: "/new".to_owned(),
+        wipe: true,
+    };
+    assert_eq!(client.disk_replace("ab", &by).unwrap().id, "cd");
+    assert_eq!(client.caches().unwrap().caches, [cache()]);
+    let add = CacheAdd {
+        path: "/fast".to_owned(),
+        size_bytes: 1 << 30,
+    };
+    assert_eq!(client.cache_add(&add).unwrap(), cache());
+    client.cache_remove("ef").unwrap();
     assert_eq!(client.rebuild().unwrap(), RebuildView::default());
     let rate = RebuildRate {
         rate_bytes_per_second: 9,

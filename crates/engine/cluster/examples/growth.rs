@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, DiskRole, Ensemble, HighWater, HighWaterStore, NodeRecord, OnNodeRecord,
-    Opaque, Owned, Process, ProcessNonce, StateAt, UsageRecord, VersionRange, VolumeLog,
+    ClusterId, DiskRecord, Ensemble, HighWater, HighWaterStore, NodeRecord, OnNodeRecord, Opaque,
+    Owned, Process, ProcessNonce, StateAt, UsageRecord, VersionRange, VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
 
@@ -75,7 +75,7 @@ fn disk(node: u128, number: u128) -> DiskRecord {
         id: DiskId(node << 64 | number),
         node: NodeId(node),
         label: format!("storage-{node:03}:/srv/cairn/disk{number}"),
-        role: DiskRole::Both,
+        role: DiskRole::Data,
         draining: false,
         replaced: false,
         added: Timestamp::new(1_790_000_000, 0),

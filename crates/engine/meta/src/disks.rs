@@ -24,6 +24,8 @@ pub(crate) struct Member {
     pub disk: Arc<dyn Disk>,
     failed: AtomicBool,
     late: Mutex<Lateness>,
+    /// Log and state are put here before all others.
+    is_first: bool,
     /// It leaves, or left: nothing is to be kept there.
     retired: AtomicBool,
     /// It left: nothing of it is needed any more.
@@ -52,13 +54,21 @@ impl Lateness {
     }
 }
 
+/// Where a disk that is added comes in the order in which disks are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preference {
+    First,
+    Last,
+}
+
 impl Member {
-    fn new(id: DiskId, disk: Arc<dyn Disk>) -> Arc<Self> {
+    fn new(id: DiskId, disk: Arc<dyn Disk>, preference: Preference) -> Arc<Self> {
         Arc::new(Self {
             id,
             disk,
             failed: AtomicBool::new(false),
             late: Mutex::default(),
+            is_first: preference == Preference::First,
             retired: AtomicBool::new(false),
             released: false,
         })
@@ -99,7 +109,7 @@ impl DiskSet {
     pub fn new(volume: VolumeId, disks: Vec<(DiskId, Arc<dyn Disk>)>, copies: usize) -> Self {
         let members = disks
             .into_iter()
-            .map(|(id, disk)| Member::new(id, disk))
+            .map(|(id, disk)| Member::new(id, disk, Preference::Last))
             .collect();
         Self {
             volume,
@@ -117,7 +127,7 @@ impl DiskSet {
     pub fn add_draining(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) {
         let mut members = self.members.write();
         for (id, disk) in disks {
-            let draining = Member::new(id, disk);
+            let draining = Member::new(id, disk, Preference::Last);
             draining.retired.store(true, Ordering::Release);
             members.push(draining);
         }
@@ -147,12 +157,13 @@ impl DiskSet {
     }
 
     /// Adds a disk, or takes one back that was retired or had failed.
-    pub fn add(&self, id: DiskId, disk: Arc<dyn Disk>) {
+    pub fn add(&self, id: DiskId, disk: Arc<dyn Disk>, preference: Preference) {
         let mut members = self.members.write();
+        let member = Member::new(id, disk, preference);
         match members.iter().position(|member| member.id == id) {
             // Who has the old handle goes on with it.
-            Some(index) => members[index] = Member::new(id, disk),
-            None => members.push(Member::new(id, disk)),
+            Some(index) => members[index] = member,
+            None => members.push(member),
         }
         drop(members);
         self.changed.store(true, Ordering::Release);
@@ -187,6 +198,7 @@ impl DiskSet {
                 disk: Arc::new(Gone(member.disk.label().to_owned())),
                 failed: AtomicBool::new(false),
                 late: Mutex::default(),
+                is_first: false,
                 retired: AtomicBool::new(true),
                 released: true,
             });
@@ -346,11 +358,19 @@ impl DiskSet {
         self.given_up.load(Ordering::Acquire)
     }
 
+    /// In the order in which they are chosen.
     pub fn healthy(&self) -> Vec<usize> {
         let members = self.members.read();
         let healthy = members.iter().enumerate();
         let healthy = healthy.filter(|(_, member)| member.is_healthy());
-        healthy.map(|(index, _)| index).collect()
+        let (first, others): (Vec<_>, Vec<_>) = healthy.partition(|(_, member)| member.is_first);
+        let all = first.into_iter().chain(others);
+        all.map(|(index, _)| index).collect()
+    }
+
+    /// Whether log and state are put on a disk before all others.
+    pub fn is_first(&self, index: usize) -> bool {
+        self.get(index).is_first
     }
 
     pub fn failed_ids(&self) -> Vec<DiskId> {

@@ -41,6 +41,7 @@ pub use cairn_formats::metadata::{
     decode_extent,
 };
 pub use cairn_formats::settings as volume_settings;
+pub use disks::Preference;
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
     Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,

@@ -10,6 +10,7 @@ use cairn_base::disk::Disk;
 use cairn_formats::metadata::log::SET_COUNT_MAX;
 
 use crate::batch::Batch;
+use crate::disks::Preference;
 use crate::error::MetaError;
 use crate::log::CommitLog;
 use crate::shared::Shared;
@@ -88,9 +89,9 @@ impl MirroredLog {
 
     /// Adds a disk to those that log and state can be kept on; one that was retired or had failed may
     /// come back. Copies that are missing are made in the background.
-    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
+    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>, preference: Preference) {
         let primary = self.shared.state.disk();
-        self.shared.disks.add(id, disk);
+        self.shared.disks.add(id, disk, preference);
         if let Some(index) = self
             .shared
             .disks

@@ -346,8 +346,11 @@ async fn choose_state(
             tracing::debug!(volume = %disks.volume, disk = disks.get(candidate.disk).disk.label(), ?applied, retained_from = recovered.retained_from.0, end = recovered.end.0, is_fit, "a copy of the state");
             is_fit
         });
-    // The best last: newest, and of equals the one that needs no work.
-    fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
+    // The best last: newest, of equals the one that needs no work, and then the one on the disk that was named first.
+    fit.sort_by_key(|candidate| {
+        let at = std::cmp::Reverse(candidate.disk);
+        (candidate.applied.position, candidate.is_primary, at)
+    });
     let mut damage = None;
     // When no state here is of use, that of other nodes is got.
     let mut elsewhere = remote;

@@ -685,7 +685,7 @@ impl Shared {
         state::leave(left);
     }
 
-    /// Healthy disks but the primary's; those that have a copy come first. Last draining ones and have one still: it
+    /// Healthy disks but the primary's; those that have a copy come first, unless others are preferred. Last draining ones and have one still: it
     /// is kept fresh while there are not enough others, for it may be the only other one.
     fn ship_candidates(&self) -> Vec<usize> {
         let primary = self.state.disk();
@@ -693,7 +693,7 @@ impl Shared {
         let has_copy = |disk: usize| states.iter().any(|(at, _)| *at == disk);
         let mut disks = self.disks.healthy();
         disks.retain(|disk| *disk != primary);
-        disks.sort_by_key(|disk| !has_copy(*disk));
+        disks.sort_by_key(|disk| (!self.disks.is_first(*disk), !has_copy(*disk)));
         let draining = states
             .iter()
             .map(|(at, _)| *at)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 
+use crate::disks::Preference;
 use crate::error::MetaError;
 use crate::log::CommitLog;
 use crate::log::ensemble::EnsembleLog;
@@ -74,9 +75,9 @@ impl VolumeLog {
     }
 
     /// [`MirroredLog::add_disk`]. On several nodes a log finds its disks itself.
-    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
+    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>, preference: Preference) {
         match self {
-            Self::Mirrored(log) => log.add_disk(id, disk),
+            Self::Mirrored(log) => log.add_disk(id, disk, preference),
             Self::Ensembles(_) => {}
         }
     }

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod set;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use foyer::{
 };
 use parking_lot::Mutex;
 use tokio::time::timeout;
+
+pub use set::CacheSet;
 
 /// The smallest cache that is of use.
 pub const SIZE_BYTES_MIN: u64 = 256 << 20;
@@ -263,6 +267,17 @@ impl DiskCache {
                 tracing::warn!(folder = %self.folder.display(), "the read cache does not answer; it keeps what it had written");
             }
         }
+    }
+
+    /// Removes what a cache of a pool has in a folder, and the folder if nothing else is in it. The cache is closed.
+    pub fn remove(folder: &Path, pool: PoolId) -> io::Result<()> {
+        match fs::remove_dir_all(folder.join(format!("{FOLDER_PREFIX}{pool}"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        // Where others have something in it, or it is a mount point, it stays.
+        let _ = fs::remove_dir(folder);
+        Ok(())
     }
 
     pub fn stats(&self) -> ReadCacheStats {

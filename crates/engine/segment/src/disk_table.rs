@@ -24,6 +24,8 @@ pub(crate) struct Members {
     nodes: FxHashMap<DiskId, NodeId>,
     /// Read, and given no new shards.
     draining: FxHashSet<DiskId>,
+    /// Given no shards at all.
+    journals: FxHashSet<DiskId>,
 }
 
 impl Members {
@@ -33,6 +35,7 @@ impl Members {
             missing,
             nodes: FxHashMap::default(),
             draining: FxHashSet::default(),
+            journals: FxHashSet::default(),
         }
     }
 
@@ -54,14 +57,19 @@ impl Members {
         &self.missing
     }
 
-    pub fn is_draining(&self, id: DiskId) -> bool {
-        self.draining.contains(&id)
+    /// Whether new shards may be put on a disk, as far as its role goes.
+    pub fn takes_shards(&self, id: DiskId) -> bool {
+        !self.draining.contains(&id) && !self.journals.contains(&id)
+    }
+
+    pub fn is_journal(&self, id: DiskId) -> bool {
+        self.journals.contains(&id)
     }
 
     /// Disks, there or not, that are to stay, as if some of them left.
     pub fn staying(&self, without: &[DiskId]) -> Topology {
         let ids = self.disks.keys().chain(&self.missing);
-        let stays = |id: &&DiskId| !self.draining.contains(id) && !without.contains(id);
+        let stays = |id: &&DiskId| self.takes_shards(**id) && !without.contains(id);
         ids.filter(stays).map(|id| self.domain(*id).node).collect()
     }
 
@@ -69,7 +77,7 @@ impl Members {
     pub fn layout(&self) -> u64 {
         let ids = self.disks.keys().chain(&self.missing);
         let mut all: Vec<(DiskId, NodeId, bool)> = ids
-            .map(|id| (*id, self.domain(*id).node, self.draining.contains(id)))
+            .map(|id| (*id, self.domain(*id).node, self.takes_shards(*id)))
             .collect();
         all.sort_unstable();
         let mut hasher = FxHasher::default();
@@ -91,6 +99,8 @@ pub enum Role {
     Staying,
     /// It is read, and given no new shards.
     Draining,
+    /// It is given no shards, and its room is not for them.
+    Journal,
 }
 
 /// A disk of the pool, as the pool sees it.
@@ -110,7 +120,10 @@ impl SegmentStore {
     pub fn set_members(self: &Arc<Self>, members: &[Member]) {
         let before = self.members();
         let is_missing = |member: &&Member| member.disk.is_none();
-        let is_draining = |member: &&Member| member.role == Role::Draining;
+        let of_role = |role: Role| {
+            let its = members.iter().filter(move |member| member.role == role);
+            its.map(|member| member.id)
+        };
         self.change_members(|table| {
             *table = Members {
                 disks: members
@@ -119,7 +132,8 @@ impl SegmentStore {
                     .collect(),
                 missing: members.iter().filter(is_missing).map(|it| it.id).collect(),
                 nodes: members.iter().map(|it| (it.id, it.node)).collect(),
-                draining: members.iter().filter(is_draining).map(|it| it.id).collect(),
+                draining: of_role(Role::Draining).collect(),
+                journals: of_role(Role::Journal).collect(),
             };
         });
         let is_new = |disk: &&Arc<dyn ShardService>| {

@@ -259,7 +259,7 @@ impl SegmentStore {
             let place = move_targets::Place {
                 node: at.node,
                 is_there: self.healthy_disk(at.disk).is_some(),
-                stays: !members.is_draining(at.disk),
+                stays: members.takes_shards(at.disk),
             };
             (at.disk, place)
         };

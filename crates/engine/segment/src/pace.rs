@@ -170,7 +170,7 @@ impl Drop for Turn<'_> {
 }
 
 /// A rate in bytes per second that all who share it keep together.
-pub struct Pace {
+pub struct Rate {
     clock: Arc<dyn Clock>,
     /// 0: as fast as it goes.
     bytes_per_second: AtomicU64,
@@ -178,13 +178,9 @@ pub struct Pace {
     paid_at: Mutex<Duration>,
     /// All that was let through.
     spent_bytes: AtomicU64,
-    is_held: AtomicBool,
-    urgency: Mutex<Urgency>,
-    /// Whom it makes way for.
-    clients: Option<Arc<Clients>>,
 }
 
-impl Pace {
+impl Rate {
     /// `bytes_per_second`: 0 for no limit.
     pub fn new(clock: Arc<dyn Clock>, bytes_per_second: u64) -> Self {
         Self {
@@ -192,17 +188,6 @@ impl Pace {
             bytes_per_second: AtomicU64::new(bytes_per_second),
             paid_at: Mutex::new(Duration::ZERO),
             spent_bytes: AtomicU64::new(0),
-            is_held: AtomicBool::new(false),
-            urgency: Mutex::default(),
-            clients: None,
-        }
-    }
-
-    /// The same, making way for clients.
-    pub fn beside(self, clients: &Arc<Clients>) -> Self {
-        Self {
-            clients: Some(Arc::clone(clients)),
-            ..self
         }
     }
 
@@ -212,65 +197,21 @@ impl Pace {
 
     /// 0 for no limit; what waits now goes on at the new rate.
     pub fn set_bytes_per_second(&self, rate: u64) {
-        self.bytes_per_second.store(rate, Ordering::Relaxed);
+        if self.bytes_per_second.swap(rate, Ordering::Relaxed) == rate {
+            return;
+        }
         let now = self.clock.monotonic();
         let mut paid_at = self.paid_at.lock();
         *paid_at = (*paid_at).min(now);
     }
 
-    /// Lets nothing more through (`held`), or goes on. Parts that were let through are finished.
-    pub fn hold(&self, held: bool) {
-        self.is_held.store(held, Ordering::Release);
-    }
-
-    /// How much way it makes for clients from now on.
-    pub fn set_urgency(&self, urgency: Urgency) {
-        *self.urgency.lock() = urgency;
-    }
-
-    /// Bytes that were let through so far: how far something is that takes long.
+    /// Bytes that were let through so far.
     pub fn spent_bytes(&self) -> u64 {
         self.spent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits until `len_bytes` more may be read or written, which is to be done before the turn is dropped.
-    pub async fn spend(&self, len_bytes: u64) -> Turn<'_> {
-        loop {
-            // It is never given up.
-            if let Some(turn) = self.spend_if(len_bytes, || true).await {
-                return turn;
-            }
-        }
-    }
-
-    /// As [`Self::spend`], and gives up, with `None`, when it is not `wanted` any more. That is asked about once a second
-    /// while it waits, which may be for weeks: time to let go of what is gone meanwhile, too.
-    pub async fn spend_if(
-        &self,
-        len_bytes: u64,
-        mut wanted: impl FnMut() -> bool,
-    ) -> Option<Turn<'_>> {
-        if !self.wait(len_bytes, &mut wanted).await {
-            return None;
-        }
-        while self.is_held.load(Ordering::Acquire) {
-            if !wanted() {
-                return None;
-            }
-            self.clock.sleep(HELD_INTERVAL).await;
-        }
-        let clients = match &self.clients {
-            Some(clients) => {
-                let turn = clients.turn(|| *self.urgency.lock()).await;
-                turn.map(|turn| (&**clients, turn))
-            }
-            None => None,
-        };
+    fn note(&self, len_bytes: u64) {
         self.spent_bytes.fetch_add(len_bytes, Ordering::Relaxed);
-        Some(Turn {
-            clients,
-            began: self.clock.monotonic(),
-        })
     }
 
     /// False: it is not wanted any more.
@@ -301,6 +242,129 @@ impl Pace {
     }
 }
 
+/// How fast one kind of background work goes.
+pub struct Pace {
+    clock: Arc<dyn Clock>,
+    rate: Rate,
+    /// What it keeps to together with all other work in the background.
+    total: Option<Arc<Rate>>,
+    is_held: AtomicBool,
+    urgency: Mutex<Urgency>,
+    /// Whom it makes way for.
+    clients: Option<Arc<Clients>>,
+}
+
+impl Pace {
+    /// `bytes_per_second`: 0 for no limit.
+    pub fn new(clock: Arc<dyn Clock>, bytes_per_second: u64) -> Self {
+        Self {
+            rate: Rate::new(Arc::clone(&clock), bytes_per_second),
+            clock,
+            total: None,
+            is_held: AtomicBool::new(false),
+            urgency: Mutex::default(),
+            clients: None,
+        }
+    }
+
+    /// The same, making way for clients.
+    pub fn beside(self, clients: &Arc<Clients>) -> Self {
+        Self {
+            clients: Some(Arc::clone(clients)),
+            ..self
+        }
+    }
+
+    /// The same, within a rate that other work shares.
+    pub fn within(self, total: &Arc<Rate>) -> Self {
+        Self {
+            total: Some(Arc::clone(total)),
+            ..self
+        }
+    }
+
+    pub fn bytes_per_second(&self) -> u64 {
+        self.rate.bytes_per_second()
+    }
+
+    /// Whether it is limited, alone or together with others.
+    pub fn is_limited(&self) -> bool {
+        let total = self
+            .total
+            .as_ref()
+            .map_or(0, |total| total.bytes_per_second());
+        self.bytes_per_second() > 0 || total > 0
+    }
+
+    /// 0 for no limit; what waits now goes on at the new rate.
+    pub fn set_bytes_per_second(&self, rate: u64) {
+        self.rate.set_bytes_per_second(rate);
+    }
+
+    /// Lets nothing more through (`held`), or goes on. Parts that were let through are finished.
+    pub fn hold(&self, held: bool) {
+        self.is_held.store(held, Ordering::Release);
+    }
+
+    /// How much way it makes for clients from now on.
+    pub fn set_urgency(&self, urgency: Urgency) {
+        *self.urgency.lock() = urgency;
+    }
+
+    /// Bytes that were let through so far: how far something is that takes long.
+    pub fn spent_bytes(&self) -> u64 {
+        self.rate.spent_bytes()
+    }
+
+    /// Waits until `len_bytes` more may be read or written, which is to be done before the turn is dropped.
+    pub async fn spend(&self, len_bytes: u64) -> Turn<'_> {
+        loop {
+            // It is never given up.
+            if let Some(turn) = self.spend_if(len_bytes, || true).await {
+                return turn;
+            }
+        }
+    }
+
+    /// As [`Self::spend`], and gives up, with `None`, when it is not `wanted` any more. That is asked about once a second
+    /// while it waits, which may be for weeks: time to let go of what is gone meanwhile, too.
+    pub async fn spend_if(
+        &self,
+        len_bytes: u64,
+        mut wanted: impl FnMut() -> bool,
+    ) -> Option<Turn<'_>> {
+        if !self.rate.wait(len_bytes, &mut wanted).await {
+            return None;
+        }
+        if let Some(total) = &self.total
+            && !total.wait(len_bytes, &mut wanted).await
+        {
+            return None;
+        }
+        while self.is_held.load(Ordering::Acquire) {
+            if !wanted() {
+                return None;
+            }
+            self.clock.sleep(HELD_INTERVAL).await;
+        }
+        let clients = match &self.clients {
+            Some(clients) => {
+                let turn = clients.turn(|| *self.urgency.lock()).await;
+                turn.map(|turn| (&**clients, turn))
+            }
+            None => None,
+        };
+        self.rate.note(len_bytes);
+        if let Some(total) = &self.total {
+            total.note(len_bytes);
+        }
+        Some(Turn {
+            clients,
+            began: self.clock.monotonic(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::Future;
@@ -313,6 +377,35 @@ mod tests {
     fn is_ready<T>(future: &mut std::pin::Pin<Box<dyn Future<Output = T> + '_>>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         matches!(future.as_mut().poll(&mut context), Poll::Ready(_))
+    }
+
+    #[test]
+    fn paces_keep_a_rate_together() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        let total = Arc::new(Rate::new(world.env.clock.clone(), 1000));
+        let fast = Pace::new(world.env.clock.clone(), 0).within(&total);
+        let slow = Pace::new(world.env.clock.clone(), 100).within(&total);
+        assert!(fast.is_limited());
+        type Spending<'a> = std::pin::Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>;
+        let mut first: Spending<'_> = Box::pin(fast.spend(1100));
+        assert!(!is_ready(&mut first));
+        world.clock.advance(Duration::from_secs(1));
+        assert!(is_ready(&mut first));
+        // What one has taken the other waits for, and each has its own rate beside.
+        let mut second: Spending<'_> = Box::pin(slow.spend(10));
+        assert!(!is_ready(&mut second), "the other is not paid for");
+        world.clock.advance(Duration::from_millis(20));
+        assert!(is_ready(&mut second));
+        let mut third: Spending<'_> = Box::pin(slow.spend(100));
+        world.clock.advance(Duration::from_millis(500));
+        assert!(!is_ready(&mut third), "its own rate");
+        world.clock.advance(Duration::from_millis(700));
+        // Only now does it take of the rate of all, which has enough.
+        assert!(is_ready(&mut third));
+        assert_eq!((total.spent_bytes(), slow.spent_bytes()), (1210, 110));
+        total.set_bytes_per_second(0);
+        assert!(!fast.is_limited() && slow.is_limited());
     }
 
     #[test]

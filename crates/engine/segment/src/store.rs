@@ -728,7 +728,7 @@ impl SegmentStore {
         let members = self.members.load();
         let staying = members
             .all()
-            .filter(|disk| self.is_usable_disk(&***disk) && !members.is_draining(disk.id()));
+            .filter(|disk| self.is_usable_disk(&***disk) && members.takes_shards(disk.id()));
         staying.cloned().collect()
     }
 
@@ -736,7 +736,7 @@ impl SegmentStore {
     pub(crate) fn takes_shards_count(&self) -> usize {
         let members = self.members.load();
         let takes = |disk: &&Arc<dyn ShardService>| {
-            self.is_usable_disk(&***disk) && !members.is_draining(disk.id())
+            self.is_usable_disk(&***disk) && members.takes_shards(disk.id())
         };
         members.all().filter(takes).count()
     }
@@ -745,7 +745,7 @@ impl SegmentStore {
     pub fn takes_shards(&self, disk: DiskId) -> bool {
         let members = self.members.load();
         let there = members.disk(disk);
-        there.is_some_and(|there| self.is_usable_disk(&**there)) && !members.is_draining(disk)
+        there.is_some_and(|there| self.is_usable_disk(&**there)) && members.takes_shards(disk)
     }
 
     /// Whether any disk works; one too full to keep a promise does.
@@ -755,10 +755,11 @@ impl SegmentStore {
         all.any(|disk| !disk.is_avoided() && !self.unfenced.has_silent(disk.id()))
     }
 
-    /// Room on the pool's disks.
+    /// Room for shards on the pool's disks.
     pub fn space(&self) -> PoolSpace {
         let mut pool = PoolSpace::default();
-        for disk in self.members().all() {
+        let members = self.members();
+        for disk in members.all().filter(|disk| !members.is_journal(disk.id())) {
             let space = disk_space(&**disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             pool.total_bytes += space.total_bytes;

@@ -36,7 +36,18 @@ pub struct ClassName(String);
 /// What takes a volume out of its class.
 pub const NO_CLASS: &str = "none";
 
+/// The class of the server's own work: rebuilds, scrubs, collection, moves to and from tiers. No volume is in it.
+pub const INTERNAL_CLASS: &str = "internal";
+
 impl ClassName {
+    pub fn internal() -> Self {
+        Self(INTERNAL_CLASS.to_owned())
+    }
+
+    pub fn is_internal(&self) -> bool {
+        self.0 == INTERNAL_CLASS
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -222,6 +233,22 @@ impl ClassSpec {
     pub fn needs_size(&self) -> bool {
         let mut rates = self.rates().into_iter().filter_map(|(_, rate)| rate);
         rates.any(|rate| rate.per_tib > 0)
+    }
+
+    /// What makes no sense about it, as the class of the server's own work.
+    pub fn problem_of_internal(&self) -> Option<String> {
+        let alone = Self {
+            total_throughput: self.total_throughput,
+            ..Self::default()
+        };
+        match *self == alone {
+            false => Some(
+                "it is for the work of the server itself, and takes total-throughput alone"
+                    .to_owned(),
+            ),
+            true if self.total_throughput.is_none() => None,
+            true => self.problem(),
+        }
     }
 
     /// What makes no sense about it.

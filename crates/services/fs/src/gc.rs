@@ -40,6 +40,8 @@ const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 const REMOVE_SEGMENTS_MAX: usize = 256;
 /// About as much as one batch has to say of who shared them.
 const REMOVE_BATCH_LEN_BYTES: usize = 1 << 20;
+/// Segments that a round with a limited rate rewrites: after it is seen whether there still is room.
+const LIMITED_SEGMENTS_MAX: usize = 4;
 /// Segments that could not be emptied are let alone for so long.
 const STUCK_PAUSE: Duration = Duration::from_secs(30);
 
@@ -258,6 +260,10 @@ impl Shared {
             true => self.survey().await?,
             false => Survey::default(),
         };
+        // Room comes before any rate: without it clients cannot write, and nothing else can be moved.
+        let pace = self.collection_pace.as_deref();
+        let pace = pace.filter(|pace| pace.is_limited() && !limits.is_pressed);
+        let segments_max = pace.map_or(usize::MAX, |_| LIMITED_SEGMENTS_MAX);
         let chosen: FxHashSet<SegmentId> = {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let flushed_bytes = of(&self.counters.flushed_bytes);
@@ -269,14 +275,14 @@ impl Shared {
             stuck.retain(|_, until| *until > now);
             let is_free = |id| !stuck.contains_key(&id) && self.is_idle(id);
             let chosen = survey.choose(&limits, room, budget_bytes, is_free);
-            chosen.into_iter().collect()
+            chosen.into_iter().take(segments_max).collect()
         };
         if chosen.is_empty() {
             // There is nothing that a writer could wait for.
             self.collector.let_all_go();
             return Ok(());
         }
-        let rewritten = self.rewrite(chosen, None).await;
+        let rewritten = self.rewrite(chosen, pace).await;
         self.note_sealed();
         self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
         self.note_stuck(&rewritten?);

@@ -132,6 +132,8 @@ pub struct FsSettings {
     pub key: Option<Arc<VolumeKey>>,
     /// How fast data is converted to what policies say, if not as fast as possible.
     pub pace: Option<Arc<Pace>>,
+    /// How fast segments with garbage are rewritten while there is room, if not as fast as possible.
+    pub collection_pace: Option<Arc<Pace>>,
     pub tiering: TieringSettings,
 }
 
@@ -149,6 +151,7 @@ impl FsSettings {
             dedupe: DedupeIndex::new(INDEX_BYTES_DEFAULT),
             key: None,
             pace: None,
+            collection_pace: None,
             tiering: TieringSettings::default(),
         }
     }
@@ -294,6 +297,7 @@ pub(crate) struct Shared {
     pub policies: Policies,
     pub tiering: TierWork,
     pub pace: Option<Arc<Pace>>,
+    pub collection_pace: Option<Arc<Pace>>,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
@@ -354,6 +358,7 @@ impl Fs {
             dedupe,
             key,
             pace,
+            collection_pace,
             tiering,
         } = settings;
         let known = meta
@@ -396,6 +401,7 @@ impl Fs {
             policies,
             tiering: TierWork::new(tiering, &env),
             pace,
+            collection_pace,
             tasks: Arc::new(Tasks::new(env.clone())),
             dedupe: Deduping::new(dedupe, &env, volume),
             env,

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 
 use cairn_base::{NodeId, Timestamp};
-use cairn_cluster::map::{
-    ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, UsersRecord, VolumeRecord,
-};
+use cairn_cluster::map::{ClassesRecord, DiskRecord, MapView, Opaque, UsersRecord, VolumeRecord};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_formats::settings::{
@@ -102,7 +100,7 @@ pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
         id: disk.id,
         node: disk.node,
         label: disk.label.clone(),
-        role: DiskRole::Both,
+        role: disk.role,
         draining: disk.draining,
         replaced: disk.replaced,
         added: disk.added,
@@ -125,6 +123,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         };
         PoolDisk {
             node: record.node,
+            role: record.role,
             draining: record.draining,
             replaced: record.replaced,
             by_label: known.is_some_and(|disk| disk.by_label),

@@ -9,11 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskSpace};
 use cairn_base::domain::Survives;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{DiskId, DiskRole};
 use cairn_fs::Fs;
+use cairn_meta::Preference;
 use cairn_shard::{ShardDisk, ShardSettings};
 use futures_util::future::{Either, select};
 
@@ -21,6 +22,14 @@ use crate::planner::{self, Standing};
 use crate::policy::protection;
 use crate::pool::{ChangeFailure, Pool, VolumeService};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
+
+/// As what a disk joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    New(DiskRole),
+    /// In the role of a disk that leaves.
+    Replacing(DiskId),
+}
 
 /// Whether a step of a change goes on when it cannot be had without loss of redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +44,15 @@ fn impossible<T>(why: String) -> Result<T, ChangeFailure> {
 }
 
 impl Pool {
-    /// Makes a disk that is ready for it a member; the one that it replaces leaves. `disk` is blank, and watched.
+    /// Makes a disk that is ready for it a member; one that it replaces leaves. `disk` is blank, and watched.
     pub async fn join(
         &self,
         disk: Arc<dyn Disk>,
         settings: ShardSettings,
-        replaces: Option<DiskId>,
+        place: Joining,
     ) -> Result<DiskId, ChangeFailure> {
         let mut tried = self.begin_change().await?;
-        let id = self.take_in(&mut tried, disk, settings, replaces).await?;
+        let id = self.take_in(&mut tried, disk, settings, place).await?;
         drop(tried);
         self.after_a_change().await;
         Ok(id)
@@ -54,14 +63,16 @@ impl Pool {
         tried: &mut u64,
         disk: Arc<dyn Disk>,
         settings: ShardSettings,
-        replaces: Option<DiskId>,
+        place: Joining,
     ) -> Result<DiskId, ChangeFailure> {
         let mut state = PoolState::clone(&self.state());
-        if let Some(old) = replaces
-            && state.disk_mut(old).is_none()
-        {
-            return Err(ChangeFailure::NoDisk(old.to_string()));
-        }
+        let (role, replaces) = match place {
+            Joining::New(role) => (role, None),
+            Joining::Replacing(old) => match state.disk_mut(old) {
+                Some(member) => (member.role, Some(old)),
+                None => return Err(ChangeFailure::NoDisk(old.to_string())),
+            },
+        };
         let disk = self.watch.over(disk);
         let label = disk.label().to_owned();
         let id = DiskId(self.env.entropy.u128());
@@ -80,6 +91,7 @@ impl Pool {
         let opened = begun.map_err(|error| failed(&error))?;
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
+        member.role = role;
         if let Some(seats) = &self.seats {
             member.node = seats.node();
         }
@@ -108,9 +120,17 @@ impl Pool {
     async fn after_joining(&self, opened: &Arc<ShardDisk>, id: DiskId) {
         self.tell_of_disks();
         for fs in self.serving_all() {
-            fs.meta().log().add_disk(id, Arc::clone(opened.disk()));
+            let disk = Arc::clone(opened.disk());
+            fs.meta().log().add_disk(id, disk, self.preference(id));
         }
         self.host.disk_joined(opened).await;
+    }
+
+    fn preference(&self, id: DiskId) -> Preference {
+        match self.table().is_journal(id) {
+            true => Preference::First,
+            false => Preference::Last,
+        }
     }
 
     fn tell_of_disks(&self) {
@@ -161,9 +181,15 @@ impl Pool {
     /// Whether the pool can do without a disk: enough others for every volume's protection, and room.
     fn require_room(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         let standings = self.standings();
-        let fine =
-            |disk: &&PoolDisk| disk.id != id && standings.get(&disk.id) == Some(&Standing::Fine);
-        if !state.disks.iter().any(|disk| fine(&disk)) {
+        let is_journal = state
+            .disks
+            .iter()
+            .any(|it| it.id == id && !it.role.is_data());
+        let takes_over = |disk: &&PoolDisk| {
+            let is_fine = standings.get(&disk.id) == Some(&Standing::Fine);
+            disk.id != id && is_fine && (is_journal || disk.role.is_data())
+        };
+        if !state.disks.iter().any(|disk| takes_over(&disk)) {
             return impossible("there is no other disk that works: add one first".to_owned());
         }
         self.require_protection(state, id)?;
@@ -231,8 +257,10 @@ impl Pool {
         }
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
-        if state.disks.len() == 1 {
-            return impossible("it is the only disk".to_owned());
+        let has_others =
+            |of: &[PoolDisk]| of.iter().any(|it| it.id != disk.id && it.role.is_data());
+        if !has_others(&state.disks) {
+            return impossible("it is the only disk that data is on".to_owned());
         }
         self.require_all_served()?;
         self.require_found(&state, disk.id)?;
@@ -332,13 +360,13 @@ impl Pool {
     }
 
     /// Volumes may keep metadata on a disk again that was to leave, unless it did not work for that.
-    fn let_keep_metadata(&self, id: DiskId) {
+    pub(crate) fn let_keep_metadata(&self, id: DiskId) {
         for fs in self.serving_all() {
             let mut disks = self.meta_disks(Some(fs.volume())).into_iter();
             if let Some((_, disk)) = disks.find(|(disk, _)| *disk == id)
                 && !fs.meta().log().keeps_on_disk(id)
             {
-                fs.meta().log().add_disk(id, disk);
+                fs.meta().log().add_disk(id, disk, self.preference(id));
             }
         }
     }

@@ -275,6 +275,7 @@ impl Pool {
             code,
             metadata_disks: members.filter(|id| meta.log().uses_disk(*id)).collect(),
             primary: Some(meta.log().primary_disk()),
+            is_beside_journal: self.is_beside_journal(fs),
             is_metadata_failing: self.metadata_trouble(fs).is_some(),
             is_metadata_degraded: stats.is_degraded(),
             copies: stats.copies_wanted,
@@ -296,6 +297,7 @@ impl Pool {
             Action::MoveState { volume, off } | Action::RetireMetadata { volume, disk: off } => {
                 self.metadata_leaves(*volume, *off).await
             }
+            Action::StateToJournal { volume } => self.state_outcome(*volume).await,
             Action::SetCopies { volume } => self.copies_outcome(*volume).await,
             Action::MoveShard {
                 volume,
@@ -364,6 +366,26 @@ impl Pool {
             return Outcome::NotNow;
         }
         match self.metadata_of_volume_off(&fs, disk).await {
+            Ok(()) => Outcome::Done,
+            Err(why) => Outcome::Stays(why),
+        }
+    }
+
+    /// On nodes of a cluster the state is where it is found: only logs prefer journal disks there.
+    fn is_beside_journal(&self, fs: &Fs) -> bool {
+        let table = self.table();
+        let is_on_one = table.is_journal(fs.meta().log().primary_disk());
+        self.seats.is_none() && !is_on_one && !self.journal_disks(fs.volume()).is_empty()
+    }
+
+    async fn state_outcome(&self, id: VolumeId) -> Outcome {
+        let Ok(_changes) = self.begin_change().await else {
+            return Outcome::NotNow;
+        };
+        let Some(VolumeService::Serving(fs)) = self.service(id) else {
+            return Outcome::NotNow;
+        };
+        match self.state_to_journal(&fs).await {
             Ok(()) => Outcome::Done,
             Err(why) => Outcome::Stays(why),
         }

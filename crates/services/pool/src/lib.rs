@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod caches;
 mod clones;
 mod deleted_volumes;
 pub mod disk_changes;

@@ -86,7 +86,7 @@ impl Pool {
 
     pub(crate) async fn metadata_of_volume_off(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
         if fs.meta().log().primary_disk() == id {
-            self.move_state(fs, id).await?;
+            self.move_state(fs, id, None).await?;
         }
         // It may have been opened again.
         if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
@@ -110,8 +110,29 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens a volume with its state on a disk that stays, instead of this one.
-    async fn move_state(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+    /// Opens a volume with its state on a journal disk.
+    pub(crate) async fn state_to_journal(&self, fs: &Fs) -> Result<(), String> {
+        let (from, journals) = (
+            fs.meta().log().primary_disk(),
+            self.journal_disks(fs.volume()),
+        );
+        if journals.is_empty() || journals.contains(&from) {
+            return Ok(());
+        }
+        let moved = self.move_state(fs, from, Some(&journals)).await;
+        // It is not left for good.
+        self.let_keep_metadata(from);
+        if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
+            let pool = self.state();
+            if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
+                self.set_copies(&fs, &volume.settings).await;
+            }
+        }
+        moved
+    }
+
+    /// Opens a volume with its state on a disk that stays, instead of this one; on one of `to`, if that is given.
+    async fn move_state(&self, fs: &Fs, id: DiskId, to: Option<&[DiskId]>) -> Result<(), String> {
         // It may be none of draining ones, but about to be removed.
         let others = |mut disks: MetaDisks| {
             disks.retain(|(disk, _)| *disk != id);
@@ -148,7 +169,8 @@ impl Pool {
             let stats = fs.meta().stats();
             disks = others(self.meta_disks(volume_id));
             disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-            if !stats.is_all_on(&ids(&disks)) {
+            let enough = to.map_or_else(|| ids(&disks), <[DiskId]>::to_vec);
+            if !stats.is_all_on(&enough) {
                 let name = fs.name();
                 return Err(format!(
                     "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \

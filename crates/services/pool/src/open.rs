@@ -70,6 +70,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         classes: Default::default(),
         users: Default::default(),
         clones: Vec::new(),
+        caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
     }

@@ -19,7 +19,7 @@ use cairn_formats::settings::VolumeName;
 use cairn_fs::{Fs, FsSettings};
 use cairn_keys::MasterKeys;
 use cairn_meta::{MetaSettings, Succession};
-use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
+use cairn_segment::{Clients, Pace, Rate, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
@@ -146,6 +146,10 @@ pub struct Pool {
     pub is_whole: bool,
     pub rebuild: Rebuild,
     pub scrub: Scrub,
+    /// What all work in the background keeps to together: the class that is for it.
+    pub(crate) internal: Arc<Rate>,
+    /// Of rewriting segments with garbage.
+    pub(crate) collection_pace: Arc<Pace>,
     /// At which files of deleted volumes go.
     pub(crate) deletion_pace: Arc<Pace>,
     /// Of data that is converted to what policies say.
@@ -200,13 +204,17 @@ impl Pool {
         let store = SegmentStore::new(env.clone(), settings.segments.clone(), disks, away);
         store.set_members(&table.roles());
         let clients = Clients::new(env.clock.clone());
-        let pace = Pace::new(env.clock.clone(), settings.rebuild_bytes_per_second);
-        let scrub_pace = Pace::new(env.clock.clone(), settings.scrub_bytes_per_second);
-        let scrub = Scrub::new(scrub_pace.beside(&clients));
+        let internal = Arc::new(Rate::new(env.clock.clone(), table.state.internal_rate()));
+        let within = |rate| Pace::new(env.clock.clone(), rate).within(&internal);
+        let pace = within(settings.rebuild_bytes_per_second).beside(&clients);
+        let scrub = Scrub::new(within(settings.scrub_bytes_per_second).beside(&clients));
+        // Files are only deleted: no bytes are read or written.
         let deletion_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
-        let apply_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
-        let tier_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
-        let rebuild = Rebuild::new(pace.beside(&clients), Planner::new(settings.rebuild_delay));
+        let apply_pace = within(0).beside(&clients);
+        let tier_pace = within(0).beside(&clients);
+        // Writers wait for it where they must, so it makes no way for them.
+        let collection_pace = within(0);
+        let rebuild = Rebuild::new(pace, Planner::new(settings.rebuild_delay));
         Arc::new(Self {
             env,
             store,
@@ -215,6 +223,8 @@ impl Pool {
             is_whole,
             rebuild,
             scrub,
+            internal,
+            collection_pace: Arc::new(collection_pace),
             deletion_pace: Arc::new(deletion_pace),
             apply_pace: Arc::new(apply_pace),
             tier_pace: Arc::new(tier_pace),
@@ -244,6 +254,11 @@ impl Pool {
         Arc::clone(&self.table.load().state)
     }
 
+    /// Bytes that work in the background has read or written so far.
+    pub fn internal_bytes(&self) -> u64 {
+        self.internal.spent_bytes()
+    }
+
     /// The disks that are there, also draining ones and ones that failed.
     pub fn disks(&self) -> Vec<Arc<ShardDisk>> {
         self.table.load().disks()
@@ -255,6 +270,8 @@ impl Pool {
         let mut table = Table::clone(&self.table.load());
         let result = change(&mut table);
         let roles = table.roles();
+        self.internal
+            .set_bytes_per_second(table.state.internal_rate());
         self.table.store(Arc::new(table));
         self.store.set_members(&roles);
         result

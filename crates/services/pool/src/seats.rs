@@ -222,7 +222,8 @@ impl LogDisks for PoolLogDisks {
         self.pool.upgrade()?.table().service(id)
     }
 
-    /// This node's own first: one copy takes no way. Then those with most space.
+    /// This node's own first: one copy takes no way. Of these and of the others journal disks come first, then those with
+    /// most space.
     fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)> {
         let Some(pool) = self.pool.upgrade() else {
             return Vec::new();
@@ -237,7 +238,9 @@ impl LogDisks for PoolLogDisks {
         let mut there: Vec<_> = there.collect();
         let free = |disk: &Arc<dyn ShardService>| disk.space().map_or(0, |space| space.free_bytes);
         there.sort_by_cached_key(|(node, disk)| {
-            (*node != self.own, std::cmp::Reverse(free(disk)), disk.id())
+            let is_data = !table.is_journal(disk.id());
+            let free = std::cmp::Reverse(free(disk));
+            (*node != self.own, is_data, free, disk.id())
         });
         there
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_base::{DiskId, DiskRole, NodeId, VolumeId};
 use cairn_segment::{Member, Role};
 use cairn_shard::{ShardDisk, ShardService};
 
@@ -131,6 +131,11 @@ impl Table {
         self.member(id).is_some_and(|member| member.draining)
     }
 
+    pub fn is_journal(&self, id: DiskId) -> bool {
+        self.member(id)
+            .is_some_and(|member| member.role == DiskRole::Journal)
+    }
+
     /// Members that stay, there or not.
     pub fn staying_count(&self) -> usize {
         let members = self.state.disks.iter();
@@ -163,6 +168,9 @@ impl Table {
         let is_told = !planted::is(Bug::DrainingDiskTakesData);
         let role = |member: &PoolDisk| match self.leaving.contains(&member.id) || member.draining {
             true if is_told => Role::Draining,
+            _ if member.role == DiskRole::Journal && !planted::is(Bug::JournalDiskTakesData) => {
+                Role::Journal
+            }
             _ => Role::Staying,
         };
         let members = self.state.disks.iter().map(|member| Member {

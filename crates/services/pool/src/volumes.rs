@@ -152,6 +152,7 @@ impl Pool {
         }
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
+        settings.collection_pace = Some(Arc::clone(&self.collection_pace));
         settings.tiering = self.tiering_settings(volume);
         settings.key = key;
         let store = Arc::clone(&self.store);
@@ -274,6 +275,7 @@ impl Pool {
         })?;
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
+        settings.collection_pace = Some(Arc::clone(&self.collection_pace));
         settings.tiering = self.tiering_settings(volume);
         settings.key = key;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
@@ -472,7 +474,8 @@ impl Pool {
         }
     }
 
-    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed.
+    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed. Journal disks come
+    /// first.
     pub(crate) fn meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
         self.split_meta_disks(volume).0
     }
@@ -495,10 +498,18 @@ impl Pool {
         let (staying, draining): (MetaDisks, MetaDisks) =
             disks.partition(|(id, _)| !table.is_draining(*id));
         let node = |id: DiskId| table.member(id).map(|member| member.node);
-        (
-            taking_turns(staying, |(id, _)| node(*id)),
-            taking_turns(draining, |(id, _)| node(*id)),
-        )
+        let mut staying = taking_turns(staying, |(id, _)| node(*id));
+        // Within each role the order stays.
+        staying.sort_by_key(|(id, _)| !table.is_journal(*id));
+        (staying, taking_turns(draining, |(id, _)| node(*id)))
+    }
+
+    /// Journal disks that work and take metadata of a volume.
+    pub(crate) fn journal_disks(&self, volume: VolumeId) -> Vec<DiskId> {
+        let table = self.table();
+        let disks = self.meta_disks(Some(volume)).into_iter();
+        let ids = disks.map(|(id, _)| id);
+        ids.filter(|id| table.is_journal(*id)).collect()
     }
 }
 

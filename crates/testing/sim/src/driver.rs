@@ -332,8 +332,9 @@ impl Driver {
     fn check_narrow(&self, file: &PoolFile) -> Result<(), String> {
         let tolerated = self.shared.shape.tolerated();
         let world = self.progress.fs.lock().clone();
-        let Some(world) = world.filter(|_| self.has_worked && file.members.len() > tolerated)
-        else {
+        let members = file.members.iter();
+        let of_data = members.filter(|member| !member.is_journal).count();
+        let Some(world) = world.filter(|_| self.has_worked && of_data > tolerated) else {
             return Ok(());
         };
         let is_done = self.progress.is_work_done.load(Ordering::Relaxed);

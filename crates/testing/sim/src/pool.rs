@@ -19,6 +19,8 @@ pub struct Member {
     pub id: DiskId,
     /// Everything on it has to go.
     pub is_draining: bool,
+    /// It takes no data.
+    pub is_journal: bool,
 }
 
 pub fn label_of(index: usize) -> String {
@@ -39,6 +41,7 @@ impl PoolFile {
                 index: disk.label.strip_prefix("disk")?.parse().ok()?,
                 id: disk.id,
                 is_draining: disk.draining,
+                is_journal: !disk.role.is_data(),
             })
         });
         Self {
@@ -61,6 +64,12 @@ impl PoolFile {
 
     pub fn staying_count(&self) -> usize {
         self.members.len() - self.draining().count()
+    }
+
+    /// Those that stay and take data.
+    pub fn data_count(&self) -> usize {
+        let takes_data = |member: &&Member| !member.is_draining && !member.is_journal;
+        self.members.iter().filter(takes_data).count()
     }
 }
 
@@ -109,7 +118,7 @@ pub fn job_of(
         from.get(place).copied()
     };
     // With fewer disks less would be promised.
-    let fewer = file.staying_count().saturating_sub(1);
+    let fewer = file.data_count().saturating_sub(1);
     let is_enough = shape.tolerated_of(fewer) >= shape.tolerated() && fewer > shape.tolerated();
     match work.kind {
         WorkKind::Drain { has_spare } => Some(Job {
@@ -145,9 +154,9 @@ pub fn job_of(
                 },
             })
         }
-        WorkKind::Scrub => Some(Job {
+        WorkKind::Scrub | WorkKind::Journal => Some(Job {
             disk: None,
-            kind: WorkKind::Scrub,
+            kind: work.kind,
         }),
     }
 }
@@ -242,6 +251,7 @@ mod tests {
             index: *index,
             id: DiskId(*index as u128),
             is_draining: false,
+            is_journal: false,
         };
         PoolFile {
             members: indexes.iter().map(member).collect(),

@@ -322,7 +322,7 @@ impl Pool {
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
         // A scrub moves nothing; what earlier lives have left goes on.
         let moves = match job {
-            Some(job) => job.kind != WorkKind::Scrub,
+            Some(job) => !matches!(job.kind, WorkKind::Scrub | WorkKind::Journal),
             None => self.file.draining().next().is_some() || !self.lost.is_empty(),
         };
         let at = PowerOff {
@@ -417,6 +417,7 @@ impl Pool {
         let has_spare = match job.kind {
             WorkKind::Drain { has_spare } | WorkKind::Rebuild { has_spare, .. } => has_spare,
             WorkKind::Scrub => false,
+            WorkKind::Journal => true,
         };
         match (job.kind, job.disk) {
             (WorkKind::Rebuild { .. }, Some(disk)) => {
@@ -444,6 +445,7 @@ impl Pool {
                 index,
                 id: DiskId::default(),
                 is_draining: false,
+                is_journal: false,
             })
             .collect();
         let file = match is_first {

@@ -181,6 +181,8 @@ pub enum WorkKind {
     },
     /// All shards and all records are checked and repaired.
     Scrub,
+    /// A new disk takes logs and metadata, and no data.
+    Journal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -553,9 +555,15 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
         3 => WorkKind::Drain { has_spare },
         _ => WorkKind::Scrub,
     };
+    let pick = rng.u64();
+    let kind = match kind {
+        // So that all that is drawn after it stays as it was without this kind.
+        WorkKind::Scrub if pick & 1 == 1 => WorkKind::Journal,
+        kind => kind,
+    };
     Some(Work {
         kind,
-        pick: rng.u64(),
+        pick,
         power_off_after: rng.coin().then(|| {
             let within = one_of(rng, &[4, 8, 30]);
             1 + rng.below(within) as u32
@@ -691,7 +699,7 @@ fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
     let is_drawn = match kind {
         WorkKind::Rebuild { .. } => true,
         WorkKind::Drain { .. } => rng.coin(),
-        WorkKind::Scrub => false,
+        WorkKind::Scrub | WorkKind::Journal => false,
     };
     if !is_bad || !is_drawn {
         return None;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_base::{DiskId, SegmentId};
+use cairn_base::{DiskId, DiskRole, SegmentId};
 use cairn_fs::{ExtentAt, Fs};
-use cairn_pool::disk_changes::Force;
+use cairn_pool::disk_changes::{Force, Joining};
 use cairn_pool::planner::{Action, Outcome, Standing};
 use cairn_pool::{ChangeFailure, Pool};
 use cairn_segment::{MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
@@ -144,6 +144,7 @@ impl Worker {
                 comes_back,
             } => (has_spare, !comes_back),
             WorkKind::Scrub => return Ok(()),
+            WorkKind::Journal => (true, false),
         };
         let leaving = job.disk.filter(|_| leaves);
         let leaving = leaving.and_then(|index| self.file().id(index));
@@ -151,7 +152,12 @@ impl Worker {
         let begun = match (spare, leaving) {
             (Some(disk), leaving) => {
                 let settings = shard_settings(&self.life.shape);
-                let joined = self.pool.join(disk.clone(), settings, leaving);
+                let place = match leaving {
+                    Some(old) => Joining::Replacing(old),
+                    None if job.kind == WorkKind::Journal => Joining::New(DiskRole::Journal),
+                    None => Joining::New(DiskRole::Data),
+                };
+                let joined = self.pool.join(disk.clone(), settings, place);
                 joined.await.map(drop)
             }
             (None, Some(leaving)) => {
@@ -200,6 +206,19 @@ impl Worker {
         }
     }
 
+    /// No data is on a disk that is for logs and metadata alone.
+    fn check_journals(&self) {
+        let table = self.pool.table();
+        for info in self.segments.segments(VOLUME) {
+            if let Some(disk) = info.disks.iter().find(|id| table.is_journal(**id)) {
+                self.life.fail(format!(
+                    "segment {} has a shard on {disk}, a journal disk",
+                    info.id
+                ));
+            }
+        }
+    }
+
     /// Remembers which segments there are, of which draining disks may have some.
     async fn note_drains(&self) {
         self.segments.placements_done().await;
@@ -222,6 +241,7 @@ impl Worker {
         for member in self.file().draining() {
             self.take_out(member.id).await;
         }
+        self.check_journals();
         let file = self.file();
         let is_left = self.pool.rebuild_status().shards_left > 0;
         if file.draining().next().is_some() || is_left || !self.narrow(false).is_empty() {
@@ -239,7 +259,10 @@ impl Worker {
     fn may_reopen(action: &Action) -> bool {
         matches!(
             action,
-            Action::MoveState { .. } | Action::RetireMetadata { .. } | Action::Forget { .. }
+            Action::MoveState { .. }
+                | Action::StateToJournal { .. }
+                | Action::RetireMetadata { .. }
+                | Action::Forget { .. }
         )
     }
 
@@ -307,7 +330,7 @@ impl Worker {
     async fn is_whole(&self, file: &PoolFile) -> bool {
         // So few that nothing more is promised: what joins next has nothing yet, and would count.
         let shape = &self.life.shape;
-        if shape.tolerated_of(file.staying_count()) < shape.tolerated() {
+        if shape.tolerated_of(file.data_count()) < shape.tolerated() {
             return false;
         }
         let table = self.pool.table();
@@ -545,6 +568,7 @@ pub(crate) async fn in_background(
         Some(WorkKind::Drain { .. }) => "drain",
         Some(WorkKind::Rebuild { .. }) => "rebuild",
         Some(WorkKind::Scrub) => "scrub",
+        Some(WorkKind::Journal) => "journal",
         None => "rest",
     });
     worker.run().await;

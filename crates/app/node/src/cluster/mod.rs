@@ -22,7 +22,7 @@ use std::time::Duration;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, NodeId};
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, DiskRole, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
+    ClusterId, DiskRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::Config;
@@ -312,7 +312,7 @@ fn record_of(disk: &PoolDisk) -> DiskRecord {
         id: disk.id,
         node: disk.node,
         label: disk.label.clone(),
-        role: DiskRole::Both,
+        role: disk.role,
         draining: disk.draining,
         replaced: disk.replaced,
         added: disk.added,

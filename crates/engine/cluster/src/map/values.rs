@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -254,15 +254,6 @@ pub struct AliveRecord {
 
 impl Value for AliveRecord {
     const WHAT: &'static str = "a node's sign of life";
-}
-
-/// What a disk may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DiskRole {
-    Data,
-    Metadata,
-    Both,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    CertificateRecord, ClusterId, DiskRecord, DiskRole, Ensemble, EnsembleId, JoinToken,
-    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt,
-    VersionRange, VolumeLog,
+    CertificateRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken, LeftRecord,
+    MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange,
+    VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -415,7 +415,7 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
         id: DiskId(id),
         node: NodeId(of),
         label: "disk".to_owned(),
-        role: DiskRole::Both,
+        role: DiskRole::Data,
         draining: false,
         replaced: false,
         added: Timestamp::new(1, 0),
@@ -496,7 +496,7 @@ async fn a_node_with_disks_stays(world: &World) {
         id: DiskId(7),
         node: NodeId(1),
         label: "left".to_owned(),
-        role: DiskRole::Both,
+        role: DiskRole::Data,
         draining: false,
         replaced: false,
         added: Timestamp::new(1, 0),

@@ -396,11 +396,12 @@ impl FileMaker {
         }
     }
 
-    /// The first healthy disks, as many as copies are wanted; before them those that the log stays on.
+    /// The first healthy disks, as many as copies are wanted; before them those that the log stays on, unless others were
+    /// added to be preferred to them.
     pub(super) fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.log_disks();
         set.retain(|disk| !full.contains(disk));
-        set.sort_by_key(|disk| !self.stays_on.contains(disk));
+        set.sort_by_key(|disk| (!self.disks.is_first(*disk), !self.stays_on.contains(disk)));
         set.truncate(self.disks.copies_wanted().min(SET_COUNT_MAX));
         set
     }

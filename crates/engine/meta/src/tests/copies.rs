@@ -105,7 +105,9 @@ fn disks_leave_and_come_while_it_runs() {
             assert!(stats.states.iter().all(|state| state.disk != id));
             assert_eq!((stats.log_disks.len(), stats.states.len()), (3, 3));
             let new: Arc<dyn Disk> = pool.disks[5].clone();
-            store.log().add_disk(DiskId(6), new);
+            store
+                .log()
+                .add_disk(DiskId(6), new, crate::Preference::Last);
             for _ in 0..=model.below(10) {
                 assert!(model.submit(&store));
                 assert!(model.wait(&store).await);
@@ -118,6 +120,65 @@ fn disks_leave_and_come_while_it_runs() {
                     let disks = present(&disks, &gone);
                     let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
                     let (opened, recovered) = opened.await.expect("opens without three disks");
+                    let mut check = Model {
+                        rng: Rng::new(1),
+                        history: model.history.clone(),
+                        tickets: model.tickets.clone(),
+                        durable: model.durable,
+                    };
+                    check.recovered(&opened, &recovered);
+                    opened.abort().await;
+                }
+            }
+            store.abort().await;
+        });
+    }
+}
+
+/// Three disks come one after the other to which log and copies go first; then any two are lost.
+#[test]
+fn log_and_copies_go_to_the_disks_that_are_preferred() {
+    for seed in 0..12 {
+        block_on(async {
+            let pool = Pool::new(6);
+            let recorder = Recorder::new(&pool.disks);
+            let world = TestWorld::new(seed);
+            let mut model = Model::new(seed);
+            let others = present(&pool.disks, &BTreeSet::from([3, 4, 5]));
+            let store = create(&world, 3, others).await;
+            for (index, disk) in pool.disks.iter().enumerate() {
+                disk.yield_at_random(index as u64, 3);
+            }
+            for index in [3, 4, 5] {
+                for _ in 0..=model.below(20) {
+                    assert!(model.submit(&store));
+                }
+                let id = DiskId(index as u128 + 1);
+                let disk: Arc<dyn Disk> = pool.disks[index].clone();
+                store.log().add_disk(id, disk, crate::Preference::First);
+                assert!(model.submit(&store) && model.wait(&store).await);
+                let on_it = store.stats().log_disks.contains(&id);
+                assert!(on_it, "the log has disk {index} at once");
+            }
+            store.ship().await.expect("ships");
+            let stats = store.stats();
+            let preferred = BTreeSet::from([4, 5, 6].map(DiskId));
+            let log: BTreeSet<DiskId> = stats.log_disks.iter().copied().collect();
+            assert_eq!(log, preferred);
+            let fresh = stats
+                .states
+                .iter()
+                .filter(|it| it.position == stats.applied);
+            let on_preferred = fresh.filter(|it| preferred.contains(&it.disk)).count();
+            // The disk of the state itself has the third one.
+            assert_eq!(on_preferred, 2);
+            assert!(stats.is_all_on(&[DiskId(4), DiskId(5)]));
+            for first in 0..6 {
+                for second in first + 1..6 {
+                    let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
+                    let disks = present(&disks, &BTreeSet::from([first, second]));
+                    let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
+                    let (opened, recovered) = opened.await.expect("opens without two disks");
                     let mut check = Model {
                         rng: Rng::new(1),
                         history: model.history.clone(),

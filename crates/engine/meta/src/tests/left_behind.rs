@@ -329,7 +329,9 @@ fn copies_are_raised_in_one_step() {
                 }
                 let recorder = Recorder::new(&pool.disks);
                 if is_first {
-                    store.log().add_disk(DiskId(2), pool.disks[1].clone());
+                    store
+                        .log()
+                        .add_disk(DiskId(2), pool.disks[1].clone(), crate::Preference::Last);
                 }
                 store.log().set_copies(2).await.expect("two copies");
                 let raised = recorder.op_count();

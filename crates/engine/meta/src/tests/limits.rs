@@ -307,7 +307,7 @@ fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
         durable.expect("durable");
         store.ship().await.expect("ships");
         pool.disks[2].pace_with(Arc::new(NeverShips));
-        store.log().add_disk(id, disk);
+        store.log().add_disk(id, disk, crate::Preference::Last);
         let count = 12 * LOG_FILE_BYTES_MIN / 4096;
         for number in 2..=count {
             let durable = store.durable(store.submit(put(number))).await;

@@ -464,7 +464,7 @@ fn an_only_state_that_cannot_be_copied_goes_on() {
         fs::write(volume_folder(&folder, 0).join("ship.new"), "a file").expect("writes");
         let mut others = real_disks(&folder, &[0, 2, 3]);
         let (id, disk) = others.pop().expect("a disk");
-        store.log().add_disk(id, disk);
+        store.log().add_disk(id, disk, crate::Preference::Last);
         while store.shared.is_ship_running.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }

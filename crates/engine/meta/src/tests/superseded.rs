@@ -59,7 +59,9 @@ fn an_old_copy_on_a_disk_that_failed_is_left_alone() {
         assert_eq!(store.shared.superseded.lock().len(), 1);
         // It comes back.
         let disk: Arc<dyn Disk> = pool.disks[1].clone();
-        store.log().add_disk(DiskId(2), disk);
+        store
+            .log()
+            .add_disk(DiskId(2), disk, crate::Preference::Last);
         store.ship().await.expect("ships");
         assert!(!folder.path().join("state").exists());
         store.abort().await;
@@ -184,7 +186,7 @@ fn a_disk_that_comes_while_a_copy_is_made_gets_one_too() {
         pool.disks[1].pace_with(held.clone());
         store.shared.ship_in_background();
         held.reached.notified().await;
-        store.log().add_disk(id, disk);
+        store.log().add_disk(id, disk, crate::Preference::Last);
         limits::settle(&world).await;
         held.go.notify_one();
         while store.stats().states.len() < 3 {

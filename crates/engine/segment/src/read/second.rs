@@ -119,6 +119,10 @@ impl SegmentStore {
         self.second.store(Some(second));
     }
 
+    pub fn use_no_read_cache(&self) {
+        self.second.store(None);
+    }
+
     /// The stored bytes that adjacent `checks` cover, every one of them verified; from the second cache if that has all.
     pub(super) async fn fetch_through(
         self: &Arc<Self>,

@@ -80,6 +80,8 @@ pub struct SeenContent {
     pub metadata_disks: BTreeSet<DiskId>,
     /// The disk of its state.
     pub primary: Option<DiskId>,
+    /// There is a journal disk that its state could be on, and it is not on one.
+    pub is_beside_journal: bool,
     /// Its metadata failed, or the disk of its state did: it is opened on other disks meanwhile.
     pub is_metadata_failing: bool,
     /// The metadata has fewer copies than it should.
@@ -110,6 +112,8 @@ pub struct Observed {
 pub enum Action {
     /// Open a volume with its state on another disk than this one, which leaves.
     MoveState { volume: VolumeId, off: DiskId },
+    /// Open a volume with its state on a journal disk.
+    StateToJournal { volume: VolumeId },
     /// Keep nothing of a volume's metadata on a disk any more.
     RetireMetadata { volume: VolumeId, disk: DiskId },
     /// Keep so many copies of a volume's metadata as are wanted now.
@@ -193,6 +197,8 @@ pub struct Planner {
     disks_stay: BTreeMap<DiskId, (Duration, String)>,
     /// Volumes whose copies were to be made, and until when that is not tried again.
     copies_wait: BTreeMap<VolumeId, Duration>,
+    /// Volumes whose state did not get to a journal disk, until when that is not tried again, and why.
+    states_stay: BTreeMap<VolumeId, (Duration, String)>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Option<Duration>,
     /// The segments whose shards the last step moves.
@@ -219,6 +225,7 @@ impl Planner {
             last_standings: BTreeMap::new(),
             disks_stay: BTreeMap::new(),
             copies_wait: BTreeMap::new(),
+            states_stay: BTreeMap::new(),
             found_none_at: None,
             under_way: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -235,6 +242,7 @@ impl Planner {
         self.deferred.clear();
         self.disks_stay.clear();
         self.copies_wait.clear();
+        self.states_stay.clear();
         self.found_none_at = None;
         self.queue.clear();
     }
@@ -371,6 +379,11 @@ impl Planner {
                     .insert(*disk, (now + RETRY_AFTER, why.clone()));
                 self.problems.insert(why.clone());
             }
+            (Action::StateToJournal { volume }, Outcome::Stays(why)) => {
+                let until = now + RETRY_AFTER;
+                self.states_stay.insert(*volume, (until, why.clone()));
+                self.problems.insert(why.clone());
+            }
             // Also where that helped: more than a log can name are never kept.
             (Action::SetCopies { volume }, _) => {
                 self.copies_wait.insert(*volume, now + RETRY_AFTER);
@@ -489,6 +502,15 @@ impl Planner {
                     let (volume, off) = (volume.id, disk.id);
                     actions.push(Action::MoveState { volume, off });
                 }
+            }
+        }
+        for (volume, content) in served(seen) {
+            if !content.is_beside_journal || content.is_metadata_failing {
+                continue;
+            }
+            match self.states_stay.get(&volume.id) {
+                Some((until, why)) if *until > seen.now => drop(self.problems.insert(why.clone())),
+                _ => actions.push(Action::StateToJournal { volume: volume.id }),
             }
         }
         for (volume, content) in served(seen) {

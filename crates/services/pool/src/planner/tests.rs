@@ -461,3 +461,22 @@ fn only_what_others_have_can_be_made_anew() {
         assert!(is_rebuildable(&info, DiskId(9), &stand(standings)));
     }
 }
+
+#[test]
+fn a_state_beside_a_journal_disk_moves_to_it_and_is_not_tried_all_the_time() {
+    let mut seen = seen(4, Vec::new());
+    let mut planner = Planner::new(Duration::ZERO);
+    assert!(planner.step(&seen).is_empty());
+    content(&mut seen).is_beside_journal = true;
+    let action = Action::StateToJournal { volume: VOLUME };
+    assert_eq!(planner.step(&seen), [action.clone()]);
+    let why = "it has no space".to_owned();
+    planner.note(seen.now, &action, &Outcome::Stays(why.clone()));
+    assert!(planner.step(&seen).is_empty());
+    assert_eq!(planner.problems(seen.now), [why]);
+    seen.now += RETRY_AFTER;
+    assert_eq!(planner.step(&seen), [action.clone()]);
+    // While its disk fails it is opened elsewhere.
+    content(&mut seen).is_metadata_failing = true;
+    assert!(planner.step(&seen).is_empty());
+}

@@ -8,10 +8,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_base::{DiskId, NodeId, PoolId, VolumeId};
+use cairn_base::{DiskId, DiskRole, NodeId, PoolId, VolumeId};
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, DiskRole, HighWater, HighWaterStore, MapErrorKind, NodeRecord,
-    VersionRange,
+    ClusterId, DiskRecord, HighWater, HighWaterStore, MapErrorKind, NodeRecord, VersionRange,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MapError};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolVolume};
@@ -216,7 +215,7 @@ impl Start {
                 id: disk.id,
                 node: own,
                 label: disk.label.clone(),
-                role: DiskRole::Both,
+                role: DiskRole::Data,
                 draining: false,
                 replaced: false,
                 added: disk.added,
