@@ -21,6 +21,7 @@ PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", 
 PAGES += [("classes", "classes"), ("tiers", "tiers"), ("plan", "plan?capacity=50TiB"), ("users", "users"), ("audit", "audit")]
 PAGES += [("benchmarks", "benchmarks"), ("events", "events")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
+DOCS |= {"events-light": "console-events", "benchmarks-light": "console-benchmarks"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
 # Of all streams together.
@@ -319,6 +320,10 @@ class Pages(WorldTest):
             page.get_by_role("link", name="as JSON").first.click()
         self.assertEqual(json.loads(pathlib.Path(result.value.path()).read_text())["schema"], "cairn-bench/1")
         self.quiet(window)
+
+    def happened(self, server, text):
+        told = lambda: json.loads(server.get("/api/v1/events"))["entries"]
+        harness.wait_until(lambda: any(text in event["message"] for event in told()), SECONDS_MAX, text)
 
     def ran(self, server, count):
         def is_over():
@@ -770,6 +775,16 @@ class Pages(WorldTest):
         server.cairn("bucket", "create", "photos", "--path", "projects/photos")
         server.cairn("s3", "key", "create", "--volume", "projects", "--uid", "1000", "--gid", "100", "--note", "<b>web</b> \u202eabc")
         server.cairn("snapshot", "create", "main", "before-upgrade")
+        # Something that happened, and two runs of a benchmark.
+        server.cairn("volume", "create", "scratch", "--protection", "none")
+        self.happened(server, "volume scratch has protection none")
+        server.cairn("volume", "delete", "scratch", "--yes")
+        self.happened(server, "no longer so: volume scratch")
+        server.cairn("scrub", "start")
+        self.happened(server, "the scrub is done")
+        for count in (1, 2):
+            server.cairn("bench", "server", "start", "main", "--working-set", "64MiB", "--phase-time", "3s" if FOR_DOCS else "1s")
+            self.ran(server, count)
         OUT.mkdir(parents=True, exist_ok=True)
         with Load(server):
             first = self.window(server)

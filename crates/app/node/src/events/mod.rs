@@ -84,6 +84,8 @@ pub async fn begin(inner: &Arc<Inner>, controller: &Arc<Controller>) {
     });
     let event = started(last, inner.env.clock.now().seconds);
     events.append(inner, vec![event]).await;
+    // What the server begins with: what happens from the first request on is a difference to that.
+    look(inner, controller).await;
     let controller: Weak<Controller> = Arc::downgrade(controller);
     inner.every("events", LOOK_INTERVAL, move |inner| {
         let controller = controller.upgrade();

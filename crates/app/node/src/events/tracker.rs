@@ -15,8 +15,8 @@ use super::seen::{Condition, Happened, Rise, Seen, conditions, ended, happened, 
 
 /// A condition is over when it was not seen for so long: one that comes and goes is one.
 const OVER_AFTER: Duration = Duration::from_secs(5);
-/// A volume that is opened again, or deleted, is not told of.
-const VOLUME_AFTER: Duration = Duration::from_secs(5);
+/// A volume that is opened again or deleted is not told of, nor is a node that has just begun.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// What grows is told at once, and then so often.
 const RISE_EVERY: Duration = Duration::from_secs(60);
 /// Events of one look; what is more is told at the next one.
@@ -234,7 +234,10 @@ fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
 
 fn told_after(kind: EventKind) -> Duration {
     match kind {
-        EventKind::VolumeNotServed | EventKind::VolumeWithoutOwner => VOLUME_AFTER,
+        EventKind::VolumeNotServed
+        | EventKind::VolumeWithoutOwner
+        | EventKind::NodeAway
+        | EventKind::LeaseLost => SETTLED_AFTER,
         _ => Duration::ZERO,
     }
 }
