@@ -26,6 +26,96 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/benchmarks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The benchmark that runs, and those that are kept, newest first. */
+        get: operations["benchmark_list"];
+        put?: never;
+        /**
+         * Runs the four corners for about a minute on a volume of this server, by its own NFS client. One at a time. Its files are in
+         *     the folder `cairn-bench` of the volume, and are removed at the end. Refused when the volume, or the pool, has too little
+         *     room.
+         */
+        post: operations["benchmark_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/benchmarks/published": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What others published of their systems: other hardware, other clients, other times. */
+        get: operations["benchmark_published"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/benchmarks/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page with charts of 1 to 8 runs (`run`, given once for each) beside each other and beside published figures, to download. */
+        get: operations["benchmark_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/benchmarks/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Stops the benchmark that runs. It ends when its files are removed; what was measured until then is kept. */
+        post: operations["benchmark_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/benchmarks/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The result of a run, to download: a file for `cairn bench show` and `cairn bench report`. */
+        get: operations["benchmark_result"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/buckets": {
         parameters: {
             query?: never;
@@ -224,6 +314,28 @@ export interface paths {
          *     everything that it held is on others.
          */
         post: operations["disk_replace"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What happened in the system, newest first. Of a page, `next_before` is the `before` of the next one. `severity` is the
+         *     least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
+         *     seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
+         *     is 1 to 1000, 100 if left out.
+         */
+        get: operations["event_list"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1500,6 +1612,138 @@ export interface components {
             /** @description Why entries are not written at the moment, if they are not. */
             problem?: string | null;
         };
+        /** @description One figure of a run. */
+        BenchmarkFigure: {
+            /**
+             * Format: double
+             * @description The same until everything written was stable; left out for reads.
+             */
+            drained?: number | null;
+            /**
+             * Format: int64
+             * @description Requests that failed.
+             */
+            errors: number;
+            /**
+             * Format: double
+             * @description Of single requests: half are faster than this, and 99 of 100.
+             */
+            latency_p50_microseconds?: number | null;
+            /** Format: double */
+            latency_p99_microseconds?: number | null;
+            /** @example sequential read */
+            title: string;
+            /**
+             * @description `MB/s` (10^6) or `ops/s`.
+             * @example MB/s
+             */
+            unit: string;
+            /** Format: double */
+            value: number;
+        };
+        BenchmarkList: {
+            /** @description Why runs are not written at the moment, if they are not. */
+            problem?: string | null;
+            running?: components["schemas"]["BenchmarkProgress"] | null;
+            /** @description Those that are kept, newest first. */
+            runs: components["schemas"]["BenchmarkView"][];
+        };
+        /** @description How far a run is. */
+        BenchmarkProgress: {
+            /**
+             * Format: double
+             * @description Of the last two seconds.
+             */
+            bytes_per_second: number;
+            /** @description Files are written that the phase needs; its clock does not run yet. */
+            is_preparing: boolean;
+            /** @description It ends as soon as its files are removed. */
+            is_stopping: boolean;
+            /**
+             * Format: double
+             * @description The mean of requests of the last two seconds; left out without any.
+             */
+            latency_microseconds?: number | null;
+            /** Format: double */
+            operations_per_second: number;
+            /**
+             * @description What is measured now.
+             * @example random read, depth 16
+             */
+            phase: string;
+            /** Format: int64 */
+            phase_count: number;
+            /**
+             * Format: int64
+             * @description From 1 on.
+             */
+            phase_number: number;
+            /**
+             * Format: int64
+             * @description How much of the phase is done, as far as that is known.
+             */
+            phase_percent: number;
+            /** Format: int64 */
+            started_seconds: number;
+            /** @example main */
+            volume: string;
+            /** Format: int64 */
+            working_set_bytes: number;
+        };
+        /** @description A figure that somebody published of another system, on hardware of their own. */
+        BenchmarkPublished: {
+            /** @description The value is a lower limit. */
+            at_least: boolean;
+            date: string;
+            hardware: string;
+            source: string;
+            system: string;
+            /** @example sequential read */
+            title: string;
+            /** @example MB/s */
+            unit: string;
+            /** Format: double */
+            value: number;
+        };
+        BenchmarkPublishedList: {
+            /** @description Those of one figure after the other, the highest first. */
+            figures: components["schemas"]["BenchmarkPublished"][];
+        };
+        /** @description A benchmark to run: the four corners (sequential and random, read and write) for about a minute. */
+        BenchmarkStart: {
+            /**
+             * Format: int64
+             * @description How long each of the four corners is measured, 1 to 60; 11 if left out.
+             */
+            phase_seconds?: number | null;
+            /**
+             * @description The volume that files are written to; they are removed again.
+             * @example main
+             */
+            volume: string;
+            /**
+             * Format: int64
+             * @description Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
+             */
+            working_set_bytes?: number | null;
+        };
+        /** @description A run that is over. */
+        BenchmarkView: {
+            /** @description None if it ended before anything was measured. */
+            figures: components["schemas"]["BenchmarkFigure"][];
+            /** Format: int64 */
+            id: number;
+            /** @description Why this is not all that was asked for; left out when it is. */
+            partial?: string | null;
+            /** Format: int64 */
+            seconds: number;
+            /** Format: int64 */
+            started_seconds: number;
+            /** @example main */
+            volume: string;
+            /** Format: int64 */
+            working_set_bytes: number;
+        };
         /** @description A bucket to make. */
         BucketCreate: {
             /** Format: int32 */
@@ -1755,6 +1999,60 @@ export interface components {
          * @enum {string}
          */
         ErrorKind: "invalid" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "too_many" | "unavailable" | "internal";
+        /** @description Something that happened. */
+        EventEntry: {
+            /** @description What to do, if there is something. */
+            action?: string | null;
+            /**
+             * Format: int64
+             * @description When it was seen, in seconds since 1970 UTC.
+             */
+            at_seconds: number;
+            /**
+             * Format: int64
+             * @description Grows with each event.
+             */
+            id: number;
+            kind: components["schemas"]["EventKind"];
+            /**
+             * @description What happened, in a sentence.
+             * @example disk /srv/disk2 is missing: its folder does not exist
+             */
+            message: string;
+            severity: components["schemas"]["Severity"];
+            stage: components["schemas"]["EventStage"];
+            /**
+             * @description What it happened to.
+             * @example disk /srv/disk2
+             */
+            subject: string;
+        };
+        /**
+         * @description What it is about.
+         * @enum {string}
+         */
+        EventKind: "server_started" | "server_stopped" | "disk_missing" | "disk_failed" | "disk_suspect" | "disk_damage" | "disk_added" | "disk_removed" | "disk_drain" | "rebuild" | "scrub" | "damage_repaired" | "data_damaged" | "pool_nearly_full" | "pool_full" | "volume_not_served" | "volume_without_owner" | "volume_taken_over" | "node_away" | "lease_lost" | "schedule_failed" | "tier_failed" | "alert";
+        /** @description A page of events, newest first. */
+        EventPage: {
+            entries: components["schemas"]["EventEntry"][];
+            /**
+             * Format: int64
+             * @description When the oldest event is of that is kept, whatever was asked for.
+             */
+            first_seconds?: number | null;
+            /**
+             * Format: int64
+             * @description The `before` of the next page; left out with the last one.
+             */
+            next_before?: number | null;
+            /** @description Why events are not written at the moment, if they are not. */
+            problem?: string | null;
+        };
+        /**
+         * @description Whether it lasts.
+         * @enum {string}
+         */
+        EventStage: "began" | "ended" | "once";
         ExportList: {
             exports: components["schemas"]["ExportView"][];
         };
@@ -1973,6 +2271,11 @@ export interface components {
              */
             disks_working: number;
             health: components["schemas"]["Health"];
+            /**
+             * Format: int64
+             * @description The id of the last event; another one means that there are new ones.
+             */
+            last_event_id?: number;
             memory: components["schemas"]["MemoryView"];
             /**
              * Format: int64
@@ -2803,6 +3106,11 @@ export interface components {
             /** @description None in a session that only asks which targets there are. */
             target?: string | null;
         };
+        /**
+         * @description How bad it is.
+         * @enum {string}
+         */
+        Severity: "info" | "warning" | "error";
         /** @description A snapshot to take. */
         SnapshotCreate: {
             name: string;
@@ -3342,6 +3650,447 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BenchmarkList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_start: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BenchmarkStart"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BenchmarkProgress"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_published: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BenchmarkPublishedList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_report: {
+        parameters: {
+            query: {
+                run: number[];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    benchmark_result: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
                 };
             };
             /** @description no token, or not this server's; no user with this password; no session that holds */
@@ -5088,6 +5837,89 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    event_list: {
+        parameters: {
+            query?: {
+                severity?: components["schemas"]["Severity"];
+                subject?: string;
+                text?: string;
+                from?: number;
+                to?: number;
+                before?: number;
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -4,7 +4,9 @@ import { useCallback, useEffect, useState } from "preact/hooks";
 import { call, get, whenLoggedOut } from "./api";
 import { LiveProvider, useLive } from "./live";
 import { Audit } from "./pages/audit";
+import { Benchmarks } from "./pages/benchmarks";
 import { Classes } from "./pages/classes";
+import { Events } from "./pages/events";
 import { Login } from "./pages/login";
 import { Overview } from "./pages/overview";
 import { PlanPage } from "./pages/plan";
@@ -31,6 +33,8 @@ const PAGES: [name: string, text: string][] = [
   ["classes", "Classes"],
   ["tiers", "Tiers"],
   ["plan", "Plan"],
+  ["benchmarks", "Benchmarks"],
+  ["events", "Events"],
   ["users", "Users"],
   ["audit", "Audit"],
 ];
@@ -48,6 +52,8 @@ function Content() {
     if (first === "classes") return <Classes />;
     if (first === "tiers") return <Tiers />;
     if (first === "plan") return <PlanPage />;
+    if (first === "benchmarks") return <Benchmarks />;
+    if (first === "events") return <Events />;
     if (first === "users") return <Users />;
     if (first === "audit") return <Audit />;
   }

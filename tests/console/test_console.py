@@ -19,7 +19,9 @@ from lib.worlds import WorldTest, content
 
 PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
 PAGES += [("classes", "classes"), ("tiers", "tiers"), ("plan", "plan?capacity=50TiB"), ("users", "users"), ("audit", "audit")]
+PAGES += [("benchmarks", "benchmarks"), ("events", "events")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
+DOCS |= {"events-light": "console-events", "benchmarks-light": "console-benchmarks"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
 # Of all streams together.
@@ -27,6 +29,8 @@ STREAMS_MEMORY_BYTES_MAX = 32 << 20
 # More than there may be connections.
 ASKING_PAGES = 200
 FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
+# A rate, also one of a fast machine.
+LOAD_RATE = re.compile(r"[1-9].* [KMG]iB/s")
 LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
 
 
@@ -212,6 +216,121 @@ class Pages(WorldTest):
         page.get_by_text("The same by command or REST").click()
         self.shown(page.get_by_role("main"), "cairn audit list --by bob --refused")
         self.quiet(admin)
+
+    def test_what_happened_is_shown_filtered_and_saved(self):
+        server = self.server(3)
+        server.stop()
+        away = server.root / "away"
+        server.disks[2].rename(away)
+        server.start()
+        window = self.window(server)
+        page = window.page
+        # The overview has the last few, and new ones without being asked.
+        last = page.get_by_role("table", name="The last events")
+        self.shown(last, f"{server.disks[2]} is missing")
+        server.cairn("scrub", "start")
+        self.shown(last, "a scrub reads and checks all data")
+        page.get_by_role("link", name="All events").click()
+        self.shown(window.heading(), "Events")
+        events = page.get_by_role("table", name="Events, newest first")
+        self.shown(events, "the server was stopped")
+        self.assertEqual(window.violations(), [])
+        page.get_by_label("How bad").select_option("error")
+        self.shown(events, "cairn disk replace")
+        browser.playwright().expect(events.get_by_text("the server was stopped")).to_have_count(0)
+        page.get_by_label("About").fill("nothing like it")
+        page.get_by_label("About").press("Enter")
+        self.shown(page.get_by_role("main"), "There is no such event.")
+        page.get_by_label("About").fill("Disk2")
+        page.get_by_label("About").press("Enter")
+        self.shown(events, "is missing")
+        self.assertTrue(page.url.endswith("/events?severity=error&subject=Disk2"), page.url)
+        page.reload()
+        self.shown(events, "is missing")
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Save as CSV").click()
+        text = pathlib.Path(saved.value.path()).read_text()
+        # As the command writes it, to the byte.
+        self.assertEqual(text, server.cairn("events", "--csv", "--severity", "error", "--subject", "Disk2").stdout)
+        page.get_by_text("The same by command or REST").click()
+        self.shown(page.get_by_role("main"), "cairn events --severity error --subject Disk2")
+        self.quiet(window)
+
+    def test_a_benchmark_is_run_watched_stopped_and_compared(self):
+        server = self.server(3)
+        window = self.window(server)
+        page, dialog = window.page, self.dialog(window)
+        # A server without data offers it.
+        page.get_by_role("button", name="Try it for a minute").click()
+        self.shown(window.heading(), "Benchmarks")
+        running = page.get_by_role("region", name="Running on volume main")
+        browser.playwright().expect(running.locator(".tile", has_text="Rate").locator(".big")).to_have_text(LOAD_RATE, timeout=SECONDS_MAX * 1000)
+        browser.playwright().expect(running.locator(".tile", has_text="Mean latency").locator(".big")).to_have_text(
+            re.compile(r"[1-9].* (µs|ms)"), timeout=SECONDS_MAX * 1000)
+        self.shown(running, "Part 1 of 4: ")
+        self.assertEqual(window.violations(), [])
+        browser.playwright().expect(page.get_by_role("button", name="Run a benchmark")).to_be_disabled()
+        # Viewers only look.
+        server.cairn("user", "create", "bob", "--role", "viewer", input="password of bob\n")
+        bob = self.window(server, is_in=False)
+        bob.page.get_by_role("button", name="User", exact=True).click()
+        bob.page.get_by_label("Name").fill("bob")
+        bob.page.get_by_label("Password").fill("password of bob")
+        bob.page.get_by_role("button", name="Log in").click()
+        self.shown(bob.heading(), "Overview")
+        bob.open("benchmarks")
+        self.shown(bob.page.get_by_role("region", name="Running on volume main"), "of 4")
+        browser.playwright().expect(bob.page.get_by_role("button", name="Run a benchmark")).to_have_count(0)
+        browser.playwright().expect(bob.page.get_by_role("button", name="Stop")).to_have_count(0)
+
+        running.get_by_role("button", name="Stop").click()
+        dialog.get_by_text("The same by command or REST").click()
+        self.shown(dialog, "cairn bench server stop")
+        dialog.get_by_role("button", name="Stop", exact=True).click()
+        runs = page.get_by_role("table", name="Runs, newest first")
+        browser.playwright().expect(runs).to_contain_text("stopped by an administrator", timeout=SECONDS_MAX * 1000)
+        browser.playwright().expect(page.get_by_role("button", name="Run a benchmark")).to_be_enabled(timeout=SECONDS_MAX * 1000)
+        page.get_by_role("button", name="Run a benchmark").click()
+        dialog.get_by_label("Files of").select_option("64 MiB")
+        dialog.get_by_text("The same by command or REST").click()
+        self.shown(dialog, "cairn bench server start main --working-set 64MiB")
+        self.shown(dialog, '{"volume":"main","working_set_bytes":67108864}')
+        self.assertEqual(window.violations(), [])
+        dialog.get_by_role("button", name="Run it").click()
+        self.shown(running, "Part 1 of 4: ")
+        server.cairn("bench", "server", "stop")
+        self.ran(server, 2)
+        # Two whole ones beside each other.
+        for count in (3, 4):
+            server.cairn("bench", "server", "start", "main", "--working-set", "16MiB", "--phase-time", "1s")
+            self.ran(server, count)
+        page.reload()
+        for index in range(2):
+            page.get_by_role("checkbox", name="Compare the run of").nth(index).check()
+        compared = page.get_by_role("region", name="Two runs beside each other")
+        self.shown(compared.get_by_role("table"), "random write")
+        self.shown(compared.get_by_role("table"), "×")
+        page.get_by_text("Show them").click()
+        self.shown(page.get_by_role("table", name="Published figures"), "This server, volume main")
+        self.assertEqual(window.violations(), [])
+        with page.expect_download() as report:
+            compared.get_by_role("link", name="Download the report with charts").click()
+        self.assertIn("<html", pathlib.Path(report.value.path()).read_text())
+        with page.expect_download() as result:
+            page.get_by_role("link", name="as JSON").first.click()
+        self.assertEqual(json.loads(pathlib.Path(result.value.path()).read_text())["schema"], "cairn-bench/1")
+        self.quiet(window)
+
+    def happened(self, server, text):
+        told = lambda: json.loads(server.get("/api/v1/events"))["entries"]
+        harness.wait_until(lambda: any(text in event["message"] for event in told()), SECONDS_MAX, text)
+
+    def ran(self, server, count):
+        def is_over():
+            found = json.loads(server.get("/api/v1/benchmarks"))
+            return "running" not in found and len(found["runs"]) == count
+
+        harness.wait_until(is_over, SECONDS_MAX, "the benchmark is over")
 
     def test_files_of_the_console_are_sent_small_and_safe(self):
         server = self.server(1)
@@ -656,6 +775,16 @@ class Pages(WorldTest):
         server.cairn("bucket", "create", "photos", "--path", "projects/photos")
         server.cairn("s3", "key", "create", "--volume", "projects", "--uid", "1000", "--gid", "100", "--note", "<b>web</b> \u202eabc")
         server.cairn("snapshot", "create", "main", "before-upgrade")
+        # Something that happened, and two runs of a benchmark.
+        server.cairn("volume", "create", "scratch", "--protection", "none")
+        self.happened(server, "volume scratch has protection none")
+        server.cairn("volume", "delete", "scratch", "--yes")
+        self.happened(server, "no longer so: volume scratch")
+        server.cairn("scrub", "start")
+        self.happened(server, "the scrub is done")
+        for count in (1, 2):
+            server.cairn("bench", "server", "start", "main", "--working-set", "64MiB", "--phase-time", "3s" if FOR_DOCS else "1s")
+            self.ran(server, count)
         OUT.mkdir(parents=True, exist_ok=True)
         with Load(server):
             first = self.window(server)

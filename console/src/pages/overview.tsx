@@ -5,8 +5,10 @@ import type { ChartOf } from "../history";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, counted, duration, microseconds, percent, perSecond } from "../format";
 import { useLive } from "../live";
+import { TryIt } from "./benchmarks";
+import { LastEvents } from "./events";
 import { to } from "../router";
-import type { Live, Status } from "../types";
+import type { Live, Mount, Status } from "../types";
 import { Badge, Card, Code, Facts, Loading, Meter, Notice, Page, Progress } from "../ui";
 import { useApi } from "../use";
 
@@ -48,6 +50,7 @@ export function Overview() {
         <Running live={live} />
         <Server live={live} />
       </div>
+      <LastEvents />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={CHARTS} />
       </Card>
@@ -193,10 +196,13 @@ function Server({ live }: { live: Live }) {
 /** What a server without data says: how to mount it. */
 function FirstSteps({ live }: { live: Live }) {
   const { number } = useLive();
-  const isEmpty = number("file_bytes") === 0 && number("nfs_mounts") === 0;
+  const isEmpty = number("file_bytes") === 0;
   const { data } = useApi<Status>(isEmpty ? "/status" : undefined, 60_000);
+  const mounts = useApi<{ mounts: Mount[] }>(isEmpty ? "/nfs/mounts" : undefined);
+  // A benchmark of the server itself leaves a mount of this machine in the list.
+  const isOther = (client: string) => !client.startsWith("127.") && client !== "::1" && client !== data?.nfs.address;
   const volume = data?.volumes.find((one) => one.exported) ?? data?.volumes[0];
-  if (!isEmpty || !data || !volume || live.volume_count === 0) return null;
+  if (!isEmpty || !data || !volume || live.volume_count === 0 || !mounts.data || mounts.data.mounts.some((mount) => isOther(mount.client))) return null;
   const { port, rpcbind } = data.nfs;
   const ports = rpcbind && port === 2049 ? "" : `,port=${port},mountport=${port}`;
   const host = location.hostname;
@@ -211,6 +217,7 @@ function FirstSteps({ live }: { live: Live }) {
         <Code isTitled label="Let a network mount it" text={`cairn export set ${volume.name} --client 10.0.0.0/8`} />
         <Code isTitled label="Copy files in without mounting" text={`cairn cp -r ./folder 'nfs://${host}:${port}/${volume.name}/'`} />
       </div>
+      <TryIt volume={volume.name} />
     </Card>
   );
 }

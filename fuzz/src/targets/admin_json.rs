@@ -8,7 +8,9 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use cairn_admin::audit::{AUDIT_LIMIT_MAX, AUDIT_LINE_LEN_BYTES_MAX, AuditEntry, AuditQuery};
+use cairn_admin::audit::{AuditEntry, AuditQuery};
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, Entry, Part};
+use cairn_admin::events::{EventEntry, EventQuery};
 use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
 use cairn_admin::session::Sessions;
 use cairn_admin::token::Token;
@@ -27,8 +29,14 @@ pub fn run(input: &[u8]) {
         1 => answers(rest),
         2 => query(rest),
         3 => token(rest),
-        4 => audit_lines(rest),
-        5 => audit_query(rest),
+        4 => {
+            entry_lines::<AuditEntry>(rest);
+            entry_lines::<EventEntry>(rest);
+        }
+        5 => {
+            audit_query(rest);
+            event_query(rest);
+        }
         6 => session(rest),
         _ => basic(rest),
     }
@@ -125,36 +133,50 @@ fn query(text: &[u8]) {
 }
 
 /// What is read is written as lines that are read again.
-fn audit_lines(bytes: &[u8]) {
-    let (entries, wrong) = AuditEntry::of_lines(bytes);
+fn entry_lines<E: Entry + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    let (entries, wrong) = E::of_lines(bytes);
     let lines = bytes.split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| !line.is_empty()).count() as u64;
     assert_eq!(entries.len() as u64 + wrong, lines);
-    let is_short = |entry: &&AuditEntry| entry.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX;
-    let short: Vec<AuditEntry> = entries.iter().filter(is_short).cloned().collect();
-    let written: String = short.iter().map(AuditEntry::to_line).collect();
-    assert_eq!(AuditEntry::of_lines(written.as_bytes()), (short, 0));
+    let is_short = |entry: &&E| entry.to_line().len() <= E::LINE_LEN_BYTES_MAX;
+    let short: Vec<E> = entries.iter().filter(is_short).cloned().collect();
+    let written: String = short.iter().map(E::to_line).collect();
+    assert_eq!(E::of_lines(written.as_bytes()), (short, 0));
 }
+
+const NOW_SECONDS: i64 = 1_800_000_000;
 
 /// What was asked is asked again as it was meant, and pages are as long as they may be.
 fn audit_query(text: &[u8]) {
-    const NOW_SECONDS: i64 = 1_800_000_000;
-    let Ok(text) = std::str::from_utf8(text) else {
+    let of = |text: &str| {
+        let query = Query::parse(Some(text), AuditQuery::KEYS).ok()?;
+        AuditQuery::of(&query, NOW_SECONDS).ok()
+    };
+    let Some(asked) = std::str::from_utf8(text).ok().and_then(of) else {
         return;
     };
-    let Ok(query) = Query::parse(Some(text), AuditQuery::KEYS) else {
+    let again = of(&asked.to_query()).expect("what was read can be asked");
+    check_again(&asked, &again, &asked.part);
+}
+
+/// The same of events.
+fn event_query(text: &[u8]) {
+    let of = |text: &str| {
+        let query = Query::parse(Some(text), EventQuery::KEYS).ok()?;
+        EventQuery::of(&query, NOW_SECONDS).ok()
+    };
+    let Some(asked) = std::str::from_utf8(text).ok().and_then(of) else {
         return;
     };
-    let Ok(asked) = AuditQuery::of(&query, NOW_SECONDS) else {
-        return;
-    };
-    assert!((1..=AUDIT_LIMIT_MAX).contains(&asked.limit));
-    let again = asked.to_query();
-    let again = Query::parse(Some(&again), AuditQuery::KEYS).expect("what was read can be asked");
-    let again = AuditQuery::of(&again, NOW_SECONDS).expect("what was read can be asked");
+    let again = of(&asked.to_query()).expect("what was read can be asked");
+    check_again(&asked, &again, &asked.part);
+}
+
+fn check_again<Q: PartialEq + std::fmt::Debug>(asked: &Q, again: &Q, part: &Part) {
+    assert!((1..=ENTRY_LIMIT_MAX).contains(&part.limit));
     // Times before 1970 are relative ones.
     let is_absolute = |seconds: Option<i64>| seconds.is_none_or(|seconds| seconds > 0);
-    if is_absolute(asked.from_seconds) && is_absolute(asked.to_seconds) {
+    if is_absolute(part.from_seconds) && is_absolute(part.to_seconds) {
         assert_eq!(again, asked);
     }
 }

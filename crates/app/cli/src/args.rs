@@ -16,6 +16,7 @@ use crate::bench_args::BenchCommand;
 use crate::class::ClassCommand;
 use crate::clone::CloneArgs;
 use crate::dev_cluster_args::DevClusterArgs;
+use crate::events::EventsArgs;
 use crate::key::KeyCommand;
 use crate::limit::LimitCommand;
 use crate::plan_args::PlanArgs;
@@ -144,6 +145,10 @@ pub enum Command {
     /// Who changed what and when
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// What happened in the system: disks that were lost and came back, damage, starts after a crash; newest first
+    ///
+    /// Example: cairn events --severity warning --since 1d
+    Events(EventsArgs),
     /// Print the OpenAPI document of the admin API
     Openapi,
     /// Print a completion script for a shell

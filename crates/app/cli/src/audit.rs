@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use cairn_admin::Client;
-use cairn_admin::audit::{AUDIT_LIMIT_MAX, AuditEntry, AuditPage, AuditQuery};
+use cairn_admin::audit::{AuditEntry, AuditPage, AuditQuery};
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::access;
@@ -51,7 +52,7 @@ pub struct AuditListArgs {
     #[command(flatten)]
     pub filter: AuditFilter,
     /// Entries at most, 1 to 1000
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=AUDIT_LIMIT_MAX as u64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=ENTRY_LIMIT_MAX as u64))]
     pub limit: u64,
     /// Then go on and show changes as they are made, oldest first, until Ctrl-C
     #[arg(long)]
@@ -85,11 +86,13 @@ impl AuditFilter {
             user: self.by.clone(),
             path: self.path.clone(),
             method: self.method.clone(),
-            // Counted from the server's clock.
-            from_seconds: since.map(|since| -since),
             refused: self.refused.then_some(true),
-            limit,
-            ..AuditQuery::default()
+            part: Part {
+                // Counted from the server's clock.
+                from_seconds: since.map(|since| -since),
+                limit,
+                ..Part::default()
+            },
         }
     }
 }
@@ -103,7 +106,7 @@ pub fn audit(command: &AuditCommand) -> Result<(), Failure> {
 
 fn list(args: &AuditListArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
-    let limit = usize::try_from(args.limit).unwrap_or(AUDIT_LIMIT_MAX);
+    let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
     let page = client.audit(&args.filter.query(limit))?;
     if args.follow {
         return follow(args, &client, page);
@@ -133,11 +136,11 @@ fn follow(args: &AuditListArgs, client: &Client, first: AuditPage) -> Result<(),
 
 /// All entries above an id, newest first.
 fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {
-    let mut query = args.filter.query(AUDIT_LIMIT_MAX);
-    query.after = after;
+    let mut query = args.filter.query(ENTRY_LIMIT_MAX);
+    query.part.after = after;
     let mut all = client.audit(&query)?;
     while let Some(before) = all.next_before {
-        query.before = Some(before);
+        query.part.before = Some(before);
         let more = client.audit(&query)?;
         all.entries.extend(more.entries);
         all.next_before = more.next_before;
@@ -147,7 +150,7 @@ fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<Au
 
 fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
-    let mut query = args.filter.query(AUDIT_LIMIT_MAX);
+    let mut query = args.filter.query(ENTRY_LIMIT_MAX);
     if args.format == AuditFormat::Csv {
         print::text("id,time,user,via,address,method,path,status\r\n")?;
     }
@@ -165,19 +168,21 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
         }
         print::bytes(text.as_bytes())?;
         match page.next_before {
-            Some(before) => query.before = Some(before),
+            Some(before) => query.part.before = Some(before),
             None => return Ok(()),
         }
     }
 }
 
-/// A line of CSV (RFC 4180). Texts are quoted, and none begins as a formula of a spreadsheet would.
+/// A text in CSV (RFC 4180): quoted, and it does not begin as a formula of a spreadsheet would.
+pub fn csv_text(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let mark = if is_formula { "'" } else { "" };
+    format!("\"{mark}{}\"", text.replace('"', "\"\""))
+}
+
+/// A line of CSV.
 fn csv(entry: &AuditEntry) -> String {
-    let quoted = |text: &str| {
-        let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-        let mark = if is_formula { "'" } else { "" };
-        format!("\"{mark}{}\"", text.replace('"', "\"\""))
-    };
     let texts = [
         &entry.user,
         &entry.via,
@@ -185,7 +190,7 @@ fn csv(entry: &AuditEntry) -> String {
         &entry.method,
         &entry.path,
     ];
-    let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    let texts: Vec<String> = texts.iter().map(|text| csv_text(text)).collect();
     let (id, at) = (entry.id, time(entry.at_seconds));
     format!("{id},{at},{},{}\r\n", texts.join(","), entry.status)
 }

@@ -73,6 +73,9 @@ pub fn bench(command: &BenchCommand) -> Result<ExitCode, Failure> {
             ],
         ),
         BenchCommand::Agent(args) => agent(args).map(|()| ExitCode::SUCCESS),
+        BenchCommand::Server(command) => {
+            crate::bench_server::bench(command).map(|()| ExitCode::SUCCESS)
+        }
         BenchCommand::Report(args) => report(args).map(|()| ExitCode::SUCCESS),
         BenchCommand::Import(args) => import(args).map(|()| ExitCode::SUCCESS),
         BenchCommand::Show(args) => show(args).map(|()| ExitCode::SUCCESS),

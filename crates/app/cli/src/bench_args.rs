@@ -7,6 +7,7 @@ use cairn_base::units::parse_size;
 use cairn_bench::suite::{Target, four_corners, ior, iozone, metadata, objects, parse_duration};
 use clap::{Args, Subcommand};
 
+use crate::bench_server::ServerBenchCommand;
 use crate::exit::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -25,6 +26,9 @@ pub enum BenchCommand {
     All(AllArgs),
     /// Generate load for a coordinator on another machine
     Agent(AgentArgs),
+    /// Run a benchmark of one minute inside a server, on a volume of its own; see those that were
+    #[command(subcommand)]
+    Server(ServerBenchCommand),
     /// Make a page with charts of one or more results
     Report(ReportArgs),
     /// Turn the output of fio, IOR or IOzone into a result

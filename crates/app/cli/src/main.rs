@@ -10,12 +10,14 @@ mod audit;
 mod bench;
 mod bench_args;
 mod bench_progress;
+mod bench_server;
 mod class;
 mod clone;
 mod cluster;
 mod dev_cluster;
 mod dev_cluster_args;
 mod disk;
+mod events;
 mod exit;
 mod export;
 mod freeze;
@@ -156,6 +158,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::User(command) => user::user(&command),
         Command::Audit(command) => audit::audit(&command),
+        Command::Events(args) => events::events(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {
             let mut script = Vec::new();

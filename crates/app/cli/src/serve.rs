@@ -287,7 +287,10 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
     }
     lines.extend(mount_lines(ready, status.nfs.rpcbind));
     lines.push(format!("  admin       {}", status.admin.url));
-    lines.push(format!("  console     {}/console/", status.admin.url));
+    lines.push(format!(
+        "  console     {}/console/  (asks for what is in the file below, or for a user)",
+        status.admin.url
+    ));
     lines.push(format!("  token       {}", ready.token_file));
     lines.push(match config_file {
         Some(path) => format!("  config      {}", path.display()),

@@ -429,6 +429,14 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn benchmarks(&self) -> Option<&dyn cairn_admin::benchmarks::BenchmarkControl> {
+        Some(self)
+    }
+
+    fn events(&self) -> Option<&dyn cairn_admin::events::EventControl> {
+        Some(self)
+    }
+
     fn live(&self) -> Option<&dyn cairn_admin::live::LiveControl> {
         Some(self)
     }
@@ -1046,7 +1054,7 @@ fn counted(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn percent(part: u64, whole: u64) -> Option<u64> {
+pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
     let hundredths = u128::from(part) * 100;
     hundredths
         .checked_div(u128::from(whole))

@@ -64,6 +64,8 @@ const OURS: &[&str] = &[
     cairn_pool::scrub::SCRUB_NAME,
     crate::history::HISTORY_NAME,
     crate::audit::AUDIT_NAME,
+    crate::events::EVENTS_NAME,
+    crate::benchmarks::BENCHMARKS_NAME,
 ];
 
 /// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is

@@ -810,6 +810,7 @@ impl LiveControl for Controller {
                 disk_count: status.disks.len() as u64,
                 disks_working: working.count() as u64,
                 volume_count: status.volumes.len() as u64,
+                last_event_id: self.inner.events.last_id(),
                 numbers: numbers
                     .filter_map(|number| {
                         Some(LiveNumber {

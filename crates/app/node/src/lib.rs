@@ -9,6 +9,7 @@
 mod addresses;
 mod announce;
 mod audit;
+mod benchmarks;
 mod certificate;
 mod classes;
 pub mod cluster;
@@ -17,7 +18,9 @@ mod control;
 mod convert;
 mod disk_folders;
 mod disks;
+mod entry_log;
 mod error;
+mod events;
 #[cfg(test)]
 mod flipped_bits;
 mod folder;

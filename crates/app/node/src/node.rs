@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use cairn_admin::audit::AuditEntry;
 use cairn_base::disk::Disk;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, PoolId, VolumeId};
@@ -41,6 +42,7 @@ use crate::cluster::ClusterNode;
 use crate::convert;
 use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings};
+use crate::entry_log::EntryLog;
 use crate::error::NodeError;
 use crate::history::History;
 use crate::keys::{KeyHolder, encryption_view};
@@ -98,7 +100,13 @@ pub struct Inner {
     /// Numbers over time.
     pub history: History,
     /// Who changed what.
-    pub audit: crate::audit::AuditLog,
+    pub audit: EntryLog<AuditEntry>,
+    /// Runs of benchmarks on volumes of this server.
+    pub benchmarks: crate::benchmarks::Benchmarks,
+    /// What happened.
+    pub events: crate::events::Events,
+    /// Which schedules of snapshots are not kept.
+    pub schedules: crate::snapshots::ScheduleTroubles,
     pub read_caches: crate::read_cache::ReadCaches,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
@@ -398,7 +406,10 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
-            audit: Default::default(),
+            audit: EntryLog::new(&crate::audit::AUDIT),
+            benchmarks: Default::default(),
+            events: Default::default(),
+            schedules: Default::default(),
             read_caches: Default::default(),
             keys,
             mounts: OnceLock::new(),

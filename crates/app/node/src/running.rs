@@ -225,7 +225,9 @@ impl Node {
         crate::tiers::tend(&inner);
         crate::keys::tend(&inner);
         crate::history::tend(&inner).map_err(NodeError::Runtime)?;
-        runtime.block_on(crate::audit::load(&inner));
+        runtime.block_on(inner.audit.load(&inner));
+        runtime.block_on(crate::events::begin(&inner, &controller));
+        runtime.block_on(crate::benchmarks::begin(&inner, &controller));
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
@@ -322,6 +324,7 @@ impl Node {
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
     pub fn stop(self) {
         self.runtime.block_on(async {
+            crate::benchmarks::stop(&self.started.inner).await;
             self.started.inner.pool.scrub_stop().await;
             self.started.inner.pool.stop();
             // An error means that the server has ended already.
@@ -344,6 +347,7 @@ impl Node {
             self.started.inner.close_volumes().await;
             self.started.inner.pool.store.repairs_done().await;
             crate::read_cache::close_all(&self.started.inner).await;
+            crate::events::stopped(&self.started.inner).await;
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop_etcd().await;
             }

@@ -29,18 +29,36 @@ const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Takes snapshots of the volumes that are served here when they are due, until the node ends.
 pub(crate) fn tend(inner: &Arc<Inner>) {
-    let told = Arc::new(Told::default());
-    inner.every("snapshot schedules", SCHEDULE_INTERVAL, move |inner| {
-        let told = Arc::clone(&told);
-        async move { keep_all(&inner, &told).await }
-    });
+    inner.every(
+        "snapshot schedules",
+        SCHEDULE_INTERVAL,
+        |inner| async move {
+            keep_all(&inner).await;
+        },
+    );
 }
 
-/// What was told last of each volume, so that not each look tells it again.
+/// What was wrong last with the schedules of each volume: not each look tells it again.
 #[derive(Default)]
-struct Told(Mutex<BTreeMap<VolumeId, Vec<String>>>);
+pub struct ScheduleTroubles(Mutex<BTreeMap<VolumeId, Vec<String>>>);
 
-async fn keep_all(inner: &Inner, told: &Told) {
+impl ScheduleTroubles {
+    /// Volumes by name, each with what is wrong, if anything is.
+    pub fn troubles(&self, inner: &Inner) -> Vec<(String, Option<String>)> {
+        let state = inner.pool.state();
+        let of_volumes = self.0.lock();
+        let troubles = of_volumes.iter().filter_map(|(id, troubles)| {
+            let mut volumes = state.all_volumes();
+            let volume = volumes.find(|volume| volume.id == *id)?;
+            let trouble = (!troubles.is_empty()).then(|| troubles.join("; "));
+            Some((volume.name.to_string(), trouble))
+        });
+        troubles.collect()
+    }
+}
+
+async fn keep_all(inner: &Inner) {
+    let told = &inner.schedules;
     inner.diffs.end_idle(inner.env.clock.monotonic()).await;
     let services = inner.pool.services_with_clones();
     told.0.lock().retain(|id, _| services.contains_key(id));

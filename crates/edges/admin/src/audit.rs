@@ -10,12 +10,12 @@ use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cairn_config::{Role, UserName};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
+use crate::entries::{Entry, Part};
 use crate::query::Query;
 use crate::server::caller::{Caller, Peer};
 use crate::server::{Api, Shared};
@@ -24,9 +24,6 @@ use crate::server::{Api, Shared};
 pub const AUDIT_PATH_CHARS_MAX: usize = 512;
 /// Longest line of an entry as it is kept, in bytes; above it the line is none.
 pub const AUDIT_LINE_LEN_BYTES_MAX: usize = 4096;
-/// Entries of a page.
-pub const AUDIT_LIMIT_MAX: usize = 1000;
-const AUDIT_LIMIT_DEFAULT: usize = 100;
 /// What an entry calls somebody of whom nothing is known.
 const UNKNOWN: &str = "?";
 
@@ -56,31 +53,19 @@ pub struct AuditEntry {
     pub status: u16,
 }
 
-impl AuditEntry {
-    /// As it is kept: JSON in a line.
-    pub fn to_line(&self) -> String {
-        let mut line = serde_json::to_string(self).unwrap_or_default();
-        line.push('\n');
-        line
+impl Entry for AuditEntry {
+    const LINE_LEN_BYTES_MAX: usize = AUDIT_LINE_LEN_BYTES_MAX;
+
+    fn id(&self) -> u64 {
+        self.id
     }
 
-    /// The entries in lines, oldest first as they lie there, and how many lines are none: a crash may tear the last one.
-    pub fn of_lines(bytes: &[u8]) -> (Vec<Self>, u64) {
-        let mut wrong = 0;
-        let mut entries = Vec::new();
-        for line in bytes.split(|byte| *byte == b'\n') {
-            if line.is_empty() {
-                continue;
-            }
-            let entry = (line.len() <= AUDIT_LINE_LEN_BYTES_MAX)
-                .then(|| serde_json::from_slice::<Self>(line).ok())
-                .flatten();
-            match entry {
-                Some(entry) => entries.push(entry),
-                None => wrong += 1,
-            }
-        }
-        (entries, wrong)
+    fn set_id(&mut self, id: u64) {
+        self.id = id;
+    }
+
+    fn at_seconds(&self) -> i64 {
+        self.at_seconds
     }
 }
 
@@ -106,13 +91,9 @@ pub struct AuditQuery {
     /// A part of the path.
     pub path: Option<String>,
     pub method: Option<String>,
-    pub from_seconds: Option<i64>,
-    pub to_seconds: Option<i64>,
     /// Only those that were refused, or only the others.
     pub refused: Option<bool>,
-    pub before: Option<u64>,
-    pub after: Option<u64>,
-    pub limit: usize,
+    pub part: Part,
 }
 
 impl AuditQuery {
@@ -123,69 +104,30 @@ impl AuditQuery {
     /// Reads what was asked. Fails with what is wrong with it.
     pub fn of(query: &Query, now_seconds: i64) -> Result<Self, String> {
         let text = |key: &str| query.values(key).last().map(str::to_owned);
-        let time = |key: &'static str| {
-            let time = text(key).map(|text| text.parse::<i64>());
-            let time = time
-                .transpose()
-                .map_err(|_| format!("{key} is a whole number of seconds"))?;
-            Ok::<_, String>(time.map(|seconds| match seconds {
-                ..=0 => now_seconds.saturating_add(seconds),
-                _ => seconds,
-            }))
-        };
-        let number = |key: &'static str| {
-            let number = text(key).map(|text| text.parse::<u64>());
-            number
-                .transpose()
-                .map_err(|_| format!("{key} is a whole number"))
-        };
         let refused = match text("refused").as_deref() {
             None => None,
             Some("true") => Some(true),
             Some("false") => Some(false),
             Some(_) => return Err("refused is true or false".to_owned()),
         };
-        let limit = match number("limit")? {
-            None => AUDIT_LIMIT_DEFAULT,
-            Some(limit) => usize::try_from(limit)
-                .ok()
-                .filter(|limit| (1..=AUDIT_LIMIT_MAX).contains(limit))
-                .ok_or_else(|| format!("limit is 1 to {AUDIT_LIMIT_MAX}"))?,
-        };
         Ok(Self {
             user: text("user"),
             path: text("path"),
             method: text("method").map(|method| method.to_ascii_uppercase()),
-            from_seconds: time("from")?,
-            to_seconds: time("to")?,
             refused,
-            before: number("before")?,
-            after: number("after")?,
-            limit,
+            part: Part::of(query, now_seconds)?,
         })
     }
 
     /// As a query of the path.
     pub fn to_query(&self) -> String {
-        let text = |value: &Option<String>| {
-            let value = value.as_deref()?;
-            Some(utf8_percent_encode(value, NON_ALPHANUMERIC).to_string())
-        };
-        let values = [
-            ("user", text(&self.user)),
-            ("path", text(&self.path)),
-            ("method", text(&self.method)),
-            ("from", self.from_seconds.map(|from| from.to_string())),
-            ("to", self.to_seconds.map(|to| to.to_string())),
-            ("refused", self.refused.map(|refused| refused.to_string())),
-            ("before", self.before.map(|before| before.to_string())),
-            ("after", self.after.map(|after| after.to_string())),
-            ("limit", Some(self.limit.to_string())),
-        ];
-        let given = values
-            .into_iter()
-            .filter_map(|(key, value)| Some(format!("{key}={}", value?)));
-        given.collect::<Vec<_>>().join("&")
+        let refused = self.refused.map(|refused| refused.to_string());
+        self.part.to_query(&[
+            ("user", self.user.as_deref()),
+            ("path", self.path.as_deref()),
+            ("method", self.method.as_deref()),
+            ("refused", refused.as_deref()),
+        ])
     }
 
     fn is_met(&self, entry: &AuditEntry) -> bool {
@@ -196,24 +138,19 @@ impl AuditQuery {
             && text(&self.path, &|part| entry.path.contains(part))
             && text(&self.method, &|method| entry.method == method)
             && self
-                .from_seconds
-                .is_none_or(|from| entry.at_seconds >= from)
-            && self.to_seconds.is_none_or(|to| entry.at_seconds <= to)
-            && self
                 .refused
                 .is_none_or(|refused| refused == (entry.status >= 400))
-            && self.before.is_none_or(|before| entry.id < before)
-            && self.after.is_none_or(|after| entry.id > after)
+            && self.part.has(entry)
     }
 
     /// The page of these entries, which come newest first.
     pub fn page<'a>(&self, newest_first: impl Iterator<Item = &'a AuditEntry>) -> AuditPage {
-        let mut found = newest_first.filter(|entry| self.is_met(entry));
-        let entries: Vec<AuditEntry> = found.by_ref().take(self.limit.max(1)).cloned().collect();
-        let has_more = found.next().is_some();
+        let (entries, next_before) = self
+            .part
+            .cut(newest_first.filter(|entry| self.is_met(entry)));
         AuditPage {
-            next_before: entries.last().filter(|_| has_more).map(|entry| entry.id),
             entries,
+            next_before,
             ..AuditPage::default()
         }
     }
@@ -407,12 +344,14 @@ mod tests {
             user: Some("alice".to_owned()),
             path: Some("/a&b=\u{e9}".to_owned()),
             method: None,
-            from_seconds: Some(5),
-            to_seconds: None,
             refused: Some(true),
-            before: Some(u64::MAX),
-            after: None,
-            limit: 7,
+            part: Part {
+                from_seconds: Some(5),
+                to_seconds: None,
+                before: Some(u64::MAX),
+                after: None,
+                limit: 7,
+            },
         };
         let text = asked.to_query();
         let read = Query::parse(Some(&text), AuditQuery::KEYS).unwrap();

@@ -18,7 +18,9 @@ use crate::api::{
     VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
+use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
+use crate::events::{EventPage, EventQuery};
 use crate::keys::{KeyRotationView, MasterKeysView};
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
@@ -194,6 +196,32 @@ impl Client {
 
     pub fn audit(&self, query: &AuditQuery) -> Result<AuditPage, ClientError> {
         self.get(&format!("/api/v1/audit?{}", query.to_query()))
+    }
+
+    pub fn benchmarks(&self) -> Result<BenchmarkList, ClientError> {
+        self.get("/api/v1/benchmarks")
+    }
+
+    pub fn benchmark_start(
+        &self,
+        start: &BenchmarkStart,
+    ) -> Result<BenchmarkProgress, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/benchmarks")), start)
+    }
+
+    pub fn benchmark_stop(&self) -> Result<(), ClientError> {
+        let stop = self.agent.post(self.at("/api/v1/benchmarks/stop"));
+        self.send(|_| self.authorized(stop).send_empty()).map(drop)
+    }
+
+    /// A file of `cairn bench`.
+    pub fn benchmark_result(&self, id: u64) -> Result<String, ClientError> {
+        let path = self.at(&format!("/api/v1/benchmarks/{id}"));
+        self.send(|agent| self.authorized(agent.get(path)).call())
+    }
+
+    pub fn events(&self, query: &EventQuery) -> Result<EventPage, ClientError> {
+        self.get(&format!("/api/v1/events?{}", query.to_query()))
     }
 
     pub fn disks(&self) -> Result<DiskList, ClientError> {

@@ -160,6 +160,14 @@ pub trait Control: Send + Sync + 'static {
     fn audit(&self) -> Option<&dyn crate::audit::AuditControl> {
         None
     }
+    /// What the node does about benchmarks of itself, if it runs any.
+    fn benchmarks(&self) -> Option<&dyn crate::benchmarks::BenchmarkControl> {
+        None
+    }
+    /// What the node tells about what happened, if it keeps that.
+    fn events(&self) -> Option<&dyn crate::events::EventControl> {
+        None
+    }
     /// What the node tells about numbers over time, if it keeps any.
     fn live(&self) -> Option<&dyn crate::live::LiveControl> {
         None

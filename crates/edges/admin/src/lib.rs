@@ -9,9 +9,12 @@
 pub mod api;
 mod attempts;
 pub mod audit;
+pub mod benchmarks;
 pub mod classes;
 mod client;
 mod control;
+pub mod entries;
+pub mod events;
 pub mod keys;
 pub mod live;
 mod pass;

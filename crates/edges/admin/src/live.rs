@@ -26,6 +26,9 @@ pub struct LiveView {
     /// Disks that are neither missing nor failed.
     pub disks_working: u64,
     pub volume_count: u64,
+    /// The id of the last event; another one means that there are new ones.
+    #[serde(default)]
+    pub last_event_id: u64,
     /// Numbers of the last seconds, by the names that the history has; in the order of that list.
     pub numbers: Vec<LiveNumber>,
 }

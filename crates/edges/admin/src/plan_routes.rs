@@ -20,7 +20,7 @@ fn control(shared: &Shared) -> Result<&dyn PlanControl, ControlError> {
 }
 
 /// A file to keep: what is in it is never run as a page of this server.
-fn download(file: PlanFile) -> Response {
+pub(super) fn download(file: PlanFile) -> Response {
     let mut response = Response::new(Body::from(file.content));
     let named = format!("attachment; filename=\"{}\"", file.name);
     let headers = response.headers_mut();

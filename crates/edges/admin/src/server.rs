@@ -449,6 +449,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             user_routes::user_delete
         ))
         .routes(routes!(user_routes::audit_list))
+        .routes(routes!(event_routes::event_list))
+        .routes(routes!(
+            benchmark_routes::benchmark_list,
+            benchmark_routes::benchmark_start
+        ))
+        .routes(routes!(benchmark_routes::benchmark_stop))
+        .routes(routes!(benchmark_routes::benchmark_published))
+        .routes(routes!(benchmark_routes::benchmark_report))
+        .routes(routes!(benchmark_routes::benchmark_result))
         .routes(routes!(plan_routes::plan_show))
         .routes(routes!(plan_routes::plan_report))
         .routes(routes!(plan_routes::plan_template))
@@ -1158,10 +1167,14 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "benchmark_routes.rs"]
+mod benchmark_routes;
 #[path = "caller.rs"]
 pub(crate) mod caller;
 #[path = "class_routes.rs"]
 mod class_routes;
+#[path = "event_routes.rs"]
+mod event_routes;
 #[path = "key_routes.rs"]
 mod key_routes;
 #[path = "live_routes.rs"]

@@ -31,6 +31,7 @@ struct ControlInner {
     stop: AtomicBool,
     operations: AtomicU64,
     bytes: AtomicU64,
+    latency_ns: AtomicU64,
     gate: Mutex<Gate>,
     gate_changed: Condvar,
 }
@@ -97,6 +98,16 @@ impl Control {
     pub fn done(&self, operations: u64, bytes: u64) {
         self.0.operations.fetch_add(operations, Ordering::Relaxed);
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts how long requests took together, for progress.
+    pub fn took(&self, ns: u64) {
+        self.0.latency_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// What requests took together so far, over all phases, where the engine says so: with [`Self::so_far`] their mean.
+    pub fn took_so_far_ns(&self) -> u64 {
+        self.0.latency_ns.load(Ordering::Relaxed)
     }
 
     /// Operations and bytes so far, over all phases.

@@ -3,6 +3,7 @@
 //! Owns: the JSON schema and its version, adding up clients, what is derived from samples.
 //! Must not know: engines, suites, how results are shown.
 
+mod compact;
 mod read;
 
 use std::collections::BTreeMap;

@@ -32,6 +32,7 @@ struct Counts {
     errors_in_row: u64,
     /// Done since it was shown last.
     unseen: Done,
+    unseen_ns: u64,
     shown: Instant,
 }
 
@@ -55,6 +56,7 @@ impl Team {
                 tally,
                 errors_in_row: 0,
                 unseen: Done::default(),
+                unseen_ns: 0,
                 shown: Instant::now(),
             }),
         }
@@ -70,8 +72,10 @@ impl Team {
 
     fn show(&self, counts: &mut Counts) {
         let unseen = std::mem::take(&mut counts.unseen);
+        let unseen_ns = std::mem::take(&mut counts.unseen_ns);
         if !self.is_quiet {
             self.control.done(unseen.operations, unseen.bytes);
+            self.control.took(unseen_ns);
         }
     }
 
@@ -83,13 +87,14 @@ impl Team {
     fn done(&self, worker: usize, begin: Instant, end: Instant, done: Done) {
         let mut counts = self.counts.lock();
         counts.errors_in_row = 0;
+        let ns = u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX);
         // What is answered in the ramp does not count.
         if let Some(at) = end.checked_duration_since(self.clock.start) {
-            let ns = u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX);
             counts.tally.done(worker, (end, at), ns, done);
         }
         counts.unseen.operations += done.operations;
         counts.unseen.bytes += done.bytes;
+        counts.unseen_ns = counts.unseen_ns.saturating_add(ns);
         if end - counts.shown >= PROGRESS_EVERY {
             counts.shown = end;
             self.show(&mut counts);

@@ -17,3 +17,4 @@ mod view;
 
 pub use self::html::html;
 pub use self::markdown::markdown;
+pub use self::published::{PublishedLine, published_lines};

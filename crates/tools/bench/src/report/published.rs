@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
+use super::view::in_unit;
 use crate::plan::{Direction, Order};
 
 static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
@@ -17,6 +18,47 @@ static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
 /// All published figures.
 pub(super) fn published() -> &'static Published {
     &PUBLISHED
+}
+
+/// A published figure, with what must be said beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublishedLine {
+    /// `sequential read`, as figures of the four corners are called.
+    pub title: String,
+    pub value: f64,
+    /// The value is a lower limit.
+    pub at_least: bool,
+    /// `MB/s` or `ops/s`.
+    pub unit: &'static str,
+    pub system: &'static str,
+    pub hardware: &'static str,
+    pub source: &'static str,
+    pub date: &'static str,
+}
+
+/// All published figures, those of one workload after the other, the highest first.
+pub fn published_lines() -> Vec<PublishedLine> {
+    let lines = published().figure.iter().filter_map(|figure| {
+        let mut papers = published().paper.iter();
+        let paper = papers.find(|paper| paper.id == figure.paper)?;
+        let unit = figure.workload.unit();
+        Some(PublishedLine {
+            title: figure.workload.title().to_lowercase(),
+            value: in_unit(figure.value, &figure.unit, unit)?,
+            at_least: figure.at_least,
+            unit,
+            system: &paper.system,
+            hardware: &figure.hardware,
+            source: &paper.title,
+            date: &paper.date,
+        })
+    });
+    let mut lines: Vec<PublishedLine> = lines.collect();
+    lines.sort_by(|one, other| {
+        let by_title = one.title.cmp(&other.title);
+        by_title.then(other.value.total_cmp(&one.value))
+    });
+    lines
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,6 +146,19 @@ mod tests {
 
     use super::*;
     use crate::report::view::in_unit;
+
+    #[test]
+    fn all_figures_are_lines_the_highest_of_each_workload_first() {
+        let lines = published_lines();
+        assert_eq!(lines.len(), published().figure.len());
+        for two in lines.windows(2) {
+            let [one, other] = two else { continue };
+            assert!(
+                one.title < other.title || one.value >= other.value,
+                "{two:?}"
+            );
+        }
+    }
 
     #[test]
     fn every_figure_has_its_paper_and_a_unit_that_compares() {

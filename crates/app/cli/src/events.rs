@@ -1,0 +1,227 @@
+//! `cairn events`: what happened in the system.
+
+use std::time::Duration;
+
+use cairn_admin::Client;
+use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
+use cairn_admin::events::{EventEntry, EventPage, EventQuery, EventStage, Severity};
+use clap::{Args, ValueEnum};
+
+use crate::access;
+use crate::args::ViewArgs;
+use crate::audit::{csv_text, time};
+use crate::cluster::parse_time;
+use crate::exit::Failure;
+use crate::print;
+use crate::print::note;
+
+/// How often the server is asked for new events.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Least {
+    Info,
+    Warning,
+    Error,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Only what is at least so bad
+    #[arg(long, value_name = "info|warning|error")]
+    pub severity: Option<Least>,
+    /// Only what is about something with this in its name: a disk, a volume, a node
+    #[arg(long, value_name = "TEXT")]
+    pub subject: Option<String>,
+    /// Only what has this in its message
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
+    /// Only events of the last so long: 90s, 30m, 1h or 2d
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub since: Option<Duration>,
+    /// Only events that are at least so old
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub until: Option<Duration>,
+    /// Events at most, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=ENTRY_LIMIT_MAX as u64))]
+    pub limit: u64,
+    /// Then go on and show events as they come, oldest first, until Ctrl-C
+    #[arg(long, conflicts_with = "until")]
+    pub follow: bool,
+    /// Print all that is kept and fits, as CSV
+    #[arg(long, conflicts_with_all = ["follow", "json", "limit"])]
+    pub csv: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+impl EventsArgs {
+    fn query(&self, limit: usize) -> EventQuery {
+        // Counted from the server's clock.
+        let ago = |time: Option<Duration>| {
+            let seconds = time.map(|time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+            seconds.map(|seconds| -seconds)
+        };
+        EventQuery {
+            severity: self.severity.map(|least| match least {
+                Least::Info => Severity::Info,
+                Least::Warning => Severity::Warning,
+                Least::Error => Severity::Error,
+            }),
+            subject: self.subject.clone(),
+            text: self.text.clone(),
+            part: Part {
+                from_seconds: ago(self.since),
+                to_seconds: ago(self.until),
+                limit,
+                ..Part::default()
+            },
+        }
+    }
+}
+
+pub fn events(args: &EventsArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    if args.csv {
+        return export(args, &client);
+    }
+    let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
+    let page = client.events(&args.query(limit))?;
+    if args.follow {
+        return follow(args, &client, page);
+    }
+    if args.view.json {
+        return print::json(&page);
+    }
+    if page.entries.is_empty() {
+        note!("cairn: nothing of that kind happened since the first event that is kept");
+        return Ok(());
+    }
+    let shown: Vec<String> = page.entries.iter().map(text).collect();
+    print::text(&shown.join("\n"))
+}
+
+/// Shows a page and what comes after it. Ends with an error, or with the process.
+fn follow(args: &EventsArgs, client: &Client, first: EventPage) -> Result<(), Failure> {
+    let mut page = first;
+    let mut last = None;
+    loop {
+        last = page.entries.first().map(|event| event.id).or(last);
+        for event in page.entries.iter().rev() {
+            match args.view.json {
+                true => print::text(&print::json_line(event)?)?,
+                false => print::text(&text(event))?,
+            }
+        }
+        std::thread::sleep(FOLLOW_INTERVAL);
+        page = newer(args, client, last)?;
+    }
+}
+
+/// All events above an id, newest first.
+fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<EventPage, Failure> {
+    let mut query = args.query(ENTRY_LIMIT_MAX);
+    query.part.after = after;
+    let mut all = client.events(&query)?;
+    while let Some(before) = all.next_before {
+        query.part.before = Some(before);
+        let more = client.events(&query)?;
+        all.entries.extend(more.entries);
+        all.next_before = more.next_before;
+    }
+    Ok(all)
+}
+
+fn export(args: &EventsArgs, client: &Client) -> Result<(), Failure> {
+    let mut query = args.query(ENTRY_LIMIT_MAX);
+    print::text("id,time,severity,kind,stage,subject,message,action\r\n")?;
+    loop {
+        let page = client.events(&query)?;
+        let lines: String = page.entries.iter().map(csv).collect();
+        print::bytes(lines.as_bytes())?;
+        match page.next_before {
+            Some(before) => query.part.before = Some(before),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The word that the API has for it.
+fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+fn csv(event: &EventEntry) -> String {
+    let words = [
+        event.id.to_string(),
+        time(event.at_seconds),
+        event.severity.as_str().to_owned(),
+        word(&event.kind),
+        word(&event.stage),
+        csv_text(&event.subject),
+        csv_text(&event.message),
+        csv_text(event.action.as_deref().unwrap_or("")),
+    ];
+    format!("{}\r\n", words.join(","))
+}
+
+/// A line for people, and one below it with what to do.
+fn text(event: &EventEntry) -> String {
+    let mark = match event.severity {
+        Severity::Info => "info   ",
+        Severity::Warning => "WARNING",
+        Severity::Error => "ERROR  ",
+    };
+    let ended = match event.stage {
+        EventStage::Ended => "over: ",
+        EventStage::Began | EventStage::Once => "",
+    };
+    let line = format!(
+        "{}  {mark}  {ended}{}",
+        time(event.at_seconds),
+        event.message
+    );
+    match &event.action {
+        Some(action) => format!("{line}\n{:31}{action}", ""),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_admin::events::EventKind;
+
+    use super::*;
+
+    #[test]
+    fn events_are_shown_and_written_as_csv() {
+        let mut event = EventEntry {
+            id: 7,
+            at_seconds: 1_800_000_000,
+            severity: Severity::Error,
+            kind: EventKind::DiskMissing,
+            stage: EventStage::Began,
+            subject: "disk /a".to_owned(),
+            message: "=it is \"missing\"".to_owned(),
+            action: Some("bring it back".to_owned()),
+        };
+        assert_eq!(
+            csv(&event),
+            "7,2027-01-15T08:00:00Z,error,disk_missing,began,\"disk /a\",\"'=it is \"\"missing\"\"\",\"bring it back\"\r\n"
+        );
+        let first = "2027-01-15T08:00:00Z  ERROR    =it is \"missing\"";
+        let below = "                               bring it back";
+        assert_eq!(text(&event), format!("{first}\n{below}"));
+        event.action = None;
+        event.stage = EventStage::Ended;
+        event.severity = Severity::Info;
+        event.message = "it is back".to_owned();
+        assert_eq!(
+            text(&event),
+            "2027-01-15T08:00:00Z  info     over: it is back"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Notes what happens in the system: how it is looked at every few seconds, and what comes of that.
+//!
+//! Owns: how often it is looked, what is looked at, what is told of a start and a stop. Must not know: what is worth an event
+//! ([`seen`]), what was told already ([`tracker`]), how events are kept ([`crate::entry_log`]).
+//!
+//! Events are made of what the status, the metrics and the map of the cluster say, so that none tells what cannot be seen
+//! elsewhere; nothing in the engine knows of them.
+
+mod seen;
+mod tracker;
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::time::Duration;
+
+use cairn_admin::Answer;
+use cairn_admin::events::{
+    EventControl, EventEntry, EventKind, EventPage, EventQuery, EventStage, Severity,
+};
+use parking_lot::Mutex;
+
+use self::seen::{Owner, Seen, SeenDisk, SeenNode, SeenVolume};
+use self::tracker::{Tracker, entry};
+use crate::control::{Controller, percent};
+use crate::convert;
+use crate::entry_log::{EntryLog, LogKind};
+use crate::node::Inner;
+
+/// The folder in a data folder.
+pub const EVENTS_NAME: &str = "events";
+
+/// About 10,000 usual events.
+const EVENTS: LogKind = LogKind {
+    name: EVENTS_NAME,
+    shown: "the log of events",
+    lines_len_bytes_max: 4 << 20,
+};
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+const SERVER: &str = "server";
+
+/// The events of one server.
+pub struct Events {
+    log: EntryLog<EventEntry>,
+    tracker: Mutex<Tracker>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            log: EntryLog::new(&EVENTS),
+            tracker: Mutex::default(),
+        }
+    }
+}
+
+impl Events {
+    pub fn last_id(&self) -> u64 {
+        self.log.look(|kept| kept.id_last())
+    }
+
+    async fn append(&self, inner: &Inner, events: Vec<EventEntry>) {
+        for event in &events {
+            // Also where the log of the server is gathered; a look there needs no second place.
+            tracing::info!(
+                target: "event", severity = event.severity.as_str(), subject = event.subject, "{}", event.message
+            );
+        }
+        if let Err(error) = self.log.append(inner, events).await {
+            tracing::error!(%error, "events are not on any disk yet; they are written with the next ones");
+        }
+    }
+}
+
+/// Reads what is kept, notes the start, and begins to look.
+pub async fn begin(inner: &Arc<Inner>, controller: &Arc<Controller>) {
+    let events = &inner.events;
+    events.log.load(inner).await;
+    let now = inner.env.clock.monotonic();
+    let last = events.log.look(|kept| {
+        let mut oldest_first: Vec<&EventEntry> = kept.newest_first().collect();
+        oldest_first.reverse();
+        *events.tracker.lock() = Tracker::new(oldest_first.into_iter(), now);
+        kept.newest_first().next().map(|event| event.kind)
+    });
+    let event = started(last, inner.env.clock.now().seconds);
+    events.append(inner, vec![event]).await;
+    // What the server begins with: what happens from the first request on is a difference to that.
+    look(inner, controller).await;
+    let controller: Weak<Controller> = Arc::downgrade(controller);
+    inner.every("events", LOOK_INTERVAL, move |inner| {
+        let controller = controller.upgrade();
+        async move {
+            if let Some(controller) = controller {
+                look(&inner, &controller).await;
+            }
+        }
+    });
+}
+
+/// The last thing that a server notes is that it was stopped; one that did not was ended otherwise.
+fn started(last: Option<EventKind>, now_seconds: i64) -> EventEntry {
+    let version = env!("CARGO_PKG_VERSION");
+    let event = match last {
+        None | Some(EventKind::ServerStopped) => (
+            EventStage::Once,
+            Severity::Info,
+            format!("the server was started, version {version}"),
+            None,
+        ),
+        Some(_) => (
+            EventStage::Once,
+            Severity::Warning,
+            format!(
+                "the server was started, version {version}, and had not been stopped before: it was killed, it failed, \
+                 or the machine lost power. All that was acknowledged is there"
+            ),
+            Some("see what the logs of the server and of the system say of that time"),
+        ),
+    };
+    entry(EventKind::ServerStarted, SERVER, event, now_seconds)
+}
+
+/// Notes that the server ends in order. The last that it does with its disks.
+pub async fn stopped(inner: &Inner) {
+    let event = (
+        EventStage::Once,
+        Severity::Info,
+        "the server was stopped".to_owned(),
+        None,
+    );
+    let now_seconds = inner.env.clock.now().seconds;
+    let event = entry(EventKind::ServerStopped, SERVER, event, now_seconds);
+    inner.events.append(inner, vec![event]).await;
+}
+
+async fn look(inner: &Arc<Inner>, controller: &Controller) {
+    let seen = controller.seen().await;
+    if inner.pool.is_stopping() {
+        // What is seen while all is closed is no news.
+        return;
+    }
+    let (now, now_seconds) = (inner.env.clock.monotonic(), inner.env.clock.now().seconds);
+    let events = inner.events.tracker.lock().look(seen, now, now_seconds);
+    if !events.is_empty() {
+        inner.events.append(inner, events).await;
+    }
+}
+
+impl Controller {
+    async fn seen(&self) -> Seen {
+        let inner = &self.inner;
+        let status = self.status_now().await;
+        let view = inner.cluster.as_ref().map(|cluster| cluster.member.view());
+        let node_of = |disk: &str| {
+            let view = view.as_ref()?;
+            let mut disks = view.disks.values().map(|disk| &disk.value);
+            let record = disks.find(|record| record.id.to_string() == disk)?;
+            Some(view.nodes.get(&record.node)?.value.name.clone())
+        };
+        let disks = status.disks.into_iter().map(|disk| SeenDisk {
+            subject: match node_of(&disk.id) {
+                Some(node) => format!("disk {} of node {node}", disk.label),
+                None => format!("disk {}", disk.label),
+            },
+            state: disk.state,
+            problem: disk.problem,
+            checksum_errors: disk.checksum_errors,
+        });
+        let owner_of = |id: u32| match inner.owner_name(cairn_base::VolumeId(id)) {
+            None => Owner::Alone,
+            Some(Err(_)) => Owner::Nobody,
+            Some(Ok(node)) => Owner::Node(node),
+        };
+        let volumes = status.volumes.into_iter().map(|volume| SeenVolume {
+            owner: owner_of(volume.id),
+            name: volume.name.to_string(),
+            problem: volume.problem.filter(|_| !volume.serving),
+        });
+        let nodes = view.iter().flat_map(|view| {
+            view.nodes.values().map(|node| SeenNode {
+                name: node.value.name.clone(),
+                is_there: view.alive.contains_key(&node.value.id),
+            })
+        });
+        let tiers = inner.pool.tier_statuses().into_iter();
+        let space = (status.pool.free_bytes, status.pool.total_bytes);
+        Seen {
+            disks: disks.collect(),
+            rebuild: convert::rebuild(inner.pool.rebuild_status()),
+            scrub: convert::scrub(inner.pool.scrub_progress()),
+            damaged_reads: inner.pool.store.stats().damaged_reads,
+            free_percent: percent(space.0, space.1),
+            is_full: space.1 > 0 && space.0 <= status.pool.reserve_bytes,
+            volumes: volumes.collect(),
+            nodes: nodes.collect(),
+            has_lease: inner
+                .cluster
+                .as_ref()
+                .map(|cluster| cluster.member.lease_is_valid()),
+            schedules: inner.schedules.troubles(inner),
+            tiers: tiers
+                .map(|tier| {
+                    let of_volumes = tier.volumes.iter();
+                    let mut of_volumes =
+                        of_volumes.filter_map(|volume| volume.status.as_ref()?.trouble.clone());
+                    let trouble = tier.trouble.or_else(|| of_volumes.next());
+                    (tier.tier.name.to_string(), trouble)
+                })
+                .collect(),
+            warnings: status.warnings,
+        }
+    }
+}
+
+impl EventControl for Controller {
+    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
+        Box::pin(async move {
+            Ok(self.inner.events.log.look(|kept| EventPage {
+                first_seconds: kept.first_seconds(),
+                problem: kept.problem(),
+                ..query.page(kept.newest_first())
+            }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_tells_how_the_one_before_ended() {
+        let severity = |last| started(last, 0).severity;
+        assert_eq!(severity(None), Severity::Info);
+        assert_eq!(severity(Some(EventKind::ServerStopped)), Severity::Info);
+        assert_eq!(severity(Some(EventKind::ServerStarted)), Severity::Warning);
+        assert_eq!(severity(Some(EventKind::DiskMissing)), Severity::Warning);
+    }
+}

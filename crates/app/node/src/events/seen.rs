@@ -1,0 +1,574 @@
+//! What a look at the system shows, and what of it is worth an event.
+//!
+//! Owns: which conditions there are, how each is told, what happened between two looks. Pure: no clock, no I/O.
+//! Must not know: where what is seen comes from, which conditions were told already ([`super::tracker`]).
+
+use cairn_admin::api::{DiskState, RebuildView, ScrubStage, ScrubView};
+use cairn_admin::events::{EventKind, EventStage, Severity};
+use cairn_base::units::format_size;
+
+/// Below so many percent of free space the pool is nearly full; it no longer is at so many.
+const FREE_PERCENT_LOW: u64 = 10;
+const FREE_PERCENT_AGAIN: u64 = 12;
+/// What conditions that are about all of it have as their subject.
+const POOL: &str = "pool";
+const SCRUB: &str = "scrub";
+const REBUILD: &str = "rebuild";
+const THIS_NODE: &str = "this node";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenDisk {
+    /// `disk /srv/disk1`, with its node in a cluster.
+    pub subject: String,
+    pub state: DiskState,
+    pub problem: Option<String>,
+    /// Since the server was started.
+    pub checksum_errors: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenVolume {
+    pub name: String,
+    /// Why it is not served.
+    pub problem: Option<String>,
+    pub owner: Owner,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The server is in no cluster.
+    Alone,
+    Nobody,
+    Node(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenNode {
+    pub name: String,
+    pub is_there: bool,
+}
+
+/// Names, each with what is wrong.
+pub type Troubles = Vec<(String, Option<String>)>;
+
+/// A look at the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub disks: Vec<SeenDisk>,
+    pub rebuild: RebuildView,
+    pub scrub: ScrubView,
+    /// Reads that failed for good, since the server was started.
+    pub damaged_reads: u64,
+    pub free_percent: Option<u64>,
+    /// Nothing more can be written.
+    pub is_full: bool,
+    pub volumes: Vec<SeenVolume>,
+    pub nodes: Vec<SeenNode>,
+    /// In a cluster.
+    pub has_lease: Option<bool>,
+    /// Of volumes, by name.
+    pub schedules: Troubles,
+    pub tiers: Troubles,
+    /// Those of the status.
+    pub warnings: Vec<String>,
+}
+
+/// Something that holds now and will not for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: EventKind,
+    pub subject: String,
+    pub severity: Severity,
+    pub message: String,
+    pub action: Option<&'static str>,
+}
+
+/// Something that happened between two looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    pub stage: EventStage,
+    pub kind: EventKind,
+    pub subject: String,
+    pub severity: Severity,
+    pub message: String,
+    pub action: Option<&'static str>,
+}
+
+/// A number that grew between two looks: told now and then, with what came together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rise {
+    pub kind: EventKind,
+    pub subject: String,
+    pub by: u64,
+}
+
+/// What holds now. `is_nearly_full`: that was told, and not yet that it ended.
+pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
+    let mut all = Vec::new();
+    let mut add = |kind, subject: String, severity, message: String, action| {
+        all.push(Condition {
+            kind,
+            subject,
+            severity,
+            message,
+            action,
+        });
+    };
+    for disk in &seen.disks {
+        let (subject, why) = (&disk.subject, disk.problem.as_deref());
+        let (kind, severity, message, action) = match (disk.state, why) {
+            (DiskState::Missing, why) => (
+                EventKind::DiskMissing,
+                Severity::Error,
+                with_why(format!("{subject} is missing"), why),
+                Some(
+                    "bring it back and start the server again; if it is lost for good: cairn disk replace",
+                ),
+            ),
+            (DiskState::Failed, why) => (
+                EventKind::DiskFailed,
+                Severity::Error,
+                with_why(format!("{subject} is not used any more"), why),
+                Some("see what is wrong with the drive, then: cairn disk replace"),
+            ),
+            (DiskState::Draining, _) => (
+                EventKind::DiskDrain,
+                Severity::Info,
+                format!("{subject} is drained: its data is moved to the other disks"),
+                None,
+            ),
+            (DiskState::Ok | DiskState::Drained, Some(why)) => (
+                EventKind::DiskSuspect,
+                Severity::Warning,
+                format!("something is wrong with {subject}, which is used nevertheless: {why}"),
+                Some("look at the drive, its cable and its controller; have another one ready"),
+            ),
+            (DiskState::Ok | DiskState::Drained, None) => continue,
+        };
+        add(kind, subject.clone(), severity, message, action);
+    }
+    if seen.rebuild.running {
+        add(
+            EventKind::Rebuild,
+            REBUILD.to_owned(),
+            Severity::Info,
+            format!(
+                "data is being moved or made anew: {} are left",
+                shards(seen.rebuild.shards_left)
+            ),
+            None,
+        );
+    }
+    let free_percent_low = match is_nearly_full {
+        true => FREE_PERCENT_AGAIN,
+        false => FREE_PERCENT_LOW,
+    };
+    if let Some(percent) = seen
+        .free_percent
+        .filter(|percent| *percent < free_percent_low)
+    {
+        add(
+            EventKind::PoolNearlyFull,
+            POOL.to_owned(),
+            Severity::Warning,
+            format!("the pool is nearly full: {percent}% of its space are free"),
+            Some("delete data and snapshots, or add a disk: cairn disk add"),
+        );
+    }
+    if seen.is_full {
+        add(
+            EventKind::PoolFull,
+            POOL.to_owned(),
+            Severity::Error,
+            "the pool is full: writes fail, reads and deletions go on".to_owned(),
+            Some("delete data and snapshots, or add a disk: cairn disk add"),
+        );
+    }
+    for volume in &seen.volumes {
+        let name = &volume.name;
+        match (&volume.owner, &volume.problem) {
+            (Owner::Nobody, _) => add(
+                EventKind::VolumeWithoutOwner,
+                subject_of_volume(name),
+                Severity::Error,
+                format!("no node owns volume {name}: it is not served"),
+                Some(
+                    "cairn cluster status says which nodes and disks are away; bring them back if it lasts",
+                ),
+            ),
+            (_, Some(why)) => add(
+                EventKind::VolumeNotServed,
+                subject_of_volume(name),
+                Severity::Error,
+                format!("volume {name} is not served: {why}"),
+                Some("cairn status says what is missing; the server's log says more"),
+            ),
+            _ => {}
+        }
+    }
+    for node in seen.nodes.iter().filter(|node| !node.is_there) {
+        add(
+            EventKind::NodeAway,
+            format!("node {}", node.name),
+            Severity::Warning,
+            format!("node {} is away: its lease is over", node.name),
+            Some("start it again, or see why the network does not lead there"),
+        );
+    }
+    if seen.has_lease == Some(false) {
+        add(
+            EventKind::LeaseLost,
+            THIS_NODE.to_owned(),
+            Severity::Error,
+            "this node has no lease and serves no volume: etcd does not renew it".to_owned(),
+            Some("see whether etcd runs on enough nodes, and whether this one reaches it"),
+        );
+    }
+    for (volume, trouble) in troubled(&seen.schedules) {
+        add(
+            EventKind::ScheduleFailed,
+            subject_of_volume(volume),
+            Severity::Warning,
+            format!(
+                "the schedule of snapshots of volume {volume} is not kept: {trouble}; it is tried again"
+            ),
+            Some("cairn snapshot list shows what there is; delete old ones if there are too many"),
+        );
+    }
+    for (tier, trouble) in troubled(&seen.tiers) {
+        add(
+            EventKind::TierFailed,
+            subject_of_tier(tier),
+            Severity::Warning,
+            format!("tier {tier} does not do what it should: {trouble}; it is tried again"),
+            Some(
+                "see whether its address can be reached, and whether its credentials hold: cairn tier show",
+            ),
+        );
+    }
+    for warning in seen.warnings.iter().filter(|warning| !is_told(warning)) {
+        add(
+            EventKind::Alert,
+            POOL.to_owned(),
+            Severity::Warning,
+            warning.clone(),
+            None,
+        );
+    }
+    all
+}
+
+/// Whether a warning of the status is about what has a condition of its own.
+fn is_told(warning: &str) -> bool {
+    let of_volume = || warning.starts_with("volume ") && warning.contains(" is not served");
+    let of_space = || warning.starts_with("only ") && warning.contains("% of the space is free");
+    warning.starts_with("disk ") || of_volume() || of_space()
+}
+
+/// How it is told that something does not hold any more: how bad that is, and what is there instead.
+pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Severity, String) {
+    let disk = seen.disks.iter().find(|disk| disk.subject == subject);
+    let state = disk.map(|disk| disk.state);
+    let volume = || {
+        let mut volumes = seen.volumes.iter();
+        volumes.find(|volume| subject_of_volume(&volume.name) == subject)
+    };
+    let info = |message: String| (Severity::Info, message);
+    match kind {
+        EventKind::DiskMissing | EventKind::DiskFailed => match state {
+            None => info(format!("{subject} is no longer in the pool")),
+            Some(DiskState::Missing) => info(format!("{subject} is missing now")),
+            Some(DiskState::Failed) => info(format!("{subject} is there, and not used")),
+            Some(_) => info(format!("{subject} is back and used again")),
+        },
+        EventKind::DiskSuspect => match state {
+            None => info(format!("{subject} is no longer in the pool")),
+            Some(DiskState::Missing | DiskState::Failed) => {
+                info(format!("{subject} is not used any more"))
+            }
+            Some(_) => info(format!("{subject} is as it should be again")),
+        },
+        EventKind::DiskDrain => match state {
+            None => info(format!("{subject} is drained and left the pool")),
+            Some(DiskState::Drained) => info(format!("{subject} is drained: it can be removed")),
+            Some(DiskState::Missing | DiskState::Failed) => (
+                Severity::Warning,
+                format!("{subject} was lost before it was drained"),
+            ),
+            Some(_) => info(format!("{subject} is not drained any more, and stays")),
+        },
+        EventKind::Rebuild => match (seen.rebuild.shards_left, seen.rebuild.problems.first()) {
+            (0, _) => info("all data is where it should be: nothing is left to move".to_owned()),
+            (left, Some(problem)) => (
+                Severity::Warning,
+                format!("{} are left and not moved: {problem}", shards(left)),
+            ),
+            (left, None) => info(format!("{} are left and wait", shards(left))),
+        },
+        EventKind::PoolNearlyFull => info(match seen.free_percent {
+            Some(percent) => format!("{percent}% of the pool's space are free again"),
+            None => "the pool is not nearly full any more".to_owned(),
+        }),
+        EventKind::PoolFull => info("the pool takes writes again".to_owned()),
+        EventKind::VolumeNotServed => match volume() {
+            None => info(format!("{subject} is no longer there")),
+            Some(SeenVolume {
+                owner: Owner::Nobody,
+                ..
+            }) => info(format!("{subject} has no owner now")),
+            Some(_) => info(format!("{subject} is served again")),
+        },
+        EventKind::VolumeWithoutOwner => match volume().map(|volume| &volume.owner) {
+            Some(Owner::Node(node)) => info(format!("node {node} owns {subject}")),
+            _ => info(format!("{subject} is no longer there")),
+        },
+        EventKind::NodeAway => {
+            let mut nodes = seen.nodes.iter();
+            match nodes.any(|node| format!("node {}", node.name) == subject) {
+                true => info(format!("{subject} is there again")),
+                false => info(format!("{subject} is no longer in the cluster")),
+            }
+        }
+        EventKind::LeaseLost => info("this node has its lease again".to_owned()),
+        EventKind::ScheduleFailed => info(format!("the schedule of {subject} is kept again")),
+        EventKind::TierFailed => info(format!("{subject} does what it should again")),
+        EventKind::Alert => info(format!("no longer so: {message}")),
+        // Those are no conditions.
+        EventKind::ServerStarted
+        | EventKind::ServerStopped
+        | EventKind::DiskDamage
+        | EventKind::DiskAdded
+        | EventKind::DiskRemoved
+        | EventKind::Scrub
+        | EventKind::DamageRepaired
+        | EventKind::DataDamaged
+        | EventKind::VolumeTakenOver => info(format!("{subject}: it is over")),
+    }
+}
+
+/// A scrub of little data begins and ends between two looks: both are told then.
+fn scrubs(before: &ScrubView, now: &ScrubView) -> Vec<Happened> {
+    let told = |stage, severity, message| Happened {
+        stage,
+        kind: EventKind::Scrub,
+        subject: SCRUB.to_owned(),
+        severity,
+        message,
+        action: None,
+    };
+    let (was_running, is_running) = (
+        before.stage == ScrubStage::Running,
+        now.stage == ScrubStage::Running,
+    );
+    let is_another = before.started_seconds != now.started_seconds;
+    let is_done = now.stage == ScrubStage::Done
+        && (is_another || before.finished_seconds != now.finished_seconds);
+    let mut all = Vec::new();
+    if (is_running && (!was_running || is_another)) || (is_done && (!was_running || is_another)) {
+        let message = "a scrub reads and checks all data".to_owned();
+        all.push(told(EventStage::Began, Severity::Info, message));
+    }
+    if is_done || (was_running && !is_running) {
+        let (severity, message) = scrub_ended(now);
+        all.push(told(EventStage::Ended, severity, message));
+    }
+    all
+}
+
+fn scrub_ended(scrub: &ScrubView) -> (Severity, String) {
+    if scrub.stage != ScrubStage::Done {
+        let message = format!(
+            "the scrub is paused after {}",
+            format_size(scrub.done_bytes)
+        );
+        return (Severity::Info, message);
+    }
+    let found = match (scrub.wrong_bytes, scrub.damaged) {
+        (0, 0) => return (Severity::Info, "the scrub is done: all is well".to_owned()),
+        (wrong, damaged) => format!(
+            "the scrub is done: {} were wrong and {} of them made anew; {damaged} places of files are damaged beyond repair",
+            format_size(wrong),
+            format_size(scrub.repaired_bytes)
+        ),
+    };
+    match scrub.damaged {
+        0 => (Severity::Warning, found),
+        _ => (Severity::Error, found),
+    }
+}
+
+/// What came, went and moved since the last look.
+pub fn happened(before: &Seen, now: &Seen) -> Vec<Happened> {
+    let mut all = Vec::new();
+    let is_in = |disk: &&SeenDisk, seen: &Seen| {
+        let mut disks = seen.disks.iter();
+        disks.any(|one| one.subject == disk.subject)
+    };
+    for disk in now.disks.iter().filter(|disk| !is_in(disk, before)) {
+        all.push(Happened {
+            stage: EventStage::Once,
+            kind: EventKind::DiskAdded,
+            subject: disk.subject.clone(),
+            severity: Severity::Info,
+            message: format!("{} joined the pool", disk.subject),
+            action: None,
+        });
+    }
+    for disk in before.disks.iter().filter(|disk| !is_in(disk, now)) {
+        all.push(Happened {
+            stage: EventStage::Once,
+            kind: EventKind::DiskRemoved,
+            subject: disk.subject.clone(),
+            severity: Severity::Info,
+            message: format!("{} left the pool", disk.subject),
+            action: None,
+        });
+    }
+    all.extend(scrubs(&before.scrub, &now.scrub));
+    for volume in &now.volumes {
+        let mut earlier = before.volumes.iter();
+        let earlier = earlier.find(|earlier| earlier.name == volume.name);
+        let Some((Owner::Node(from), Owner::Node(to))) =
+            earlier.map(|earlier| (&earlier.owner, &volume.owner))
+        else {
+            continue;
+        };
+        if from != to {
+            all.push(Happened {
+                stage: EventStage::Once,
+                kind: EventKind::VolumeTakenOver,
+                subject: subject_of_volume(&volume.name),
+                severity: Severity::Warning,
+                message: format!(
+                    "node {to} owns volume {} from now on; before, node {from} did",
+                    volume.name
+                ),
+                action: Some("cairn cluster status says whether that node is away"),
+            });
+        }
+    }
+    all
+}
+
+/// Numbers that grew since the last look.
+pub fn rises(before: &Seen, now: &Seen) -> Vec<Rise> {
+    let mut all = Vec::new();
+    let mut add = |kind, subject: &str, before: u64, now: u64| {
+        let by = now.saturating_sub(before);
+        if by > 0 {
+            let subject = subject.to_owned();
+            all.push(Rise { kind, subject, by });
+        }
+    };
+    for disk in &now.disks {
+        let mut earlier = before.disks.iter();
+        let earlier = earlier.find(|earlier| earlier.subject == disk.subject);
+        let earlier = earlier.map_or(0, |earlier| earlier.checksum_errors);
+        add(
+            EventKind::DiskDamage,
+            &disk.subject,
+            earlier,
+            disk.checksum_errors,
+        );
+    }
+    // A scrub that began anew counts from nothing.
+    let is_same = before.scrub.started_seconds == now.scrub.started_seconds;
+    let earlier = |number: u64| if is_same { number } else { 0 };
+    let repaired = earlier(before.scrub.repaired_bytes);
+    let damaged = earlier(before.scrub.damaged);
+    add(
+        EventKind::DamageRepaired,
+        SCRUB,
+        repaired,
+        now.scrub.repaired_bytes,
+    );
+    add(EventKind::DataDamaged, SCRUB, damaged, now.scrub.damaged);
+    add(
+        EventKind::DataDamaged,
+        POOL,
+        before.damaged_reads,
+        now.damaged_reads,
+    );
+    add(
+        EventKind::DataDamaged,
+        REBUILD,
+        before.rebuild.lost_bytes,
+        now.rebuild.lost_bytes,
+    );
+    all
+}
+
+/// How a rise is told.
+pub fn risen(rise: Rise) -> Happened {
+    let Rise { kind, subject, by } = rise;
+    let look = Some("cairn scrub start checks all data; cairn scrub report names damaged files");
+    let (severity, message, action) = match (kind, subject.as_str()) {
+        (EventKind::DamageRepaired, _) => (
+            Severity::Warning,
+            format!(
+                "the scrub found {} that were wrong on a disk, and made them anew",
+                format_size(by)
+            ),
+            Some("cairn disk list shows which disk it was; replace it if that goes on"),
+        ),
+        (EventKind::DataDamaged, SCRUB) => (
+            Severity::Error,
+            format!("the scrub found {by} places of files that are damaged beyond repair"),
+            Some("cairn scrub report names them: restore them from a snapshot or a backup"),
+        ),
+        (EventKind::DataDamaged, REBUILD) => (
+            Severity::Error,
+            format!(
+                "{} could not be had from anywhere when data was moved or made anew",
+                format_size(by)
+            ),
+            look,
+        ),
+        (EventKind::DataDamaged, _) => (
+            Severity::Error,
+            format!(
+                "{by} reads failed because the data is damaged and no other copy of it could be read"
+            ),
+            look,
+        ),
+        _ => (
+            Severity::Warning,
+            format!(
+                "{by} reads of {subject} did not match their checksums; such data is had from the other disks"
+            ),
+            Some("cairn scrub start finds and repairs the rest; replace the disk if that goes on"),
+        ),
+    };
+    Happened {
+        stage: EventStage::Once,
+        kind,
+        subject,
+        severity,
+        message,
+        action,
+    }
+}
+
+fn with_why(what: String, why: Option<&str>) -> String {
+    match why {
+        Some(why) => format!("{what}: {why}"),
+        None => what,
+    }
+}
+
+fn shards(count: u64) -> String {
+    format!("{count} shard{}", if count == 1 { "" } else { "s" })
+}
+
+fn troubled(troubles: &Troubles) -> impl Iterator<Item = (&str, &str)> {
+    let troubles = troubles.iter();
+    troubles.filter_map(|(name, trouble)| Some((name.as_str(), trouble.as_deref()?)))
+}
+
+fn subject_of_volume(name: &str) -> String {
+    format!("volume {name}")
+}
+
+fn subject_of_tier(name: &str) -> String {
+    format!("tier {name}")
+}

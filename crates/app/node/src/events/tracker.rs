@@ -1,0 +1,294 @@
+//! Which conditions were told, and when something new is.
+//!
+//! Owns: that a condition is told once when it begins and once when it ends, over restarts; that nothing is told too often.
+//! A state machine: looks in, events out. Must not know: what conditions there are, where events are kept.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cairn_admin::events::{
+    EVENT_ACTION_CHARS_MAX, EVENT_MESSAGE_CHARS_MAX, EVENT_SUBJECT_CHARS_MAX, EventEntry,
+    EventKind, EventStage, Severity,
+};
+
+use super::seen::{Condition, Happened, Rise, Seen, conditions, ended, happened, risen, rises};
+
+/// A condition is over when it was not seen for so long: one that comes and goes is one.
+const OVER_AFTER: Duration = Duration::from_secs(5);
+/// A volume that is opened again or deleted is not told of, nor is a node that has just begun.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// What grows is told at once, and then so often.
+const RISE_EVERY: Duration = Duration::from_secs(60);
+/// Events of one look; what is more is told at the next one.
+const EVENTS_OF_A_LOOK_MAX: usize = 64;
+/// Conditions that are known at a time.
+const OPEN_MAX: usize = 4096;
+
+/// What a condition is known by: its kind, what it is about, and of alerts which one it is.
+type Key = (EventKind, String, String);
+
+/// A condition that was told, or waits to be.
+struct Open {
+    severity: Severity,
+    message: String,
+    since: Duration,
+    seen: Duration,
+    is_told: bool,
+}
+
+struct Rising {
+    by: u64,
+    told: Option<Duration>,
+}
+
+#[derive(Default)]
+pub struct Tracker {
+    open: BTreeMap<Key, Open>,
+    rising: BTreeMap<(EventKind, String), Rising>,
+    before: Option<Seen>,
+}
+
+impl Tracker {
+    /// Goes on where the events that are kept end; `events` come oldest first.
+    pub fn new<'a>(events: impl Iterator<Item = &'a EventEntry>, now: Duration) -> Self {
+        let mut tracker = Self::default();
+        for event in events {
+            let key = key_of(event.kind, &event.subject, &event.message);
+            match event.stage {
+                // A scrub knows itself where it is.
+                _ if event.kind == EventKind::Scrub => {}
+                EventStage::Began if tracker.open.len() < OPEN_MAX => {
+                    let open = Open {
+                        severity: event.severity,
+                        message: event.message.clone(),
+                        since: now,
+                        seen: now,
+                        is_told: true,
+                    };
+                    tracker.open.insert(key, open);
+                }
+                EventStage::Ended if event.kind == EventKind::Alert => {
+                    // Its message has the one that began in it.
+                    tracker
+                        .open
+                        .retain(|(kind, _, mark), _| *kind != event.kind || !key.2.ends_with(mark));
+                }
+                EventStage::Ended => drop(tracker.open.remove(&key)),
+                EventStage::Began | EventStage::Once => {}
+            }
+        }
+        tracker
+    }
+
+    /// What there is to tell after a look.
+    pub fn look(&mut self, seen: Seen, now: Duration, now_seconds: i64) -> Vec<EventEntry> {
+        let mut events = Vec::new();
+        let before = self.before.take();
+        if let Some(before) = &before {
+            for happened in happened(before, &seen) {
+                events.push(told(happened, now_seconds));
+            }
+        }
+        // Counters of the process begin with it; those of a scrub do not.
+        let before = before.unwrap_or_else(|| Seen {
+            scrub: seen.scrub.clone(),
+            ..Seen::default()
+        });
+        self.note_rises(rises(&before, &seen));
+        self.tell_rises(now, now_seconds, &mut events);
+        self.note_conditions(&seen, now);
+        self.tell_conditions(&seen, now, now_seconds, &mut events);
+        self.before = Some(with_owners(seen, &before));
+        events
+    }
+
+    fn note_rises(&mut self, rises: Vec<Rise>) {
+        for rise in rises {
+            let rising = self.rising.entry((rise.kind, rise.subject));
+            let rising = rising.or_insert(Rising { by: 0, told: None });
+            rising.by = rising.by.saturating_add(rise.by);
+        }
+    }
+
+    fn tell_rises(&mut self, now: Duration, now_seconds: i64, events: &mut Vec<EventEntry>) {
+        for ((kind, subject), rising) in &mut self.rising {
+            let is_due = rising
+                .told
+                .is_none_or(|told| now.saturating_sub(told) >= RISE_EVERY);
+            if rising.by == 0 || !is_due || events.len() >= EVENTS_OF_A_LOOK_MAX {
+                continue;
+            }
+            let rise = Rise {
+                kind: *kind,
+                subject: subject.clone(),
+                by: std::mem::take(&mut rising.by),
+            };
+            rising.told = Some(now);
+            events.push(told(risen(rise), now_seconds));
+        }
+        // What was quiet for a while is told at once when it begins again.
+        self.rising.retain(|_, rising| {
+            let told = rising.told.unwrap_or(now);
+            rising.by > 0 || now.saturating_sub(told) < RISE_EVERY
+        });
+    }
+
+    fn note_conditions(&mut self, seen: &Seen, now: Duration) {
+        let mut open = self.open.iter();
+        let is_nearly_full =
+            open.any(|((kind, _, _), open)| *kind == EventKind::PoolNearlyFull && open.is_told);
+        for condition in conditions(seen, is_nearly_full) {
+            let Condition {
+                kind,
+                subject,
+                severity,
+                message,
+                ..
+            } = condition;
+            let key = key_of(
+                kind,
+                &cut(&subject, EVENT_SUBJECT_CHARS_MAX),
+                &cut(&message, EVENT_MESSAGE_CHARS_MAX),
+            );
+            let count = self.open.len();
+            match self.open.get_mut(&key) {
+                Some(open) => open.seen = now,
+                None if count < OPEN_MAX => {
+                    let open = Open {
+                        severity,
+                        message,
+                        since: now,
+                        seen: now,
+                        is_told: false,
+                    };
+                    self.open.insert(key, open);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn tell_conditions(
+        &mut self,
+        seen: &Seen,
+        now: Duration,
+        now_seconds: i64,
+        events: &mut Vec<EventEntry>,
+    ) {
+        let mut over = Vec::new();
+        for (key, open) in &mut self.open {
+            let (kind, subject, _) = key;
+            let is_seen = open.seen == now;
+            if !open.is_told && !is_seen {
+                over.push(key.clone());
+                continue;
+            }
+            if events.len() >= EVENTS_OF_A_LOOK_MAX {
+                continue;
+            }
+            if !open.is_told && now.saturating_sub(open.since) >= told_after(*kind) {
+                open.is_told = true;
+                let action = action_of(seen, *kind, subject);
+                let event = (
+                    EventStage::Began,
+                    open.severity,
+                    open.message.clone(),
+                    action,
+                );
+                events.push(entry(*kind, subject, event, now_seconds));
+            } else if open.is_told && now.saturating_sub(open.seen) >= OVER_AFTER {
+                let (severity, message) = ended(*kind, subject, &open.message, seen);
+                let event = (EventStage::Ended, severity, message, None);
+                events.push(entry(*kind, subject, event, now_seconds));
+                over.push(key.clone());
+            }
+        }
+        for key in over {
+            self.open.remove(&key);
+        }
+    }
+}
+
+/// What to do about a condition that holds.
+fn action_of(seen: &Seen, kind: EventKind, subject: &str) -> Option<&'static str> {
+    let mut holding = conditions(seen, true).into_iter();
+    holding.find_map(|condition| {
+        let is_it =
+            condition.kind == kind && cut(&condition.subject, EVENT_SUBJECT_CHARS_MAX) == subject;
+        is_it.then_some(condition.action)?
+    })
+}
+
+/// Who owned a volume before nobody did is not forgotten meanwhile.
+fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
+    use super::seen::Owner;
+    for volume in &mut seen.volumes {
+        let mut earlier = before.volumes.iter();
+        let earlier = earlier.find(|earlier| earlier.name == volume.name);
+        if let (Owner::Nobody, Some(earlier)) = (&volume.owner, earlier) {
+            volume.owner = earlier.owner.clone();
+        }
+    }
+    seen
+}
+
+fn told_after(kind: EventKind) -> Duration {
+    match kind {
+        EventKind::VolumeNotServed
+        | EventKind::VolumeWithoutOwner
+        | EventKind::NodeAway
+        | EventKind::LeaseLost => SETTLED_AFTER,
+        _ => Duration::ZERO,
+    }
+}
+
+/// Alerts are told apart by their words; numbers in them change.
+fn key_of(kind: EventKind, subject: &str, message: &str) -> Key {
+    let mark = match kind {
+        EventKind::Alert => message
+            .chars()
+            .filter(|one| !one.is_ascii_digit())
+            .collect(),
+        _ => String::new(),
+    };
+    (kind, subject.to_owned(), mark)
+}
+
+fn told(happened: Happened, now_seconds: i64) -> EventEntry {
+    let Happened {
+        stage,
+        kind,
+        subject,
+        severity,
+        message,
+        action,
+    } = happened;
+    let event = (stage, severity, message, action);
+    entry(kind, &subject, event, now_seconds)
+}
+
+/// An event whose texts fit.
+pub fn entry(
+    kind: EventKind,
+    subject: &str,
+    (stage, severity, message, action): (EventStage, Severity, String, Option<&str>),
+    now_seconds: i64,
+) -> EventEntry {
+    EventEntry {
+        id: 0,
+        at_seconds: now_seconds,
+        severity,
+        kind,
+        stage,
+        subject: cut(subject, EVENT_SUBJECT_CHARS_MAX),
+        message: cut(&message, EVENT_MESSAGE_CHARS_MAX),
+        action: action.map(|action| cut(action, EVENT_ACTION_CHARS_MAX)),
+    }
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Benchmarks that a server runs on itself: the JSON, and what the API asks of a node for them.
+
+use cairn_config::VolumeName;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::control::Answer;
+use crate::entries::Entry;
+use crate::plans::PlanFile;
+
+/// Longest line of a run as it is kept, in bytes.
+pub const BENCHMARK_LINE_LEN_BYTES_MAX: usize = 256 << 10;
+/// Runs that one report shows.
+pub const BENCHMARK_REPORT_RUNS_MAX: usize = 8;
+
+/// A benchmark to run: the four corners (sequential and random, read and write) for about a minute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkStart {
+    /// The volume that files are written to; they are removed again.
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    /// Bytes of all files together, 16 MiB to 4 GiB; 256 MiB if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_set_bytes: Option<u64>,
+    /// How long each of the four corners is measured, 1 to 60; 11 if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_seconds: Option<u64>,
+}
+
+/// One figure of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkFigure {
+    #[schema(example = "sequential read")]
+    pub title: String,
+    pub value: f64,
+    /// `MB/s` (10^6) or `ops/s`.
+    #[schema(example = "MB/s")]
+    pub unit: String,
+    /// The same until everything written was stable; left out for reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<f64>,
+    /// Of single requests: half are faster than this, and 99 of 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p50_microseconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99_microseconds: Option<f64>,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// A run that is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkView {
+    pub id: u64,
+    pub started_seconds: i64,
+    pub seconds: u64,
+    #[schema(example = "main")]
+    pub volume: String,
+    pub working_set_bytes: u64,
+    /// Why this is not all that was asked for; left out when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    /// None if it ended before anything was measured.
+    pub figures: Vec<BenchmarkFigure>,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BenchmarkProgress {
+    #[schema(example = "main")]
+    pub volume: String,
+    pub started_seconds: i64,
+    pub working_set_bytes: u64,
+    /// What is measured now.
+    #[schema(example = "random read, depth 16")]
+    pub phase: String,
+    /// From 1 on.
+    pub phase_number: u64,
+    pub phase_count: u64,
+    /// Files are written that the phase needs; its clock does not run yet.
+    pub is_preparing: bool,
+    /// How much of the phase is done, as far as that is known.
+    pub phase_percent: u64,
+    /// Of the last two seconds.
+    pub bytes_per_second: f64,
+    pub operations_per_second: f64,
+    /// The mean of requests of the last two seconds; left out without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_microseconds: Option<f64>,
+    /// It ends as soon as its files are removed.
+    pub is_stopping: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BenchmarkList {
+    /// The one that runs now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<BenchmarkProgress>,
+    /// Those that are kept, newest first.
+    pub runs: Vec<BenchmarkView>,
+    /// Why runs are not written at the moment, if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A figure that somebody published of another system, on hardware of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BenchmarkPublished {
+    #[schema(example = "sequential read")]
+    pub title: String,
+    pub value: f64,
+    /// The value is a lower limit.
+    pub at_least: bool,
+    #[schema(example = "MB/s")]
+    pub unit: String,
+    pub system: String,
+    pub hardware: String,
+    pub source: String,
+    pub date: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BenchmarkPublishedList {
+    /// Those of one figure after the other, the highest first.
+    pub figures: Vec<BenchmarkPublished>,
+}
+
+/// What is noted of runs, in their order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkEntry {
+    pub id: u64,
+    pub at_seconds: i64,
+    pub noted: BenchmarkNoted,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BenchmarkNoted {
+    /// Files are written to this volume from now on.
+    Began {
+        volume: String,
+        working_set_bytes: u64,
+    },
+    /// They are removed.
+    Ended {
+        run: Box<BenchmarkView>,
+        /// As `cairn bench` writes it to a file; null if nothing was measured.
+        result: serde_json::Value,
+    },
+}
+
+impl Entry for BenchmarkEntry {
+    const LINE_LEN_BYTES_MAX: usize = BENCHMARK_LINE_LEN_BYTES_MAX;
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn set_id(&mut self, id: u64) {
+        self.id = id;
+    }
+
+    fn at_seconds(&self) -> i64 {
+        self.at_seconds
+    }
+}
+
+/// What a node does about benchmarks.
+pub trait BenchmarkControl: Send + Sync {
+    fn benchmarks(&self) -> Answer<'_, BenchmarkList>;
+    /// Begins one, unless one runs or there is too little room.
+    fn benchmark_start(&self, start: BenchmarkStart) -> Answer<'_, BenchmarkProgress>;
+    /// Ends the one that runs: what was measured is kept.
+    fn benchmark_stop(&self) -> Answer<'_, ()>;
+    /// The result of a run as a file of `cairn bench`.
+    fn benchmark_result(&self, id: u64) -> Answer<'_, PlanFile>;
+    /// A page of some runs.
+    fn benchmark_report(&self, ids: Vec<u64>) -> Answer<'_, PlanFile>;
+    fn benchmarks_published(&self) -> Answer<'_, BenchmarkPublishedList>;
+}

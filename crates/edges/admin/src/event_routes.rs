@@ -1,0 +1,31 @@
+//! The path of events.
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+
+use super::Api;
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::events::{EventPage, EventQuery};
+use crate::query::Query;
+
+/// What happened in the system, newest first. Of a page, `next_before` is the `before` of the next one. `severity` is the
+/// least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
+/// seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
+/// is 1 to 1000, 100 if left out.
+#[utoipa::path(get, path = "/api/v1/events", params(("severity" = Option<crate::events::Severity>, Query),
+    ("subject" = Option<String>, Query), ("text" = Option<String>, Query), ("from" = Option<i64>, Query),
+    ("to" = Option<i64>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
+    ("limit" = Option<u64>, Query)),
+    responses((status = 200, body = EventPage), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn event_list(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<EventPage>, ControlError> {
+    let query = Query::parse(query.as_deref(), EventQuery::KEYS)?;
+    let query = EventQuery::of(&query, shared.env.clock.now().seconds)
+        .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no events");
+    let events = shared.control.events().ok_or_else(absent)?;
+    events.events(query).await.map(Json)
+}
