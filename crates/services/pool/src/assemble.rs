@@ -396,7 +396,7 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
         let is_known = seen.is_some_and(|disk| copy.version <= disk.seen);
         for volume in &copy.volumes {
             // A change that too few have does not count: its volume was served on.
-            let is_deleted = is_saved && (is_known || newest.deleted.contains(&volume.deleted()));
+            let is_deleted = is_saved && (is_known || newest.was_deleted(volume));
             let is_listed = state.volumes.iter().any(|there| there.id == volume.id);
             if !is_deleted && !is_listed {
                 let name = state.bring_back(volume);
@@ -404,8 +404,7 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
             }
         }
         for clone in &copy.clones {
-            let is_noted = newest.deleted.contains(&clone.volume.deleted());
-            let is_deleted = is_saved && (is_known || is_noted);
+            let is_deleted = is_saved && (is_known || newest.was_deleted(&clone.volume));
             let is_listed = state.clone_of(clone.volume.id).is_some();
             if !is_deleted && !is_listed {
                 let name = state.bring_back_clone(clone);
