@@ -847,10 +847,7 @@ impl PoolState {
         {
             return refuse("two volumes have one id or name");
         }
-        if listed
-            .clone()
-            .any(|volume| volume.id >= self.volume_next)
-        {
+        if listed.clone().any(|volume| volume.id >= self.volume_next) {
             return refuse("a volume has an id that was not given yet");
         }
         let rules_max = self.all_volumes().map(|volume| volume.exports.len()).max();
@@ -1006,7 +1003,10 @@ mod tests {
         assert_eq!(state.delete_volume(second), Deletion::Store(store));
         assert_eq!(state.volumes.len(), 1);
         assert!(state.was_deleted(&main) && state.clones.is_empty());
-        assert_eq!(state.name_of(second).map(VolumeName::as_str), Some("second"));
+        assert_eq!(
+            state.name_of(second).map(VolumeName::as_str),
+            Some("second")
+        );
         again(&state);
     }
 

@@ -798,17 +798,20 @@ impl Controller {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
             },
-            tiering: store.tiering.filter(|_| is_head).map(|tiering| VolumeTieringView {
-                tier: pool
-                    .tier_of(tiering.tier)
-                    .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
-                policy: tiering.policy,
-                cooling_days: tiering.cooling_days,
-                remote_bytes: match inner.pool.service(volume.id) {
-                    Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
-                    _ => 0,
-                },
-            }),
+            tiering: store
+                .tiering
+                .filter(|_| is_head)
+                .map(|tiering| VolumeTieringView {
+                    tier: pool
+                        .tier_of(tiering.tier)
+                        .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                    policy: tiering.policy,
+                    cooling_days: tiering.cooling_days,
+                    remote_bytes: match inner.pool.service(volume.id) {
+                        Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                        _ => 0,
+                    },
+                }),
             rates: None,
             created_seconds: volume.created.seconds,
             serving: false,

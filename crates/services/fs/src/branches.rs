@@ -105,7 +105,10 @@ impl Branches {
         };
         branches.load(meta);
         let is_deleted = meta.live().get(&Key::gone(ROOT))?.is_some();
-        branches.main.is_deleted.store(is_deleted, Ordering::Release);
+        branches
+            .main
+            .is_deleted
+            .store(is_deleted, Ordering::Release);
         Ok(branches)
     }
 
@@ -171,7 +174,9 @@ impl Branches {
     pub fn is_freeing(&self, branch: Branch) -> bool {
         match branch.is_main() {
             true => self.main.is_freeing(),
-            false => self.get(branch).is_some_and(|state| state.ending.is_freeing()),
+            false => self
+                .get(branch)
+                .is_some_and(|state| state.ending.is_freeing()),
         }
     }
 
@@ -188,11 +193,7 @@ impl Branches {
     }
 
     /// Ends a branch if `submit` succeeds: from then on nobody changes anything of it but who frees it.
-    pub fn end<T, E>(
-        &self,
-        branch: Branch,
-        submit: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
+    pub fn end<T, E>(&self, branch: Branch, submit: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         // Whoever looked before has submitted when this can be locked.
         let all = self.all.write();
         let submitted = submit()?;

@@ -94,9 +94,7 @@ impl Pool {
                     volume.encryption = Some(VolumeEncryption::Key(again));
                     rotation.wrapped.push(name.clone());
                 }
-                Err(error) => rotation
-                    .failed
-                    .push((name.clone(), error.to_string())),
+                Err(error) => rotation.failed.push((name.clone(), error.to_string())),
             }
         }
         if !rotation.wrapped.is_empty() {

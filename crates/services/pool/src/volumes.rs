@@ -19,9 +19,7 @@ use crate::planner::copies_of_metadata;
 use crate::policy::{policy, protection};
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
 use crate::tiers::tier_policy;
-use cairn_formats::pool_file::{
-    ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage,
-};
+use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
 struct MakeError {

@@ -3,8 +3,8 @@
 //! One list of steps runs on both; after each step the answers are the same, and from time to time
 //! the whole tree is. Stable writes only where a crash follows, so that all of it must be there.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cairn_base::{Branch, Ino, Timestamp, View, VolumeId};
@@ -1170,7 +1170,12 @@ async fn drop_volume(world: &World, id: u32) {
     }
     assert!(fs.is_deleted());
     assert_eq!(fs.attr(fs.root()).await.unwrap_err(), FsError::Stale);
-    let made = fs.create(&ROOT_USER, fs.root(), b"late", CreateMode::Exclusive([0; 8]));
+    let made = fs.create(
+        &ROOT_USER,
+        fs.root(),
+        b"late",
+        CreateMode::Exclusive([0; 8]),
+    );
     assert_eq!(made.await.unwrap_err(), FsError::Stale);
     let taken = fs.take_snapshot(b"late", b"").await;
     assert_eq!(taken.unwrap_err(), FsError::Stale.into());

@@ -411,8 +411,7 @@ pub fn check_nothing_is_left(fs: &Fs) {
     let mark = Key::gone(ROOT_INO);
     let may_be_there = |key: &[u8]| {
         let mut of_main = Key::of_branch(Branch::MAIN);
-        let is_of_main =
-            of_main.any(|(from, to)| (from.as_bytes()..to.as_bytes()).contains(&key));
+        let is_of_main = of_main.any(|(from, to)| (from.as_bytes()..to.as_bytes()).contains(&key));
         branch_of(key).is_main() && (!is_empty || !is_of_main || key == mark.as_bytes())
     };
     let (from, to) = Key::everything();
