@@ -13,8 +13,8 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    PART_LIMITS_MAX, PartLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering, USERS_MAX,
-    UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
+    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
+    USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -681,7 +681,7 @@ impl PoolState {
         for tier in &mut self.tiers {
             tier.deleting.retain(|deleting| *deleting != volume.id);
         }
-        let after = VolumeId(id.saturating_add(1));
+        let after = VolumeId(volume.id.0.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
         self.stage = Stage::InUse;
         self.volumes.push(PoolVolume {

@@ -158,22 +158,22 @@ impl Controller {
         let tier = state.tier(name).map_err(|error| refusal(error.into()))?;
         // By the names of the volumes that speak for them.
         let stores = state.stores_in_tier(tier.id);
-        let stores: BTreeMap<&VolumeName, VolumeId> = stores
-            .map(|store| (&state.head_of(store).name, store.id))
+        let stores: BTreeMap<VolumeName, VolumeId> = stores
+            .map(|store| (state.head_of(store).name.clone(), store.id))
             .collect();
         let at = match &from.volume {
             None => stores.first_key_value(),
             // It may be gone meanwhile.
-            Some(name) => stores.range(name..).next(),
+            Some(name) => stores.range(name.clone()..).next(),
         };
-        let Some((&name, &store)) = at else {
+        let Some((name, store)) = at else {
             return Ok(TierChecked::default());
         };
         let is_same = from.volume.as_ref() == Some(name);
         let segment = SegmentId(if is_same { from.segment } else { 0 });
         let mut checked = TierChecked::default();
         let mut next = None;
-        match pool.service(store) {
+        match pool.service(*store) {
             Some(VolumeService::Serving(fs)) => {
                 let pace = Pace::new(Arc::clone(&self.inner.env.clock), 0);
                 let step = fs.verify_tier(segment, &pace).await;
@@ -188,8 +188,8 @@ impl Controller {
             _ => checked.problems = vec![format!("volume \"{name}\" is not served")],
         }
         let next_volume = || {
-            let after = (Bound::Excluded(name), Bound::Unbounded);
-            stores.range::<VolumeName, _>(after).next()
+            let after = (Bound::Excluded(name.clone()), Bound::Unbounded);
+            stores.range(after).next()
         };
         checked.next = match next {
             Some(segment) => Some(TierCheck {
@@ -197,7 +197,7 @@ impl Controller {
                 segment: segment.0,
             }),
             None => next_volume().map(|(other, _)| TierCheck {
-                volume: Some((*other).clone()),
+                volume: Some(other.clone()),
                 segment: 0,
             }),
         };

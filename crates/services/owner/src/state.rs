@@ -66,6 +66,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         limits: kept.limits,
         encryption: kept.encryption,
         tiering: None,
+        is_deleted: false,
     })
 }
 

@@ -271,7 +271,10 @@ fn volumes_of_a_store_go_in_any_order() {
             let mut changed = want.clone();
             changed[10..17].copy_from_slice(&data);
             clone.clone_volume(None, second).await.unwrap();
-            clone.remove(&ROOT_USER, clone.root(), b"pieces").await.unwrap();
+            clone
+                .remove(&ROOT_USER, clone.root(), b"pieces")
+                .await
+                .unwrap();
             drop(clone);
             let mut left = order.to_vec();
             for (step, id) in order.into_iter().enumerate() {
@@ -284,7 +287,9 @@ fn volumes_of_a_store_go_in_any_order() {
                 let polls = [3, 30, 300][step];
                 for_a_while(world.fs.free_snapshots(), polls).await;
                 let mode = Crash::ALL[(round + step) % Crash::ALL.len()];
-                world = world.crash(400 + 3 * round as u64 + step as u64, mode).await;
+                world = world
+                    .crash(400 + 3 * round as u64 + step as u64, mode)
+                    .await;
                 assert_eq!(world.fs.is_own_volume_deleted(), !left.contains(&OWN));
                 for there in &left {
                     let fs = match *there {
