@@ -684,6 +684,8 @@ impl PoolState {
         let after = VolumeId(volume.id.0.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
         self.stage = Stage::InUse;
+        // It may be there for its clones alone.
+        self.volumes.retain(|there| there.id != volume.id);
         self.volumes.push(PoolVolume {
             name: name.clone(),
             ..volume.clone()
