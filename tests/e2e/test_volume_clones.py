@@ -307,7 +307,7 @@ class VolumeClones(WorldTest):
 
         # The earliest clone speaks for the store: settings hold for all in it, and metrics are told under its name.
         self.world.cairn("volume", "set", "first", "--compression", "zstd")
-        self.assertEqual([self.shown(name)["compression"] for name in ("first", "third", "main")], ["zstd", "zstd", "lz4"])
+        self.assertEqual([self.shown(name)["compression"] for name in ("first", "third", "main")], ["zstd:3", "zstd:3", "lz4"])
         self.assertIn('of volume "first"', self.refused("volume", "set", "second", "--compression", "lz4"))
         self.assertIn("no size limit", self.refused("volume", "set", "first", "--size-limit", "1GiB"))
         shared = len(old) + len(new)
@@ -320,7 +320,7 @@ class VolumeClones(WorldTest):
         for restart in (self.world.restart, self.killed):
             restart()
             check()
-            self.assertEqual(self.shown("first")["compression"], "zstd")
+            self.assertEqual(self.shown("first")["compression"], "zstd:3")
             self.assertEqual(self.shown("first")["clone_of"], origin)
         self.scrub("start", "--rate", "0")
         harness.wait_until(lambda: self.scrub("status")["stage"] == "done", FREED_SECONDS_MAX, "the end of a scrub")

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use cairn_base::disk::Disk;
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
-use cairn_formats::settings::{ClassName, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_formats::settings::{
+    ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
+};
 use cairn_fs::Fs;
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaStore};
@@ -295,11 +297,18 @@ impl Pool {
         let (id, class) = (volume.id, volume.class.clone());
         // Settings are those of a store, and said by the volume that speaks for it.
         let store = state.headed_by(id).cloned();
+        let in_store = state.store_of(volume).settings;
         let mut asked = PoolVolume {
             name: name.clone(),
             class,
             ..store.as_ref().unwrap_or(volume).clone()
         };
+        if store.is_none() {
+            asked.settings = VolumeSettings {
+                size_limit: SizeLimit::None,
+                ..in_store
+            };
+        }
         let (before, tiering_before) = (asked.settings, asked.tiering);
         change(&mut asked);
         let (settings, tiering) = (asked.settings, asked.tiering);
