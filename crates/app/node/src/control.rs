@@ -224,7 +224,9 @@ impl Control for Controller {
                 Some(node) => Some(cluster.node_named(node).map_err(not_found)?),
                 None => None,
             };
-            let set = cluster.member.map().set_preferred(volume.id, node).await;
+            // Volumes in one store have one owner.
+            let store = state.store_of(volume).id;
+            let set = cluster.member.map().set_preferred(store, node).await;
             set.map_err(|error| ControlError::new(ErrorKind::Unavailable, error.to_string()))?;
             self.volume_now(&name).await
         })
@@ -258,7 +260,8 @@ impl Control for Controller {
                 return Err(conflict(why));
             }
             let map = cluster.member.map();
-            let set = map.set_address(volume.id, record.as_ref()).await;
+            let store = state.store_of(volume).id;
+            let set = map.set_address(store, record.as_ref()).await;
             set.map_err(|error| match error {
                 MapError::Exists { .. } => conflict(
                     "another volume has this address: choose one that nobody has".to_owned(),
@@ -332,11 +335,9 @@ impl Control for Controller {
 
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.inner
-                .pool
-                .volume_delete(&name, force)
-                .await
-                .map_err(refusal)
+            self.require_store_here(&name)?;
+            let pool = &self.inner.pool;
+            pool.volume_delete(&name, force).await.map_err(refusal)
         })
     }
 

@@ -25,8 +25,6 @@ pub enum CloneVolumeFailure {
     NotServed,
     #[error(transparent)]
     Snapshot(#[from] SnapshotFailure),
-    #[error("volumes of a cluster cannot be cloned as a whole yet")]
-    InCluster,
 }
 
 impl From<ChangeError> for CloneVolumeFailure {
@@ -52,9 +50,6 @@ impl Pool {
         snapshot: Option<&str>,
         name: &VolumeName,
     ) -> Result<(), CloneVolumeFailure> {
-        if self.seats.is_some() {
-            return Err(CloneVolumeFailure::InCluster);
-        }
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         state.check_new(name)?;
@@ -139,18 +134,31 @@ impl Pool {
         }
     }
 
-    /// Has a store that was just opened delete the volumes that were deleted when it could not.
+    /// Has a store delete the volumes in it that were deleted when it could not, or by another node.
     pub(crate) async fn delete_leftovers(&self, fs: &Fs) {
         let state = self.state();
-        let clones = fs.clones().into_iter().rev().map(|clone| clone.volume);
-        let is_deleted = |id: &VolumeId| {
-            let mut deleted = state.deleted.iter();
-            deleted.any(|gone| gone.id == *id) && state.clone_of(*id).is_none()
-        };
+        let store = fs.store();
         let mut stores = state.volumes.iter();
-        let is_own_deleted = stores.any(|store| store.id == fs.store() && store.is_deleted);
-        let own = (is_own_deleted && !fs.is_own_volume_deleted()).then_some(fs.store());
-        for volume in clones.filter(is_deleted).chain(own) {
+        let is_own_deleted = stores.any(|listed| listed.id == store && listed.is_deleted);
+        let own = (is_own_deleted && !fs.is_own_volume_deleted()).then_some(store);
+        let clones = fs.clones().into_iter().rev().map(|clone| clone.volume);
+        let unlisted = clones.filter(|id| state.clone_of(*id).is_none());
+        let unlisted: Vec<VolumeId> = unlisted.chain(own).collect();
+        if unlisted.is_empty() {
+            return;
+        }
+        let deleted = match &self.seats {
+            // What is known here may be of a while ago.
+            Some(seats) => seats.deleted_in_store(store, unlisted).await,
+            None => {
+                let is_noted = |id: &VolumeId| {
+                    let mut deleted = state.deleted.iter();
+                    Some(*id) == own || deleted.any(|gone| gone.id == *id)
+                };
+                unlisted.into_iter().filter(is_noted).collect()
+            }
+        };
+        for volume in deleted {
             if let Err(error) = delete_in(fs, volume).await {
                 tracing::warn!(%volume, %error, "a deleted volume is not freed yet");
             }
