@@ -324,7 +324,7 @@ impl VolumeRecord {
     }
 
     /// The numbers of all volumes that are in the store, or for which it was made.
-    pub fn numbers(&self) -> impl Iterator<Item = VolumeId> {
+    pub fn numbers(&self) -> impl Iterator<Item = VolumeId> + Clone {
         let clones = self.clones.iter().map(|clone| clone.id);
         std::iter::once(self.id).chain(clones)
     }
