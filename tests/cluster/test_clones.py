@@ -7,6 +7,7 @@ from lib import harness, libnfs
 
 # Until other nodes know of a change of the map.
 KNOWN_SECONDS_MAX = 30
+MOVED_SECONDS_MAX = 90
 FREED_SECONDS_MAX = 60
 
 
@@ -105,7 +106,7 @@ class Clones(ClusterTest):
         cluster.start_nodes(owner)
         cluster.cairn(asked, "volume", "move", "second", owner)
         moved = lambda: cluster.owner("first") == owner
-        harness.wait_until(moved, KNOWN_SECONDS_MAX, f"that {owner} has the store of the clones")
+        harness.wait_until(moved, MOVED_SECONDS_MAX, f"that {owner} has the store of the clones")
         cluster.await_serving(asked)
         harness.wait_until(lambda: self.mounted(cluster, asked, "first"), KNOWN_SECONDS_MAX, "the clone")
         check(asked, has_main=False)
