@@ -3492,6 +3492,8 @@ export interface components {
         };
         /** @description What a clone of a volume began from. */
         VolumeOrigin: {
+            /** @description That volume is deleted: only what its clones need is left of it. There may be another of its name. */
+            deleted?: boolean;
             /** @description A snapshot of that volume, which stays as long as there are clones of it. */
             snapshot: string;
             /** @example main */

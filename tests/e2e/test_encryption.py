@@ -161,6 +161,32 @@ class Encryption(WorldTest):
         with self.mount(world, "secret") as mount:
             self.assertEqual(mount.read_file("/file"), data)
 
+    def test_a_key_stays_as_long_as_a_clone_needs_it(self):
+        self.put_keys(self.generate())
+        world = self.made(["--master-key-file", str(self.key)])
+        data = content(5, 200_000)
+        with self.mount(world, "secret") as mount:
+            mount.write_file("/file", data)
+        for name in ("first", "second"):
+            world.cairn("volume", "clone", "secret", name)
+            world.cairn("export", "set", name, "--client", "127.0.0.1/32", "--squash", "none")
+        refused = world.cairn("volume", "erase-key", "secret", "--yes", check=False)
+        self.assertIn("that of others, too: first, second", refused.stderr)
+        world.cairn("volume", "delete", "secret", "--force", "--yes")
+        world.kill()
+        world.start()
+        with self.mount(world, "first") as mount:
+            self.assertEqual(mount.read_file("/file"), data)
+        self.assertEqual([key["volumes"] for key in self.keys(world)["keys"]], [["first"]])
+        refused = world.cairn("volume", "erase-key", "first", "--yes", check=False)
+        self.assertIn("that of others, too: second", refused.stderr)
+        world.cairn("volume", "delete", "first", "--force", "--yes")
+        world.cairn("volume", "erase-key", "second", "--yes")
+        self.assertRaises(OSError, lambda: self.mount(world, "second").read_file("/file"))
+        for folder in world.root.glob("disk*"):
+            self.assertNotIn(b'"wrapped"', (folder / "pool").read_bytes())
+        world.cairn("volume", "delete", "second", "--force", "--yes")
+
     def test_a_server_without_keys_says_so(self):
         world = self.server(1)
         refused = world.cairn("volume", "create", "secret", "--encrypt", check=False)

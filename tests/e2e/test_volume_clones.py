@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,9 @@ FREED_SECONDS_MAX = 60
 CLONE_SECONDS_MAX = 5
 FILES = 40
 MOVED_FILES = 24
+KILLED_ROUNDS = 3
+# What a deletion takes, with the start of the command.
+KILL_SECONDS_MAX = 0.25
 FILE_LEN_BYTES = 4_000_000
 CHANGES = 25
 
@@ -41,8 +45,8 @@ class VolumeClones(WorldTest):
         self.assertNotEqual(run.returncode, 0, run.stdout)
         return run.stderr
 
-    def stored_bytes(self):
-        return self.world.metrics()['cairn_volume_stored_bytes{volume="main"}']
+    def stored_bytes(self, name="main"):
+        return self.world.metrics()[f'cairn_volume_stored_bytes{{volume="{name}"}}']
 
     def test_a_clone_is_a_volume_of_its_own(self):
         self.world = self.server(1)
@@ -114,14 +118,17 @@ class VolumeClones(WorldTest):
                     self.assertEqual(sorted(second.names("/")), sorted(test.names("/")))
                 self.assertEqual(self.shown("second")["clone_of"], {"volume": "test", "snapshot": "then"})
 
-        # What has dependents stays, and says which.
-        self.assertIn("second", self.refused("volume", "delete", "test", "--force", "--yes"))
-        self.assertIn("second, test", self.refused("volume", "delete", "main", "--force", "--yes"))
+        # A snapshot stays as long as a volume needs it, and says which; a volume goes, and leaves others what they need.
         self.assertIn("clones", self.refused("snapshot", "delete", "test", "then"))
         self.assertEqual(self.snapshots("test")["then"]["clones"], ["second"])
-        self.world.cairn("volume", "delete", "second", "--force", "--yes")
-        self.assertIn("no volume", self.refused("volume", "show", "second"))
         self.world.cairn("volume", "delete", "test", "--force", "--yes")
+        self.assertIn("no volume", self.refused("volume", "show", "test"))
+        origin = {"volume": "test", "snapshot": "then", "deleted": True}
+        self.assertEqual(self.shown("second")["clone_of"], origin)
+        with self.mount("second") as second:
+            self.assertEqual(second.read_file("/d/a")[:13], b"of the second")
+            self.assertEqual(second.read_file("/f1"), content(1, 20_000))
+        self.world.cairn("volume", "delete", "second", "--force", "--yes")
         harness.wait_until(lambda: not self.snapshots("main"), FREED_SECONDS_MAX, "the snapshots of the clones to go")
         with libnfs.Mount(self.world.libnfs_url()) as main:
             self.assertEqual(main.read_file("/d/a"), old)
@@ -223,7 +230,6 @@ class VolumeClones(WorldTest):
             (("snapshot", "diff", "test", "before"), "clone"),
             (("lun", "create", "test/disk", "--size", "1GiB"), "is a clone"),
             (("quota", "set", "test/d", "--hard", "1GiB"), "clone"),
-            (("volume", "delete", "main", "--force", "--yes"), "test"),
             (("volume", "delete", "test", "--yes"), "exported"),
         ):
             self.assertIn(complaint, self.refused(*arguments), arguments)
@@ -243,6 +249,147 @@ class VolumeClones(WorldTest):
             return self.world.cairn("snapshot", "delete", "main", "after", check=False).returncode == 0
 
         harness.wait_until(deleted, FREED_SECONDS_MAX, "the snapshot to be nobody's")
+
+    def names(self):
+        listed = json.loads(self.world.cairn("volume", "list", "--json").stdout)
+        return {view["name"] for view in listed["volumes"]}
+
+    def test_a_volume_goes_before_its_clones(self):
+        self.world = self.server(2)
+        old, new = content(1, 3_000_000), content(2, 3_000_000)
+        with libnfs.Mount(self.world.libnfs_url()) as main:
+            main.mkdir("/d")
+            main.write_file("/d/a", old)
+            main.write_file("/d/b", new)
+        self.world.cairn("snapshot", "create", "main", "monday")
+        self.cloned("main@monday", "first")
+        with self.mount("first") as first:
+            first.unlink("/d/b")
+            first.write_file("/d/b", b"of the first")
+        self.cloned("first", "second")
+        self.cloned("main", "third")
+        with self.mount("main") as main:
+            main.write_file("/own", content(3, 3_000_000))
+        with self.mount("second") as second:
+            second.write_file("/d/c", b"of the second")
+
+        # What is locked is not deleted.
+        self.world.cairn("snapshot", "lock", "main", "monday")
+        self.assertIn("monday of the volume is locked", self.refused("volume", "delete", "main", "--force", "--yes"))
+        self.world.cairn("snapshot", "unlock", "main", "monday")
+        self.assertIn("exported", self.refused("volume", "delete", "main", "--yes"))
+        self.world.cairn("volume", "delete", "main", "--force", "--yes")
+
+        def check():
+            with self.mount("first") as first, self.mount("second") as second, self.mount("third") as third:
+                for mount, b in ((first, b"of the first"), (second, b"of the first"), (third, new)):
+                    self.assertEqual(mount.read_file("/d/a"), old)
+                    self.assertEqual(mount.read_file("/d/b"), b)
+                self.assertEqual(second.read_file("/d/c"), b"of the second")
+
+        self.assertEqual(self.names(), {"first", "second", "third"})
+        with self.assertRaises(OSError):
+            self.mount("main")
+        origin = {"volume": "main", "snapshot": "monday", "deleted": True}
+        self.assertEqual(self.shown("first")["clone_of"], origin)
+        self.assertIn("main@monday (deleted)", self.world.cairn("volume", "list").stdout)
+        self.assertIn("main@monday (deleted)", self.world.cairn("volume", "show", "first").stdout)
+        self.assertEqual(self.shown("second")["clone_of"]["volume"], "first")
+
+        # Its name is free at once, and the new one has nothing to do with it.
+        self.world.cairn("volume", "create", "main")
+        self.world.cairn("export", "set", "main", "--client", "127.0.0.1/32", "--squash", "none")
+        with self.mount("main") as main:
+            self.assertEqual(main.names("/"), [])
+            main.write_file("/other", b"of another")
+        self.assertNotIn("clone_of", self.shown("main"))
+        self.assertEqual(self.shown("first")["clone_of"], origin)
+
+        # The earliest clone speaks for the store: settings hold for all in it, and metrics are told under its name.
+        self.world.cairn("volume", "set", "first", "--compression", "zstd")
+        self.assertEqual([self.shown(name)["compression"] for name in ("first", "third", "main")], ["zstd:3", "zstd:3", "lz4"])
+        self.assertIn('of volume "first"', self.refused("volume", "set", "second", "--compression", "lz4"))
+        self.assertIn("no size limit", self.refused("volume", "set", "first", "--size-limit", "1GiB"))
+        shared = len(old) + len(new)
+
+        def is_freed():
+            return shared <= self.stored_bytes("first") < shared + 10_000
+
+        harness.wait_until(is_freed, FREED_SECONDS_MAX, "the space of what only the deleted volume had")
+        self.assertLess(self.stored_bytes("main"), 4096)
+        for restart in (self.world.restart, self.killed):
+            restart()
+            check()
+            self.assertEqual(self.shown("first")["compression"], "zstd:3")
+            self.assertEqual(self.shown("first")["clone_of"], origin)
+        self.scrub("start", "--rate", "0")
+        harness.wait_until(lambda: self.scrub("status")["stage"] == "done", FREED_SECONDS_MAX, "the end of a scrub")
+        self.assertEqual(self.scrub("status")["wrong_bytes"], 0)
+
+        # One in the middle, and the others with the store.
+        self.world.cairn("volume", "delete", "first", "--force", "--yes")
+        with self.mount("second") as second:
+            self.assertEqual(second.read_file("/d/b"), b"of the first")
+            self.assertEqual(second.read_file("/d/a"), old)
+        self.world.cairn("volume", "set", "second", "--compression", "lz4")
+        self.world.cairn("volume", "delete", "third", "--force", "--yes")
+        self.killed()
+        with self.mount("second") as second:
+            self.assertEqual(second.read_file("/d/a"), old)
+            self.assertEqual(second.read_file("/d/c"), b"of the second")
+        self.world.cairn("volume", "delete", "second", "--force", "--yes")
+        self.assertEqual(self.names(), {"main"})
+        series = [name for name in self.world.metrics() if name.startswith("cairn_volume_stored_bytes")]
+        self.assertEqual(series, ['cairn_volume_stored_bytes{volume="main"}'])
+        self.killed()
+        with self.mount("main") as main:
+            self.assertEqual(main.read_file("/other"), b"of another")
+
+    def test_a_kill_at_any_step_of_deletions(self):
+        self.world = self.server(2)
+        rng = random.Random(11)
+        with libnfs.Mount(self.world.libnfs_url()) as main:
+            main.write_file("/keep", b"of another store")
+        for turn in range(KILLED_ROUNDS):
+            source = f"v{turn}-0"
+            self.world.cairn("volume", "create", source)
+            self.world.cairn("export", "set", source, "--client", "127.0.0.1/32", "--squash", "none")
+            self.held = {source: {f"/f{number}": rng.randbytes(FILE_LEN_BYTES // 8) for number in range(4)}}
+            with self.mount(source) as mount:
+                for path, data in self.held[source].items():
+                    mount.write_file(path, data)
+                mount.mkdir("/many")
+                for number in range(FILES):
+                    mount.write_file(f"/many/{number}", b"small")
+            for number in range(1, 4):
+                of, name = rng.choice(sorted(self.held)), f"v{turn}-{number}"
+                self.cloned(of, name)
+                self.held[name] = dict(self.held[of])
+                for volume in (of, name):
+                    path, data = rng.choice(sorted(self.held[volume])), rng.randbytes(30_000)
+                    with self.mount(volume) as mount:
+                        mount.unlink(path)
+                        mount.write_file(path, data)
+                        self.held[volume][path] = data
+            while self.held:
+                gone = rng.choice(sorted(self.held))
+                words = ("volume", "delete", gone, "--force", "--yes")
+                deleting = threading.Thread(target=self.world.cairn, args=words, kwargs={"check": False})
+                deleting.start()
+                # The moment is the fault.
+                time.sleep(rng.uniform(0, KILL_SECONDS_MAX))
+                self.killed()
+                deleting.join()
+                if gone in self.names():
+                    self.world.cairn(*words)
+                del self.held[gone]
+                self.assertEqual(self.names(), {"main", *self.held})
+                self.check_all()
+                for name in self.held:
+                    with self.mount(name) as mount:
+                        self.assertEqual(len(mount.names("/many")), FILES)
+            with libnfs.Mount(self.world.libnfs_url()) as main:
+                self.assertEqual(main.read_file("/keep"), b"of another store")
 
     def posted(self, source, body):
         request = urllib.request.Request(

@@ -68,7 +68,7 @@ export function VolumePage({ name }: { name: string }) {
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
             ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
-            ...(volume.clone_of ? [["Clone of", <><a href={to("volumes", volume.clone_of.volume)}>{volume.clone_of.volume}</a> at {volume.clone_of.snapshot}</>] as [string, ComponentChildren]] : []),
+            ...(volume.clone_of ? [["Clone of", <>{volume.clone_of.deleted ? `${volume.clone_of.volume} (deleted)` : <a href={to("volumes", volume.clone_of.volume)}>{volume.clone_of.volume}</a>} at {volume.clone_of.snapshot}</>] as [string, ComponentChildren]] : []),
             ["Cold data", volume.tiering ? <>{volume.tiering.policy}, to <a href={to("tiers")}>{volume.tiering.tier}</a>; {bytes(volume.tiering.remote_bytes)} are there</> : "stays on the disks"],
             ["Snapshots", `${count(volume.snapshots)}, which alone hold ${bytes(volume.snapshot_bytes)}`],
             ["Made", date(volume.created_seconds)],

@@ -26,7 +26,8 @@ use crate::metadata::{
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{
-    DeletedVolume, PoolCache, PoolDisk, PoolVolume, VolumeTiering, decode_pool, encode_pool,
+    DeletedVolume, PoolCache, PoolClone, PoolDisk, PoolVolume, VolumeTiering, decode_pool,
+    encode_pool,
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
 use crate::settings::{Compression, Dedupe, Tiering};
@@ -724,7 +725,23 @@ fn a_pool_file_is_golden() {
     (volume.id, volume.name) = (VolumeId(3), "erased".parse().expect("it is a name"));
     volume.encryption = Some(VolumeEncryption::Erased(TIME));
     state.volumes.push(volume);
-    state.volume_next = VolumeId(4);
+    let mut clone = PoolVolume {
+        id: VolumeId(5),
+        name: "clone".parse().expect("it is a name"),
+        ..state.volumes[0].clone()
+    };
+    let store = VolumeId(4);
+    state.volumes.push(PoolVolume {
+        id: store,
+        is_deleted: true,
+        ..state.volumes[0].clone()
+    });
+    clone.exports.clear();
+    state.clones.push(PoolClone {
+        store,
+        volume: clone,
+    });
+    state.volume_next = VolumeId(6);
     let tier = state.add_tier(
         "cold".parse().expect("it is a name"),
         "s3://bucket/prefix?region=eu-west-1".to_owned(),
@@ -750,6 +767,7 @@ fn a_pool_file_is_golden() {
     state.deleted.push(DeletedVolume {
         id: VolumeId(0),
         created: TIME,
+        name: Some("gone".parse().expect("it is a name")),
     });
     check("pool.txt", &state, &encode_pool(&state), |bytes| {
         let picked = decode_pool(bytes).unwrap();

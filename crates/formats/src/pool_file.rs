@@ -13,8 +13,8 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    PART_LIMITS_MAX, PartLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering, USERS_MAX,
-    UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
+    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
+    USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -137,6 +137,9 @@ pub struct PoolVolume {
     /// `None`: its data was never in a tier, or is in none any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiering: Option<VolumeTiering>,
+    /// It is deleted, and its store is there for the clones that live in it. Never so of a clone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_deleted: bool,
 }
 
 /// A folder on a faster disk that keeps records of the pool's disks. Nothing is lost with it.
@@ -192,6 +195,7 @@ impl PoolVolume {
         DeletedVolume {
             id: self.id,
             created: self.created,
+            name: Some(self.name.clone()),
         }
     }
 }
@@ -203,6 +207,20 @@ impl PoolVolume {
 pub struct DeletedVolume {
     pub id: VolumeId,
     pub created: Timestamp,
+    /// What it was called; `None` where that was not noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<VolumeName>,
+}
+
+/// What a deletion took out of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// A volume with its store.
+    Store(VolumeId),
+    /// A clone; others are in its store.
+    Clone { store: VolumeId },
+    /// The volume that a store was made for; clones are in the store.
+    OwnVolume { store: VolumeId },
 }
 
 /// How far the making of a pool has come.
@@ -276,10 +294,10 @@ pub enum ChangeError {
     NotFound(VolumeName),
     #[error("there is a volume \"{0}\" already")]
     Exists(VolumeName),
-    #[error("volume \"{volume}\" has clones: {}", volumes_in(.clones))]
-    HasClones {
+    #[error("the key of volume \"{volume}\" is that of others, too: {}", volumes_in(.others))]
+    SharesKey {
         volume: VolumeName,
-        clones: Vec<VolumeName>,
+        others: Vec<VolumeName>,
     },
     #[error("a pool has at most {VOLUMES_MAX} volumes")]
     TooManyVolumes,
@@ -468,9 +486,9 @@ impl PoolState {
         self.tiers.iter().find(|tier| tier.id == id)
     }
 
-    /// Volumes that name a tier: data of them may be there.
-    pub fn volumes_in_tier(&self, id: TierId) -> impl Iterator<Item = &PoolVolume> {
-        let all = self.all_volumes();
+    /// Stores of volumes that name a tier: data of them may be there.
+    pub fn stores_in_tier(&self, id: TierId) -> impl Iterator<Item = &PoolVolume> {
+        let all = self.volumes.iter();
         all.filter(move |volume| volume.tiering.is_some_and(|tiering| tiering.tier == id))
     }
 
@@ -555,10 +573,34 @@ impl PoolState {
         Err(ChangeError::NoLimit { volume, part })
     }
 
-    /// Those that have a store of their own, then clones.
+    /// Those that have a store of their own, then clones. [`Self::volumes`] are the stores: some for their clones alone.
     pub fn all_volumes(&self) -> impl Iterator<Item = &PoolVolume> {
         let clones = self.clones.iter().map(|clone| &clone.volume);
-        self.volumes.iter().chain(clones)
+        let own = self.volumes.iter().filter(|volume| !volume.is_deleted);
+        own.chain(clones)
+    }
+
+    /// All volumes that are in a store.
+    pub fn volumes_in_store(&self, store: VolumeId) -> impl Iterator<Item = &PoolVolume> {
+        self.all_volumes().filter(move |volume| {
+            let clone = self.clone_of(volume.id);
+            clone.map_or(volume.id, |clone| clone.store) == store
+        })
+    }
+
+    /// The volume that speaks for a store: the one that it was made for, or once that is deleted the earliest of its clones.
+    pub fn head_of<'a>(&'a self, store: &'a PoolVolume) -> &'a PoolVolume {
+        if !store.is_deleted {
+            return store;
+        }
+        let head = self.volumes_in_store(store.id).min_by_key(|it| it.id);
+        head.unwrap_or(store)
+    }
+
+    /// The store that a volume speaks for, if it does.
+    pub fn headed_by(&self, volume: VolumeId) -> Option<&PoolVolume> {
+        let mut stores = self.volumes.iter();
+        stores.find(|store| self.head_of(store).id == volume)
     }
 
     /// The clone with this id, if it is one.
@@ -581,8 +623,8 @@ impl PoolState {
 
     pub fn volume_mut(&mut self, name: &VolumeName) -> Result<&mut PoolVolume, ChangeError> {
         let clones = self.clones.iter_mut().map(|clone| &mut clone.volume);
-        self.volumes
-            .iter_mut()
+        let own = self.volumes.iter_mut();
+        own.filter(|volume| !volume.is_deleted)
             .chain(clones)
             .find(|volume| volume.name == *name)
             .ok_or_else(|| ChangeError::NotFound(name.clone()))
@@ -603,8 +645,48 @@ impl PoolState {
         self.left.drain(..surplus);
     }
 
-    /// Takes a volume out; it is remembered as deleted.
-    pub fn delete_volume(&mut self, id: VolumeId) {
+    /// The store with this id, whether its own volume is deleted or not.
+    pub fn store_mut(&mut self, id: VolumeId) -> Option<&mut PoolVolume> {
+        self.volumes.iter_mut().find(|volume| volume.id == id)
+    }
+
+    /// Takes a volume out; it is remembered as deleted. Its store goes with the last volume in it.
+    pub fn delete_volume(&mut self, id: VolumeId) -> Deletion {
+        let mut clones = self.clones.extract_if(.., |clone| clone.volume.id == id);
+        let clone = clones.next();
+        drop(clones);
+        if let Some(clone) = clone {
+            self.deleted.push(clone.volume.deleted());
+            let store = clone.store;
+            let mut own = self.volumes.iter();
+            let is_left = own.any(|volume| volume.id == store && volume.is_deleted)
+                && self.volumes_in_store(store).next().is_none();
+            if !is_left {
+                self.forget_oldest_deleted();
+                return Deletion::Clone { store };
+            }
+            self.delete_store(store);
+            return Deletion::Store(store);
+        }
+        let has_clones = self.clones.iter().any(|clone| clone.store == id);
+        match self.store_mut(id) {
+            Some(volume) if has_clones => {
+                volume.is_deleted = true;
+                volume.exports.clear();
+                volume.limits.clear();
+                volume.class = None;
+                // It was for the files of this volume alone.
+                volume.settings.size_limit = SizeLimit::None;
+                Deletion::OwnVolume { store: id }
+            }
+            _ => {
+                self.delete_store(id);
+                Deletion::Store(id)
+            }
+        }
+    }
+
+    fn delete_store(&mut self, id: VolumeId) {
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.volumes)
             .into_iter()
             .partition(|volume| volume.id == id);
@@ -617,11 +699,30 @@ impl PoolState {
             }
         }
         self.deleted.extend(gone.iter().map(PoolVolume::deleted));
-        let clones = self.clones.extract_if(.., |clone| clone.volume.id == id);
-        self.deleted
-            .extend(clones.map(|clone| clone.volume.deleted()));
+        self.forget_oldest_deleted();
+    }
+
+    fn forget_oldest_deleted(&mut self) {
         let surplus = self.deleted.len().saturating_sub(DELETED_MAX);
         self.deleted.drain(..surplus);
+    }
+
+    /// Whether a volume is known to be deleted.
+    pub fn was_deleted(&self, volume: &PoolVolume) -> bool {
+        let mut deleted = self.deleted.iter();
+        deleted.any(|gone| (gone.id, gone.created) == (volume.id, volume.created))
+    }
+
+    /// What a volume is called, or was when it was deleted; not known of all that are deleted.
+    pub fn name_of(&self, id: VolumeId) -> Option<&VolumeName> {
+        let clones = self.clones.iter().map(|clone| &clone.volume);
+        let mut all = self.volumes.iter().chain(clones);
+        let listed = all.find(|volume| volume.id == id);
+        let deleted = || self.deleted.iter().find(|gone| gone.id == id);
+        match listed {
+            Some(volume) => Some(&volume.name),
+            None => deleted()?.name.as_ref(),
+        }
     }
 
     /// Takes in a volume that another copy lists and this one does not, under another name if there is one of its
@@ -630,21 +731,16 @@ impl PoolState {
         if self.volumes.len() >= VOLUMES_READ_MAX {
             return None;
         }
-        let (name, id) = (&volume.name, volume.id.0);
-        let short: String = name.as_str().chars().take(40).collect();
-        let others = (1..=VOLUMES_READ_MAX).map(|count| format!("{short}-{id}-{count}"));
-        let mut names = [name.to_string(), format!("{short}-{id}")]
-            .into_iter()
-            .chain(others)
-            .filter_map(|name| name.parse::<VolumeName>().ok());
-        let name = names.find(|name| self.volume(name).is_err())?;
+        let name = self.free_name(volume)?;
         self.deleted.retain(|deleted| deleted.id != volume.id);
         for tier in &mut self.tiers {
             tier.deleting.retain(|deleting| *deleting != volume.id);
         }
-        let after = VolumeId(id.saturating_add(1));
+        let after = VolumeId(volume.id.0.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
         self.stage = Stage::InUse;
+        // It may be there for its clones alone.
+        self.volumes.retain(|there| there.id != volume.id);
         self.volumes.push(PoolVolume {
             name: name.clone(),
             ..volume.clone()
@@ -652,18 +748,35 @@ impl PoolState {
         Some(name)
     }
 
-    /// The same of a clone, under its own name or none.
+    /// The same of a clone.
     pub fn bring_back_clone(&mut self, clone: &PoolClone) -> Option<VolumeName> {
         let volume = &clone.volume;
-        let count = self.all_volumes().count();
-        if count >= VOLUMES_READ_MAX || self.volume(&volume.name).is_ok() {
+        if self.volumes.len() + self.clones.len() >= VOLUMES_READ_MAX {
             return None;
         }
+        let name = self.free_name(volume)?;
         self.deleted.retain(|deleted| deleted.id != volume.id);
         let after = VolumeId(volume.id.0.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
-        self.clones.push(clone.clone());
-        Some(volume.name.clone())
+        let volume = PoolVolume {
+            name: name.clone(),
+            ..volume.clone()
+        };
+        let store = clone.store;
+        self.clones.push(PoolClone { store, volume });
+        Some(name)
+    }
+
+    /// What to call a volume that comes back.
+    fn free_name(&self, volume: &PoolVolume) -> Option<VolumeName> {
+        let (name, id) = (&volume.name, volume.id.0);
+        let short: String = name.as_str().chars().take(40).collect();
+        let others = (1..=VOLUMES_READ_MAX).map(|count| format!("{short}-{id}-{count}"));
+        let mut names = [name.to_string(), format!("{short}-{id}")]
+            .into_iter()
+            .chain(others)
+            .filter_map(|name| name.parse::<VolumeName>().ok());
+        names.find(|name| self.volume(name).is_err())
     }
 
     /// Takes the next volume id; the state must be saved before the id is used.
@@ -786,18 +899,20 @@ impl PoolState {
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");
         }
-        if self.all_volumes().count() > VOLUMES_READ_MAX {
+        let clones = self.clones.iter().map(|clone| &clone.volume);
+        let listed = self.volumes.iter().chain(clones);
+        if self.volumes.len() + self.clones.len() > VOLUMES_READ_MAX {
             return refuse("the number of volumes");
         }
-        if !distinct(self.all_volumes().map(|volume| volume.id))
+        if self.clones.iter().any(|clone| clone.volume.is_deleted) {
+            return refuse("a clone that is deleted is listed");
+        }
+        if !distinct(listed.clone().map(|volume| volume.id))
             || !distinct(self.all_volumes().map(|volume| volume.name.as_str()))
         {
             return refuse("two volumes have one id or name");
         }
-        if self
-            .all_volumes()
-            .any(|volume| volume.id >= self.volume_next)
-        {
+        if listed.clone().any(|volume| volume.id >= self.volume_next) {
             return refuse("a volume has an id that was not given yet");
         }
         let rules_max = self.all_volumes().map(|volume| volume.exports.len()).max();
@@ -904,6 +1019,60 @@ mod tests {
         }
         assert_eq!(state.deleted.len(), DELETED_MAX);
         assert_eq!(state.deleted[0].id, VolumeId(2), "the oldest is forgotten");
+    }
+
+    #[test]
+    fn a_store_goes_with_the_last_volume_in_it() {
+        let mut state = example(1);
+        let main = state.volumes[0].clone();
+        let add_clone = |state: &mut PoolState, name: &str| {
+            let id = state.take_volume_id();
+            let volume = PoolVolume {
+                id,
+                name: name.parse().unwrap(),
+                exports: Vec::new(),
+                ..main.clone()
+            };
+            let store = main.id;
+            state.clones.push(PoolClone { store, volume });
+            id
+        };
+        let first = add_clone(&mut state, "first");
+        let second = add_clone(&mut state, "second");
+        let store = main.id;
+        let again = |state: &PoolState| assert_eq!(good(decode_pool(&encode_pool(state))), *state);
+        // While the store's own volume is there it speaks for the store, and stays with it.
+        assert_eq!(state.headed_by(main.id).map(|it| it.id), Some(store));
+        let mut other = state.clone();
+        for id in [second, first] {
+            assert_eq!(other.delete_volume(id), Deletion::Clone { store });
+        }
+        assert_eq!(other.delete_volume(main.id), Deletion::Store(store));
+        assert!(other.volumes.is_empty());
+
+        assert_eq!(state.delete_volume(main.id), Deletion::OwnVolume { store });
+        again(&state);
+        let names: Vec<&str> = state.all_volumes().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["first", "second"]);
+        assert!(state.volume(&main.name).is_err() && state.volume_mut(&main.name).is_err());
+        assert_eq!(state.check_new(&main.name), Ok(()), "its name is free");
+        assert_eq!(state.name_of(main.id), Some(&main.name));
+        assert!(!state.was_deleted(&main), "its store is there");
+        assert_eq!(state.headed_by(first).map(|it| it.id), Some(store));
+        assert_eq!(state.headed_by(second), None);
+        let id = state.take_volume_id();
+        state.volumes.push(PoolVolume { id, ..main.clone() });
+        again(&state);
+        assert_eq!(state.delete_volume(first), Deletion::Clone { store });
+        assert_eq!(state.headed_by(second).map(|it| it.id), Some(store));
+        assert_eq!(state.delete_volume(second), Deletion::Store(store));
+        assert_eq!(state.volumes.len(), 1);
+        assert!(state.was_deleted(&main) && state.clones.is_empty());
+        assert_eq!(
+            state.name_of(second).map(VolumeName::as_str),
+            Some("second")
+        );
+        again(&state);
     }
 
     #[test]

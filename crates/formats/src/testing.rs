@@ -40,6 +40,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
             limits: Vec::new(),
             encryption: None,
             tiering: None,
+            is_deleted: false,
         }],
         deleted: Vec::new(),
         volume_next: VolumeId(2),

@@ -461,7 +461,7 @@ pub enum VolumeCommand {
     ///
     /// It is there at once, whatever the size, and shares all data until one of the two is written to. It is exported, written,
     /// snapshotted, cloned and deleted as any volume; nobody may mount it until `cairn export set`. Its settings are those of its
-    /// source, which cannot be deleted as long as it has clones.
+    /// source. Both can be deleted in any order.
     Clone(VolumeCloneArgs),
     /// Change settings of a volume
     Set(VolumeSetArgs),

@@ -100,8 +100,7 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
             if volume.exported { "yes" } else { "no" }.to_owned(),
         ];
         if has_clones {
-            let origin = volume.clone_of.as_ref();
-            let origin = origin.map(|origin| format!("{}@{}", origin.volume, origin.snapshot));
+            let origin = volume.clone_of.as_ref().map(ToString::to_string);
             row.push(origin.unwrap_or_default());
         }
         row

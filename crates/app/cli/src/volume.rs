@@ -192,10 +192,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         ),
     ];
     if let Some(origin) = &volume.clone_of {
-        lines.insert(
-            1,
-            format!("clone of         {}@{}", origin.volume, origin.snapshot),
-        );
+        lines.insert(1, format!("clone of         {origin}"));
     }
     if let Some(tiering) = &volume.tiering {
         lines.push(format!(

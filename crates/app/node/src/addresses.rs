@@ -125,7 +125,7 @@ impl Addresses {
             .filter_map(|(id, state)| {
                 let record = &state.address.as_ref()?.value;
                 let wanted = Wanted {
-                    volume: state.record.value.name.clone(),
+                    volume: state.record.value.head().to_owned(),
                     address: record.address,
                     prefix_len: record.prefix_len,
                     interface: record.interface.clone(),

@@ -147,7 +147,7 @@ async fn write(
 }
 
 fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
-    let volumes = state.volumes.iter();
+    let volumes = state.all_volumes();
     let in_it = volumes.filter(|volume| volume.class.as_ref() == Some(name));
     ClassView {
         name: name.clone(),

@@ -33,7 +33,7 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
         .values()
         .map(|state| ClusterVolumeView {
             id: state.record.value.id.0,
-            name: state.record.value.name.clone(),
+            name: state.record.value.head().to_owned(),
             owner: state.owner.as_ref().map(|owner| name(owner.value.node)),
             epoch: state.epoch.value.epoch.0,
             log_copies: log_copies(&state.log.log),
@@ -123,7 +123,7 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
     if !node.draining {
         return None;
     }
-    let name = |state: &VolumeState| state.record.value.name.clone();
+    let name = |state: &VolumeState| state.record.value.head().to_owned();
     let volumes = || view.volumes.values().map(|state| &**state);
     let owned = volumes().filter(|state| {
         let owner = state.owner.as_ref();

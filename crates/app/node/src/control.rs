@@ -240,7 +240,9 @@ impl Control for Controller {
                 Some(node) => Some(cluster.node_named(node).map_err(not_found)?),
                 None => None,
             };
-            let set = cluster.member.map().set_preferred(volume.id, node).await;
+            // Volumes in one store have one owner.
+            let store = state.store_of(volume).id;
+            let set = cluster.member.map().set_preferred(store, node).await;
             set.map_err(|error| ControlError::new(ErrorKind::Unavailable, error.to_string()))?;
             self.volume_now(&name).await
         })
@@ -274,7 +276,8 @@ impl Control for Controller {
                 return Err(conflict(why));
             }
             let map = cluster.member.map();
-            let set = map.set_address(volume.id, record.as_ref()).await;
+            let store = state.store_of(volume).id;
+            let set = map.set_address(store, record.as_ref()).await;
             set.map_err(|error| match error {
                 MapError::Exists { .. } => conflict(
                     "another volume has this address: choose one that nobody has".to_owned(),
@@ -348,11 +351,9 @@ impl Control for Controller {
 
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.inner
-                .pool
-                .volume_delete(&name, force)
-                .await
-                .map_err(refusal)
+            self.require_store_here(&name)?;
+            let pool = &self.inner.pool;
+            pool.volume_delete(&name, force).await.map_err(refusal)
         })
     }
 
@@ -577,7 +578,7 @@ impl Controller {
                 .iter()
                 .filter_map(|volume| match inner.pool.service(volume.id) {
                     Some(VolumeService::Serving(fs)) if fs.meta().stats().is_degraded() => {
-                        Some(volume.name.to_string())
+                        Some(pool.head_of(volume).name.to_string())
                     }
                     _ => None,
                 });
@@ -788,6 +789,7 @@ impl Controller {
         }
         let state = self.inner.pool.state();
         let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
+        let volume = state.headed_by(volume.id).unwrap_or(volume);
         let tier = match (&change.tier, volume.tiering) {
             (Some(tier), _) => state.tier(tier).map_err(|error| refusal(error.into()))?.id,
             (None, Some(tiering)) => tiering.tier,
@@ -816,6 +818,7 @@ impl Controller {
         let pool = inner.pool.state();
         // What a clone shares with all others in its store.
         let store = pool.store_of(volume);
+        let is_head = pool.head_of(store).id == volume.id;
         let code = inner
             .pool
             .store
@@ -838,17 +841,20 @@ impl Controller {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
             },
-            tiering: volume.tiering.map(|tiering| VolumeTieringView {
-                tier: pool
-                    .tier_of(tiering.tier)
-                    .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
-                policy: tiering.policy,
-                cooling_days: tiering.cooling_days,
-                remote_bytes: match inner.pool.service(volume.id) {
-                    Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
-                    _ => 0,
-                },
-            }),
+            tiering: store
+                .tiering
+                .filter(|_| is_head)
+                .map(|tiering| VolumeTieringView {
+                    tier: pool
+                        .tier_of(tiering.tier)
+                        .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                    policy: tiering.policy,
+                    cooling_days: tiering.cooling_days,
+                    remote_bytes: match inner.pool.service(volume.id) {
+                        Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                        _ => 0,
+                    },
+                }),
             rates: None,
             created_seconds: volume.created.seconds,
             serving: false,
@@ -866,12 +872,12 @@ impl Controller {
             clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
                 volume: origin.volume,
                 snapshot: origin.snapshot,
+                deleted: origin.is_deleted,
             }),
         };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
                 let (counts, counters) = (fs.counts(), fs.meta().counters());
-                let is_clone = !fs.branch().is_main();
                 // Its clients are told to try again later, until it is opened again.
                 view.problem = fs.meta().failure().map(|failure| {
                     format!(
@@ -879,6 +885,11 @@ impl Controller {
                          whether the disk works, and start the server anew"
                     )
                 });
+                if fs.is_deleted() {
+                    view.problem = Some(
+                        "it was deleted, and an older copy of the pool's state lists it: delete it again".to_owned(),
+                    );
+                }
                 view.serving = view.problem.is_none();
                 view.used_bytes = counts.file_bytes;
                 view.rates = inner
@@ -887,10 +898,10 @@ impl Controller {
                     .map(|report| convert::rates(&report, volume));
                 view.inodes = counts.inodes;
                 view.snapshots = fs.snapshot_count();
-                // Counted for the whole store, and told of the volume that it was made for.
-                if !is_clone {
+                // Counted for the whole store, and told of the volume that speaks for it.
+                if is_head {
                     view.snapshot_bytes = counters.history_bytes;
-                    let past = inner.pool.past_totals_of(volume.id).deduplicated_bytes;
+                    let past = inner.pool.past_totals_of(store.id).deduplicated_bytes;
                     view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
                 }
                 if let Ok(space) = fs.space().await {
@@ -971,9 +982,9 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::Refused(ChangeError::Exists(_)) => {
             ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
         }
-        ChangeFailure::Refused(ChangeError::HasClones { .. }) => {
+        ChangeFailure::Refused(ChangeError::SharesKey { .. }) => {
             ControlError::new(ErrorKind::Conflict, message)
-                .hint("delete the clones first; their data is in the volume's store")
+                .hint("delete those first; all clones of a volume have its key")
         }
         ChangeFailure::Refused(
             ChangeError::TooManyVolumes | ChangeError::TooManyRules | ChangeError::TooLong { .. },

@@ -256,7 +256,7 @@ impl Controller {
         for (volume, key) in wrapped_keys(&state) {
             used.entry(key.master_key)
                 .or_default()
-                .push(volume.name.clone());
+                .push(state.head_of(volume).name.clone());
         }
         let mut view = |id: MasterKeyId, present| MasterKeyView {
             id: id.to_string(),

@@ -531,15 +531,16 @@ impl Inner {
             let Some(volume) = state.volumes.iter().find(|volume| volume.id == *id) else {
                 continue;
             };
+            let name = state.head_of(volume).name.to_string();
             let mut totals = past.of(*id);
             totals += since_open;
             troubled_count += usize::from(fs.meta().failure().is_some());
             let counters = fs.meta().counters();
             if let Some(report) = self.shaper.report(*id) {
-                rates.push((volume.name.to_string(), report));
+                rates.push((name.clone(), report));
             }
             volumes.push((
-                volume.name.to_string(),
+                name,
                 VolumeNumbers {
                     fs: stats,
                     backlog: fs.gc_backlog(),
@@ -561,14 +562,15 @@ impl Inner {
             ));
         }
         let tolerated = state.volumes.iter().map(|volume| Tolerated {
-            volume: volume.name.to_string(),
+            volume: state.head_of(volume).name.to_string(),
             disks: usize::from(self.pool.tolerated(&volume.settings)),
             nodes: self.pool.nodes_tolerated(volume),
         });
         let keys = self.keys.known();
+        let name = |volume: &PoolVolume| state.head_of(volume).name.to_string();
         let encryption = state.volumes.iter().filter_map(|volume| {
-            let state = encryption_view(volume, &keys).state.word()?;
-            Some((volume.name.to_string(), state))
+            let word = encryption_view(volume, &keys).state.word()?;
+            Some((name(volume), word))
         });
         Observed {
             encryption: encryption.collect(),

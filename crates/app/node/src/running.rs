@@ -269,8 +269,7 @@ impl Node {
             token_file: token_path.display().to_string(),
             certificate: self.started.certificate_pem.clone(),
             volumes: pool
-                .volumes
-                .iter()
+                .all_volumes()
                 .map(|volume| volume.name.clone())
                 .collect(),
         }

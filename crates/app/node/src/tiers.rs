@@ -2,6 +2,8 @@
 //!
 //! Owns: how a tier's settings become one that is open, what of it is shown. Must not know: what goes to a tier, and when.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -9,8 +11,8 @@ use cairn_admin::api::ErrorKind;
 use cairn_admin::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierView, TierVolumeView};
 use cairn_admin::{Answer, ControlError};
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{PoolId, SegmentId};
-use cairn_config::TierName;
+use cairn_base::{PoolId, SegmentId, VolumeId};
+use cairn_config::{TierName, VolumeName};
 use cairn_formats::pool_file::{ChangeError, PoolTier};
 use cairn_plan::catalog::Catalog;
 use cairn_pool::{HostTier, TierStatus, VolumeService};
@@ -154,42 +156,48 @@ impl Controller {
         let pool = &self.inner.pool;
         let state = pool.state();
         let tier = state.tier(name).map_err(|error| refusal(error.into()))?;
-        let mut volumes: Vec<_> = state.volumes_in_tier(tier.id).collect();
-        volumes.sort_by(|one, other| one.name.cmp(&other.name));
-        let volume = match &from.volume {
-            None => volumes.first(),
+        // By the names of the volumes that speak for them.
+        let stores = state.stores_in_tier(tier.id);
+        let stores: BTreeMap<VolumeName, VolumeId> = stores
+            .map(|store| (state.head_of(store).name.clone(), store.id))
+            .collect();
+        let at = match &from.volume {
+            None => stores.first_key_value(),
             // It may be gone meanwhile.
-            Some(name) => volumes.iter().find(|volume| volume.name >= *name),
+            Some(name) => stores.range(name.clone()..).next(),
         };
-        let Some(volume) = volume else {
+        let Some((name, store)) = at else {
             return Ok(TierChecked::default());
         };
-        let is_same = from.volume.as_ref() == Some(&volume.name);
+        let is_same = from.volume.as_ref() == Some(name);
         let segment = SegmentId(if is_same { from.segment } else { 0 });
         let mut checked = TierChecked::default();
         let mut next = None;
-        match pool.service(volume.id) {
+        match pool.service(*store) {
             Some(VolumeService::Serving(fs)) => {
                 let pace = Pace::new(Arc::clone(&self.inner.env.clock), 0);
                 let step = fs.verify_tier(segment, &pace).await;
                 let (bytes, wrong, after) = step.map_err(|error| {
-                    let message = format!("volume \"{}\": {error}", volume.name);
+                    let message = format!("volume \"{name}\": {error}");
                     ControlError::new(ErrorKind::Unavailable, message)
                 })?;
                 checked.bytes = bytes;
                 checked.problems = wrong.iter().map(ToString::to_string).collect();
                 next = after;
             }
-            _ => checked.problems = vec![format!("volume \"{}\" is not served", volume.name)],
+            _ => checked.problems = vec![format!("volume \"{name}\" is not served")],
         }
-        let next_volume = || volumes.iter().find(|other| other.name > volume.name);
+        let next_volume = || {
+            let after = (Bound::Excluded(name.clone()), Bound::Unbounded);
+            stores.range(after).next()
+        };
         checked.next = match next {
             Some(segment) => Some(TierCheck {
-                volume: Some(volume.name.clone()),
+                volume: Some(name.clone()),
                 segment: segment.0,
             }),
-            None => next_volume().map(|other| TierCheck {
-                volume: Some(other.name.clone()),
+            None => next_volume().map(|(other, _)| TierCheck {
+                volume: Some(other.clone()),
                 segment: 0,
             }),
         };

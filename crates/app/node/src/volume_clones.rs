@@ -28,15 +28,35 @@ impl Controller {
                 CloneVolumeFailure::Snapshot(error) => {
                     refused(snapshot.unwrap_or("of a clone"), error)
                 }
-                CloneVolumeFailure::NotServed => ControlError::new(
-                    ErrorKind::Unavailable,
-                    format!("volume {source}: {message}"),
-                )
-                .hint("`cairn volume show` says why; try again when it is"),
-                CloneVolumeFailure::InCluster => ControlError::new(ErrorKind::Conflict, message)
-                    .hint("`cairn clone` makes clones of files and directories there"),
+                CloneVolumeFailure::NotServed => {
+                    let state = pool.state();
+                    match state.volume(source) {
+                        // Another node may have it, and is asked instead.
+                        Ok(volume) if self.inner.cluster.is_some() => {
+                            self.not_here(volume.id, source)
+                        }
+                        _ => ControlError::new(
+                            ErrorKind::Unavailable,
+                            format!("volume {source}: {message}"),
+                        )
+                        .hint("`cairn volume show` says why; try again when it is"),
+                    }
+                }
             }
         })
+    }
+
+    /// Refuses, for now or for another node, what is done to a volume in a store of several and needs that store.
+    pub(crate) fn require_store_here(&self, name: &VolumeName) -> Result<(), ControlError> {
+        let pool = &self.inner.pool;
+        let state = pool.state();
+        let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
+        let store = state.store_of(volume).id;
+        let is_alone = store == volume.id && pool.others_in_store(&state, volume.id).is_empty();
+        match self.inner.cluster.is_some() && !is_alone && pool.service(store).is_none() {
+            true => Err(self.not_here(volume.id, name)),
+            false => Ok(()),
+        }
     }
 
     /// Refuses what there is for volumes with a store of their own alone; `why` is a sentence.

@@ -664,6 +664,16 @@ pub struct VolumeOrigin {
     pub volume: VolumeName,
     /// A snapshot of that volume, which stays as long as there are clones of it.
     pub snapshot: String,
+    /// That volume is deleted: only what its clones need is left of it. There may be another of its name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+}
+
+impl std::fmt::Display for VolumeOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let suffix = if self.deleted { " (deleted)" } else { "" };
+        write!(f, "{}@{}{suffix}", self.volume, self.snapshot)
+    }
 }
 
 /// A clone of a whole volume to make.

@@ -367,7 +367,7 @@ impl<L: CommitLog> MetaStore<L> {
         Ok((branch, ticket))
     }
 
-    /// Notes that a branch is deleted, or, when all that only it had is freed, that it is no more.
+    /// Notes that a branch is deleted, or, when all that only it had is freed and nothing began from it, that it is no more.
     pub fn end_branch(&self, branch: Branch, is_freed: bool) -> Result<Ticket, SnapshotError> {
         let mut pending = self.shared.pending.lock();
         let snapshots = &pending.counters.snapshots;
@@ -376,8 +376,7 @@ impl<L: CommitLog> MetaStore<L> {
             .values()
             .filter(|snapshot| snapshot.branch == branch);
         for snapshot in own {
-            let has_clones = snapshot.clones.iter().any(|clone| !clone.is_deleted);
-            if is_freed || has_clones {
+            if is_freed {
                 return Err(SnapshotError::HasClones);
             }
             if snapshot.is_locked {

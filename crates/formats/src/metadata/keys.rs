@@ -448,18 +448,23 @@ impl Key {
         )
     }
 
-    /// All keys of a branch that has versions, in ranges: one for each kind.
+    /// All keys of a branch that have versions, in ranges: one for each kind, and for the store's own volume two: its inodes are
+    /// numbered from both ends.
     pub fn of_branch(branch: Branch) -> impl Iterator<Item = (Self, Self)> {
-        (TAG_INODE..=TAG_GONE).map(move |tag| {
-            let first = |branch: u16| Self::of_u64(tag, Ino(0).in_branch(Branch(branch)).0);
-            (first(branch.0), first(branch.0.saturating_add(1)))
-        })
+        (TAG_INODE..=TAG_GONE).flat_map(move |tag| Self::of_branch_with(tag, branch))
     }
 
-    /// The inodes of a branch, but for those that are numbered from the end of the store's own volume.
-    pub fn inodes_of(branch: Branch) -> (Self, Self) {
-        let first = |branch: u16| Self::inode(Ino(0).in_branch(Branch(branch)));
-        (first(branch.0), first(branch.0.saturating_add(1)))
+    /// The inodes of a branch, in ranges.
+    pub fn inodes_of(branch: Branch) -> impl Iterator<Item = (Self, Self)> {
+        Self::of_branch_with(TAG_INODE, branch)
+    }
+
+    fn of_branch_with(tag: u8, branch: Branch) -> impl Iterator<Item = (Self, Self)> {
+        let first = move |branch: u16| Self::of_u64(tag, Ino(0).in_branch(Branch(branch)).0);
+        let from_the_end = (first(Branch::LAST.0 + 1), Self::with_tag(tag + 1));
+        let numbered = (first(branch.0), first(branch.0.saturating_add(1)));
+        let from_the_end = branch.is_main().then_some(from_the_end);
+        [numbered].into_iter().chain(from_the_end)
     }
 
     /// The orphans of a branch.
@@ -884,14 +889,19 @@ mod tests {
 
     #[test]
     fn keys_of_a_branch_are_in_its_ranges() {
-        let one = Branch(1);
-        let within = |key: &Key| Key::of_branch(one).any(|(from, to)| from <= *key && *key < to);
+        let (one, two) = (Branch(1), Branch(2));
+        let within = |branch: Branch, key: &Key| {
+            let mut ranges = Key::of_branch(branch);
+            ranges.any(|(from, to)| from <= *key && *key < to)
+        };
         for (ino, want) in [
-            (Ino(1).in_branch(one), true),
-            (Ino(u64::MAX - 1).in_branch(one), true),
-            (Ino(1), false),
-            (Ino(1).in_branch(Branch(2)), false),
-            (Ino(u64::MAX - 1), false),
+            (Ino(1), Branch::MAIN),
+            (Ino(u64::MAX - 1), Branch::MAIN),
+            (Ino(u64::MAX), Branch::MAIN),
+            (Ino(1).in_branch(one), one),
+            (Ino(u64::MAX - 1).in_branch(one), one),
+            (Ino(1).in_branch(two), two),
+            (Ino(1).in_branch(Branch::LAST), Branch::LAST),
         ] {
             for key in [
                 Key::inode(ino),
@@ -899,10 +909,17 @@ mod tests {
                 Key::extent(ino, 9),
                 Key::gone(ino),
             ] {
-                assert_eq!(within(&key), want, "{key:?}");
-                assert_eq!(branch_of(key.as_bytes()) == one, want, "{key:?}");
+                for branch in [Branch::MAIN, one, two, Branch::LAST] {
+                    assert_eq!(within(branch, &key), branch == want, "{key:?}");
+                }
+                assert_eq!(branch_of(key.as_bytes()), want, "{key:?}");
             }
         }
+        let of_main = Key::of_branch(Branch::MAIN).any(|(from, to)| {
+            let other = Key::segment(SegmentId(1));
+            from <= other && other < to
+        });
+        assert!(!of_main, "what has no versions is of no branch");
         assert_eq!(branch_of(Key::dedupe(&[0x11; 32]).as_bytes()), Branch::MAIN);
     }
 

@@ -8,7 +8,8 @@
 //! branch takes it over: it gets a record, names, attributes and extents of its own, which share the bytes. From then on it is
 //! an inode as any other, so that nothing else has to know of branches. What a branch removes leaves a mark ([`Key::gone`]).
 //!
-//! A branch that is deleted goes as its files would ([`Shared::free_branches`]). A branch of which another began stays.
+//! A branch that is deleted goes as its files would ([`Shared::free_branches`]), the one that the store was made for, too. What
+//! others began with stays for as long as they do: the snapshots that they began from, which nobody else sees any more.
 //!
 //! Taking over a large file or directory takes several batches; the record comes with the last. Until then everybody reads
 //! where the branch began, and what a crash leaves is gone on with.
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cairn_base::{Branch, Generation, Ino, View, VolumeId};
 use cairn_meta::{
     Batch, CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind,
-    MetaStore, Owner, SpaceDelta, Ticket, root_tree, taken_over_tree,
+    MetaError, MetaStore, Owner, SpaceDelta, Ticket, root_tree, taken_over_tree,
 };
 use parking_lot::RwLock;
 
@@ -30,7 +31,7 @@ use crate::quota::{owner_of, usage_of};
 use crate::share::Sharers;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{Shared, meta_error};
+use crate::volume::{ROOT, Shared, meta_error};
 
 /// Extents that one batch takes over, and entries of a directory that are read at a time.
 const TAKE_COUNT_MAX: usize = 1024;
@@ -39,7 +40,7 @@ const ATTEMPTS_MAX: u32 = 100;
 /// Inodes that are taken over at the same time, at most.
 const TURNS: usize = 64;
 /// The value of a mark.
-const MARK_VERSION: u8 = 1;
+pub(crate) const MARK_VERSION: u8 = 1;
 
 /// A clone in the store of the volume that it began from.
 #[derive(Debug)]
@@ -49,18 +50,39 @@ pub(crate) struct BranchState {
     pub base: Generation,
     pub from: Branch,
     ino_mark: u64,
-    is_deleted: AtomicBool,
+    ending: Ending,
 }
 
 impl BranchState {
     pub fn is_deleted(&self) -> bool {
-        self.is_deleted.load(Ordering::Acquire)
+        self.ending.is_deleted()
     }
 }
 
-/// All branches but the store's own volume.
+/// How far the end of a branch has come.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    is_deleted: AtomicBool,
+    /// There is nothing of it any more but snapshots that others began from.
+    is_emptied: AtomicBool,
+}
+
+impl Ending {
+    pub fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Acquire)
+    }
+
+    fn is_freeing(&self) -> bool {
+        self.is_deleted() && !self.is_emptied.load(Ordering::Acquire)
+    }
+}
+
+/// The branches of a store.
 pub(crate) struct Branches {
+    /// All but the volume that the store was made for.
     all: RwLock<BTreeMap<Branch, Arc<BranchState>>>,
+    /// Of that volume.
+    main: Ending,
     /// Held by who takes an inode over, by its number.
     turns: Vec<tokio::sync::Mutex<()>>,
     /// Held by who begins a clone.
@@ -72,34 +94,50 @@ pub(crate) struct Branches {
 }
 
 impl Branches {
-    pub fn open(meta: &MetaStore) -> Self {
+    pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
         let branches = Self {
             all: RwLock::default(),
+            main: Ending::default(),
             turns: (0..TURNS).map(|_| Default::default()).collect(),
             beginning: Default::default(),
             freeing: Default::default(),
             reaped: Default::default(),
         };
         branches.load(meta);
+        let is_deleted = meta.live().get(&Key::gone(ROOT))?.is_some();
         branches
+            .main
+            .is_deleted
+            .store(is_deleted, Ordering::Release);
+        Ok(branches)
     }
 
     /// Follows what the metadata knows.
     pub fn load(&self, meta: &MetaStore) {
+        // Locked first: nobody ends one between the look and the list.
+        let mut all = self.all.write();
         let mut found = BTreeMap::new();
         for (base, record) in meta.snapshots() {
             for clone in &record.clones {
+                let known = all.get(&clone.branch);
+                let is_emptied = known.is_some_and(|known| {
+                    let is_emptied = &known.ending.is_emptied;
+                    is_emptied.load(Ordering::Acquire)
+                });
                 let state = BranchState {
                     volume: clone.volume,
                     base,
                     from: record.branch,
                     ino_mark: clone.ino_mark,
-                    is_deleted: AtomicBool::new(clone.is_deleted),
+                    ending: Ending {
+                        is_deleted: AtomicBool::new(clone.is_deleted),
+                        is_emptied: AtomicBool::new(is_emptied),
+                    },
                 };
                 found.insert(clone.branch, Arc::new(state));
             }
         }
-        *self.all.write() = found;
+        *all = found;
     }
 
     pub fn get(&self, branch: Branch) -> Option<Arc<BranchState>> {
@@ -113,23 +151,81 @@ impl Branches {
             .collect()
     }
 
-    /// Nobody changes anything of a branch from now on, but for who frees it.
-    pub fn close(&self, branch: Branch) {
-        // Whoever looked before has submitted when this can be locked.
-        if let Some(state) = self.all.write().get(&branch) {
-            state.is_deleted.store(true, Ordering::Release);
+    /// Whether a branch is there, and not deleted.
+    pub fn is_there(&self, branch: Branch) -> bool {
+        match branch.is_main() {
+            true => !self.main.is_deleted(),
+            false => {
+                let all = self.all.read();
+                all.get(&branch).is_some_and(|state| !state.is_deleted())
+            }
         }
     }
 
-    /// Runs `submit` if the branch is there, and not while it goes.
-    pub fn within<T>(&self, branch: Branch, submit: impl FnOnce() -> T) -> Result<T, FsError> {
-        if branch.is_main() {
-            return Ok(submit());
-        }
+    /// How many are deleted and not freed yet.
+    pub fn freeing_count(&self) -> u64 {
         let all = self.all.read();
-        match all.get(&branch) {
-            Some(state) if !state.is_deleted() => Ok(submit()),
-            _ => Err(FsError::Stale),
+        let endings = all.values().map(|state| &state.ending);
+        let freeing = endings.chain([&self.main]).filter(|it| it.is_freeing());
+        freeing.count() as u64
+    }
+
+    /// Whether there is something of a deleted branch to be freed.
+    pub fn is_freeing(&self, branch: Branch) -> bool {
+        match branch.is_main() {
+            true => self.main.is_freeing(),
+            false => self
+                .get(branch)
+                .is_some_and(|state| state.ending.is_freeing()),
+        }
+    }
+
+    /// All that a deleted branch had is freed, but for what others began with.
+    pub fn note_emptied(&self, branch: Branch) {
+        match branch.is_main() {
+            true => self.main.is_emptied.store(true, Ordering::Release),
+            false => {
+                if let Some(state) = self.get(branch) {
+                    state.ending.is_emptied.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Ends a branch if `submit` succeeds: from then on nobody changes anything of it but who frees it.
+    pub fn end<T, E>(&self, branch: Branch, submit: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        // Whoever looked before has submitted when this can be locked.
+        let all = self.all.write();
+        let submitted = submit()?;
+        match branch.is_main() {
+            true => self.main.is_deleted.store(true, Ordering::Release),
+            false => {
+                if let Some(state) = all.get(&branch) {
+                    state.ending.is_deleted.store(true, Ordering::Release);
+                }
+            }
+        }
+        Ok(submitted)
+    }
+
+    /// Runs `submit` if the branch is there, and not while it ends.
+    pub fn within<T>(&self, branch: Branch, submit: impl FnOnce() -> T) -> Result<T, FsError> {
+        let all = self.all.read();
+        let is_there = match branch.is_main() {
+            true => !self.main.is_deleted(),
+            false => all.get(&branch).is_some_and(|state| !state.is_deleted()),
+        };
+        match is_there {
+            true => Ok(submit()),
+            false => Err(FsError::Stale),
+        }
+    }
+
+    /// Fails if the branch is not there; it may end at any time.
+    pub fn require(&self, branch: Branch) -> Result<(), FsError> {
+        match self.is_there(branch) {
+            true => Ok(()),
+            false => Err(FsError::Stale),
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Clones of a volume: made, opened, deleted, freed.
+//! Clones of a volume: made and opened; volumes of a store: deleted and freed.
 //!
-//! Owns: what begins a clone, what keeps one from being deleted, and freeing what only a deleted one had.
+//! Owns: what begins a clone, what keeps a volume from being deleted, and freeing what only a deleted one had.
 //! Must not know: how inodes of a clone are read (`branches`), what it is called.
 //!
-//! A clone begins with one commit, whatever the size of the volume. One that is deleted is noted first; then its snapshots
-//! go, and its inodes one by one, as if they were removed. A crash between two steps leaves a deleted clone, and the next
-//! start goes on.
+//! A clone begins with one commit, whatever the size of the volume. Volumes of a store are deleted in any order, the one that it
+//! was made for, too. One that is deleted is noted first; then its snapshots go, but for those that others began from, and its
+//! inodes one by one, as if they were removed. A crash between two steps leaves a deleted volume, and the next start goes on.
+//! What is kept for others nobody sees, and it goes with the last of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use cairn_meta::{
     UsageDelta, taken_over_tree,
 };
 
+use crate::branches::MARK_VERSION;
 use crate::inode::Inode;
 use crate::snapshots::{Snapshot, SnapshotFailure, extent_of};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
-use crate::volume::{CloneName, Fs, FsView, Shared, meta_error};
+use crate::volume::{CloneName, Fs, FsView, ROOT, Shared, meta_error};
 
 /// Where other snapshots name their schedule: one that was taken for a clone goes with the last.
 const BEGINNING: &[u8] = b".volume-clone";
@@ -34,7 +36,7 @@ const REAPED_PAUSE: Duration = Duration::from_millis(100);
 pub struct CloneOfVolume {
     pub branch: Branch,
     pub volume: VolumeId,
-    /// The volume that it began from; `None`: the one that the store was made for.
+    /// The volume that it began from, which may be deleted; `None`: the one that the store was made for.
     pub from: Option<VolumeId>,
     /// Of that volume.
     pub snapshot: Snapshot,
@@ -63,8 +65,8 @@ impl Fs {
             .await
             .map_err(SnapshotFailure::from)
             .and_then(|nameless| {
-                let begun = shared.meta.begin_branch(base.generation, volume, nameless);
-                Ok(begun?)
+                let begin = || shared.meta.begin_branch(base.generation, volume, nameless);
+                Ok(shared.branches.within(self.branch(), begin)??)
             });
         let (branch, ticket) = match begun {
             Ok(begun) => begun,
@@ -101,7 +103,7 @@ impl Fs {
                     branch: *branch,
                     volume: state.volume,
                     from: volume_of(state.from),
-                    snapshot: Snapshot::new(*at, record.clone()),
+                    snapshot: Snapshot::new(*at, record.clone(), &snapshots),
                 })
             })
             .collect()
@@ -127,20 +129,49 @@ impl Fs {
 
     /// Deletes a clone: nobody can use it when this returns, and what only it had is freed in the background.
     ///
-    /// [`SnapshotError::HasClones`] if another volume began from one of its snapshots, [`SnapshotError::Locked`] if one of them
-    /// is locked, [`SnapshotError::NotFound`] if there is no such clone.
+    /// [`SnapshotError::Locked`] if one of its snapshots is locked, [`SnapshotError::NotFound`] if there is no such clone.
     pub async fn delete_clone(&self, volume: VolumeId) -> Result<(), SnapshotFailure> {
         let shared = &self.shared;
         shared.require_serving()?;
         let all = self.clones();
         let found = all.iter().find(|clone| clone.volume == volume);
         let branch = found.ok_or(SnapshotError::NotFound)?.branch;
-        let ticket = shared.meta.end_branch(branch, false)?;
-        shared.branches.close(branch);
+        let end = || shared.meta.end_branch(branch, false);
+        self.ended(shared.branches.end(branch, end)?).await
+    }
+
+    /// Does that to the volume that the store was made for, whichever of the store's this is. The store is there for its
+    /// clones, and whoever deletes the last of them deletes the store.
+    pub async fn delete_own_volume(&self) -> Result<(), SnapshotFailure> {
+        let shared = &self.shared;
+        shared.require_serving()?;
+        let end = || {
+            let snapshots = shared.meta.snapshots().into_iter();
+            let mut own = snapshots.filter(|(_, record)| record.branch.is_main());
+            if own.any(|(_, record)| record.is_locked) {
+                return Err(SnapshotError::Locked);
+            }
+            let mut batch = Batch::new();
+            batch.put(Key::gone(ROOT), vec![MARK_VERSION]);
+            match shared.meta.submit(batch) {
+                Ticket::REFUSED => Err(SnapshotError::Closed),
+                ticket => Ok(ticket),
+            }
+        };
+        self.ended(shared.branches.end(Branch::MAIN, end)?).await
+    }
+
+    async fn ended(&self, ticket: Ticket) -> Result<(), SnapshotFailure> {
+        let shared = &self.shared;
         shared.snapshots.note_change(shared.now());
         shared.outcome(ticket).await?;
         shared.snapshots.freeing.notify_one();
         Ok(())
+    }
+
+    /// Whether the volume that the store was made for is deleted.
+    pub fn is_own_volume_deleted(&self) -> bool {
+        !self.shared.branches.is_there(Branch::MAIN)
     }
 
     /// Whether there are clones in the store, those that are being freed included.
@@ -148,10 +179,9 @@ impl Fs {
         !self.shared.branches.all().is_empty()
     }
 
-    /// Clones that are deleted and not freed to the end.
-    pub fn clones_freeing(&self) -> u64 {
-        let all = self.shared.branches.all().into_iter();
-        all.filter(|(_, state)| state.is_deleted()).count() as u64
+    /// Volumes of the store that are deleted and not freed to the end.
+    pub fn volumes_freeing(&self) -> u64 {
+        self.shared.branches.freeing_count()
     }
 }
 
@@ -193,15 +223,26 @@ impl Shared {
         }
     }
 
-    /// Frees what only deleted clones had.
+    /// Frees what only deleted volumes of the store had.
     pub(crate) async fn free_branches(self: &Arc<Self>) -> Result<(), FsError> {
         let _turn = self.branches.freeing.lock().await;
         // One that began from another has a higher number, and holds a snapshot of that.
         for (branch, state) in self.branches.all().into_iter().rev() {
-            if state.is_deleted() {
-                self.free_branch(branch, state.base).await?;
-                tracing::info!(volume = %self.volume, clone = %state.volume, "what only a deleted clone had is freed");
+            if state.is_deleted() && self.free_branch(branch, state.volume).await? {
+                let ended = self.meta.end_branch(branch, true);
+                match ended {
+                    Ok(ticket) => self.durable(ticket).await?,
+                    Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+                    Err(error) => {
+                        let why = format!("{error} (snapshot {})", state.base);
+                        return Err(FsError::Io(why));
+                    }
+                }
+                self.branches.load(&self.meta);
             }
+        }
+        if !self.branches.is_there(Branch::MAIN) {
+            self.free_branch(Branch::MAIN, self.volume).await?;
         }
         self.forget_beginnings().await
     }
@@ -234,55 +275,72 @@ impl Shared {
         }
     }
 
+    /// Frees what a deleted branch had, but for the snapshots that others began from; says whether there are none.
     async fn free_branch(
         self: &Arc<Self>,
         branch: Branch,
-        base: Generation,
-    ) -> Result<(), FsError> {
+        volume: VolumeId,
+    ) -> Result<bool, FsError> {
         // Its snapshots first: what they see would become history.
-        for (generation, record) in self.meta.snapshots() {
-            if record.branch == branch {
-                let deleted = self.meta.change_snapshot(generation, |record| {
-                    record.is_locked = false;
-                    record.is_deleted = true;
-                });
-                match deleted {
-                    Ok(ticket) => self.durable(ticket).await?,
-                    Err(SnapshotError::Closed) => return Err(FsError::Fenced),
-                    Err(SnapshotError::NotFound) => {}
-                    Err(error) => return Err(FsError::Io(error.to_string())),
+        let is_needed = !self.delete_snapshots_of(branch).await?;
+        self.free_deleted().await?;
+        if self.branches.is_freeing(branch) {
+            while self.free_inodes(branch).await? > 0 {
+                // The reaper is at work. A call that began before may have made another, too.
+                let reaped = self.branches.reaped.notified();
+                if !self.tasks.pause(REAPED_PAUSE, reaped).await {
+                    return Err(FsError::Fenced);
                 }
             }
+            self.free_rest(branch).await?;
+            self.branches.note_emptied(branch);
+            self.gc_wake.notify_one();
+            tracing::info!(store = %self.volume, %volume, "what only a deleted volume had is freed");
         }
-        self.free_deleted().await?;
-        while self.free_inodes(branch).await? > 0 {
-            // The reaper is at work. A call that began before may have made another, too.
-            let reaped = self.branches.reaped.notified();
-            if !self.tasks.pause(REAPED_PAUSE, reaped).await {
-                return Err(FsError::Fenced);
+        Ok(!is_needed)
+    }
+
+    /// Deletes the snapshots of a deleted branch that nothing began from; says whether these are all.
+    async fn delete_snapshots_of(&self, branch: Branch) -> Result<bool, FsError> {
+        let mut are_all = true;
+        for (generation, record) in self.meta.snapshots() {
+            if record.branch != branch {
+                continue;
+            }
+            let deleted = self
+                .meta
+                .change_snapshot(generation, |record| record.is_deleted = true);
+            match deleted {
+                Ok(ticket) => self.durable(ticket).await?,
+                Err(SnapshotError::HasClones) => are_all = false,
+                Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+                Err(SnapshotError::NotFound) => {}
+                Err(error) => return Err(FsError::Io(error.to_string())),
             }
         }
-        self.free_rest(branch).await?;
-        let ended = self.meta.end_branch(branch, true);
-        match ended {
-            Ok(ticket) => self.durable(ticket).await?,
-            Err(SnapshotError::Closed) => return Err(FsError::Fenced),
-            Err(error) => return Err(FsError::Io(format!("{error} (snapshot {base})"))),
-        }
-        self.branches.load(&self.meta);
-        self.gc_wake.notify_one();
-        Ok(())
+        Ok(are_all)
     }
 
     /// Removes all inodes that a branch has of its own; returns how many there are still.
     async fn free_inodes(self: &Arc<Self>, branch: Branch) -> Result<u64, FsError> {
         let mut count = 0;
-        let (mut from, to) = Key::inodes_of(branch);
+        for (from, to) in Key::inodes_of(branch) {
+            count += self.free_inodes_between(from, &to).await?;
+        }
+        Ok(count)
+    }
+
+    async fn free_inodes_between(
+        self: &Arc<Self>,
+        mut from: Key,
+        to: &Key,
+    ) -> Result<u64, FsError> {
+        let mut count = 0;
         loop {
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
-            let read = || self.meta.live().scan(&from, &to, FREE_KEYS_MAX);
+            let read = || self.meta.live().scan(&from, to, FREE_KEYS_MAX);
             let page = self.meta.reading(read).await.map_err(meta_error)?;
             for (key, _) in &page {
                 let Ok(KeyKind::Inode(ino)) = key.kind() else {
@@ -305,7 +363,7 @@ impl Shared {
         }
     }
 
-    /// Has an inode of a branch be one that was removed.
+    /// Has an inode of a deleted branch be one that was removed.
     fn remove_of_branch(self: &Arc<Self>, inode: &Arc<Inode>) {
         let mut state = inode.lock();
         if state.removed {
@@ -334,7 +392,12 @@ impl Shared {
 
     /// Deletes what else a branch has: names, marks, and what it began to take over.
     async fn free_rest(self: &Arc<Self>, branch: Branch) -> Result<(), FsError> {
-        for (from, to) in Key::of_branch(branch) {
+        for (mut from, to) in Key::of_branch(branch) {
+            // What says that the volume is deleted stays.
+            let own = Key::gone(ROOT);
+            if branch.is_main() && from <= own && own < to {
+                from = own.successor();
+            }
             loop {
                 if self.tasks.is_stopping() {
                     return Err(FsError::Fenced);

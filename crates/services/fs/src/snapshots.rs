@@ -52,15 +52,21 @@ pub struct Snapshot {
     pub schedule: Bytes,
     /// Of the volume when it was taken.
     pub counts: VolumeCounts,
-    /// Volumes that began from it. It stays as long as there are any.
+    /// Volumes that began from it, or from one that is deleted and did. It stays as long as there are any.
     pub clones: Vec<VolumeId>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(generation: Generation, record: SnapshotRecord) -> Self {
-        let clones = record.clones.iter().filter(|clone| !clone.is_deleted);
+    /// `all`: those of its store.
+    pub(crate) fn new(
+        generation: Generation,
+        record: SnapshotRecord,
+        all: &[(Generation, SnapshotRecord)],
+    ) -> Self {
+        let mut clones = Vec::new();
+        add_clones(&record, all, &mut clones);
         Self {
-            clones: clones.map(|clone| clone.volume).collect(),
+            clones,
             generation,
             name: record.name,
             taken: record.taken,
@@ -75,6 +81,26 @@ impl Snapshot {
 
     pub fn view(&self) -> View {
         View::Snapshot(self.generation)
+    }
+}
+
+/// Adds the volumes that keep a snapshot: those that began from it, and for one of these that is deleted those that began from
+/// that.
+fn add_clones(
+    record: &SnapshotRecord,
+    all: &[(Generation, SnapshotRecord)],
+    clones: &mut Vec<VolumeId>,
+) {
+    for clone in &record.clones {
+        if !clone.is_deleted {
+            clones.push(clone.volume);
+            continue;
+        }
+        let own = all.iter().filter(|(_, it)| it.branch == clone.branch);
+        // Each began later than this one, so this ends.
+        for (_, record) in own {
+            add_clones(record, all, clones);
+        }
     }
 }
 
@@ -174,9 +200,11 @@ impl SnapshotWork {
 impl FsView {
     /// The snapshots that can be seen, the oldest first.
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        let all = self.shared.meta.snapshots().into_iter();
-        all.filter(|(_, record)| record.branch == self.branch())
-            .map(|(at, record)| Snapshot::new(at, record))
+        let all = self.shared.meta.snapshots();
+        let own = all
+            .iter()
+            .filter(|(_, record)| record.branch == self.branch());
+        own.map(|(at, record)| Snapshot::new(*at, record.clone(), &all))
             .collect()
     }
 
@@ -242,7 +270,8 @@ impl Fs {
         let shared = &self.shared;
         shared.require_serving()?;
         let found = self.snapshot(name).ok_or(SnapshotError::NotFound)?;
-        let ticket = shared.meta.change_snapshot(found.generation, change)?;
+        let submit = || shared.meta.change_snapshot(found.generation, change);
+        let ticket = shared.branches.within(self.branch(), submit)??;
         shared.snapshots.note_change(shared.now());
         shared.outcome(ticket).await?;
         Ok(())
@@ -349,8 +378,9 @@ pub async fn take_snapshots(
     let stores = volumes.iter();
     let stores: Vec<(&MetaStore, Branch)> =
         stores.map(|fs| (&*fs.shared.meta, fs.branch())).collect();
-    let begun = MetaStore::take_snapshots(&stores, &new);
+    let begun = not_while_they_end(&order, || MetaStore::take_snapshots(&stores, &new));
     drop(closed);
+    let begun = begun?;
     let begun = match begun {
         Ok(begun) => begun,
         Err((index, error)) => {
@@ -374,6 +404,21 @@ pub async fn take_snapshots(
         }
     }
     Ok(taken)
+}
+
+/// Runs `begin` if these volumes are there, and not while one of them ends.
+fn not_while_they_end<T>(
+    volumes: &[(usize, &Fs)],
+    begin: impl FnOnce() -> T,
+) -> Result<T, (usize, SnapshotFailure)> {
+    let Some(((index, fs), others)) = volumes.split_first() else {
+        return Ok(begin());
+    };
+    let begun = fs
+        .shared
+        .branches
+        .within(fs.branch(), || not_while_they_end(others, begin));
+    begun.map_err(|error| (*index, error.into()))?
 }
 
 /// What is there of a group that cannot be whole.
@@ -410,8 +455,8 @@ impl Shared {
         select(applied, too_long).await;
         self.snapshots.note_change(self.now());
         let all = self.meta.snapshots();
-        let found = all.into_iter().find(|(at, _)| *at == generation);
-        let found = found.map(|(at, record)| Snapshot::new(at, record));
+        let found = all.iter().find(|(at, _)| *at == generation);
+        let found = found.map(|(at, record)| Snapshot::new(*at, record.clone(), &all));
         // It was deleted at once.
         found.ok_or(SnapshotError::NotFound.into())
     }

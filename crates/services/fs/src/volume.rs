@@ -243,6 +243,11 @@ impl FsView {
         ROOT.in_branch(self.branch())
     }
 
+    /// Whether it is deleted. Its store may be there, for volumes that began from it.
+    pub fn is_deleted(&self) -> bool {
+        !self.shared.branches.is_there(self.branch())
+    }
+
     /// Which part of its store it is.
     pub fn branch(&self) -> Branch {
         let clone = self.clone.as_ref();
@@ -338,6 +343,12 @@ impl Fs {
         Self::open(settings, meta, Vec::new(), segments).await
     }
 
+    /// Whether there never was a volume in a store: it is to be formatted.
+    pub fn is_unmade(meta: &MetaStore) -> bool {
+        // A snapshot is there as long as a volume that began from it is.
+        meta.counters().inodes == 0 && meta.snapshots().is_empty()
+    }
+
     /// Opens a volume. `journal` is what recovery found of small stable writes.
     pub async fn open(
         settings: FsSettings,
@@ -394,7 +405,7 @@ impl Fs {
             env.entropy.fill(&mut verifier);
         }
         let quotas = Quotas::open(&meta, policy.size_limit_bytes).map_err(meta_error)?;
-        let branches = Branches::open(&meta);
+        let branches = Branches::open(&meta).map_err(meta_error)?;
         let policies = Policies::open(&meta).map_err(meta_error)?;
         let shared = Arc::new(Shared {
             quotas,
@@ -447,7 +458,11 @@ impl Fs {
             },
             keeps: true,
         };
-        let read = fs.shared.inode(ROOT).map(drop);
+        let read = match fs.shared.branches.is_there(Branch::MAIN) {
+            true => fs.shared.inode(ROOT).map(drop),
+            // It is deleted, and others are in its store.
+            false => Ok(()),
+        };
         if let Err(error) = read.and_then(|()| fs.shared.replay(journal)) {
             // It holds the metadata open, which could not be opened again then.
             fs.shared.segments.close_volume(volume);
@@ -664,7 +679,7 @@ impl Shared {
     /// The inode as it is in a view, for reading; `Stale` if it is not there (any more). That of a clone may be one of what
     /// the clone began from: it says where its names, attributes and extents are.
     pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        self.branches.within(ino.branch(), || ())?;
+        self.branches.require(ino.branch())?;
         match self.stored_at(view, ino)? {
             (View::Live, ino) => self.own_inode(ino),
             (View::Snapshot(generation), ino) => self.inode_of_snapshot(generation, ino),
@@ -700,9 +715,7 @@ impl Shared {
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         loop {
             let branch = ino.branch();
-            if !branch.is_main() {
-                self.branches.within(branch, || ())?;
-            }
+            self.branches.require(branch)?;
             match self.own_inode(ino) {
                 Err(FsError::Stale) if !branch.is_main() => {}
                 found => return found,
@@ -714,7 +727,7 @@ impl Shared {
         }
     }
 
-    /// As [`Self::inode`], also of a clone that is being deleted; `Stale` for what a clone has not taken over.
+    /// As [`Self::inode`], also of a volume that is being deleted; `Stale` for what a clone has not taken over.
     pub fn own_inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let found = self
             .inodes

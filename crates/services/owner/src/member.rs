@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::peers::{Dials, PeerStatus, PeerTable};
-use crate::state::{classes_record, pool_state, volume_record};
+use crate::state::{StoreState, classes_record, pool_state, store_record};
 use crate::takeover::{Node, Protection, TakeoverError};
 use crate::usage::Told;
 
@@ -145,10 +145,10 @@ impl ClusterMember {
         held.as_ref().is_some_and(|held| held.lease.is_valid())
     }
 
-    /// Who owns a volume, as far as this node knows.
+    /// Who owns a volume, as far as this node knows: of a clone who owns the store that it lives in.
     pub fn owner(&self, volume: VolumeId) -> Option<NodeId> {
         let view = self.views.borrow();
-        let owner = view.volumes.get(&volume)?.owner.as_ref()?;
+        let owner = view.store_of(volume)?.owner.as_ref()?;
         Some(owner.value.node)
     }
 
@@ -233,10 +233,10 @@ impl ClusterMember {
 
     /// Puts the volumes of a server that becomes the first node of a cluster into the map, under the numbers that they have.
     pub async fn import_volumes(map: &ClusterMap, state: &PoolState) -> Result<(), MapError> {
-        let mut volumes: Vec<&PoolVolume> = state.volumes.iter().collect();
-        volumes.sort_by_key(|volume| volume.id);
-        for volume in volumes {
-            match map.volume(volume.id).await {
+        let mut stores: Vec<&PoolVolume> = state.volumes.iter().collect();
+        stores.sort_by_key(|store| store.id);
+        for store in stores {
+            match map.volume(store.id).await {
                 Err(MapError::NotFound { .. }) => {}
                 // An earlier start came so far.
                 found => {
@@ -244,8 +244,9 @@ impl ClusterMember {
                     continue;
                 }
             }
-            let record = volume_record(volume).map_err(MapError::HighWater)?;
-            map.add_volume(&record).await?;
+            let store = StoreState::of(state, store);
+            let record = store_record(&store).map_err(MapError::HighWater)?;
+            map.import_volume(&record).await?;
         }
         if !state.classes.is_empty() && map.classes().await?.is_none() {
             let record = classes_record(&state.classes).map_err(MapError::HighWater)?;
@@ -483,6 +484,22 @@ impl Seats for ClusterMember {
                 Err(error) => {
                     tracing::warn!(%volume, %error, "what is left of a deleted volume stays until the next start");
                     false
+                }
+            }
+        })
+    }
+
+    fn deleted_in_store(
+        &self,
+        store: VolumeId,
+        volumes: Vec<VolumeId>,
+    ) -> SeatFuture<'_, Vec<VolumeId>> {
+        Box::pin(async move {
+            match self.map.deleted_in_store(store, &volumes).await {
+                Ok(deleted) => deleted,
+                Err(error) => {
+                    tracing::warn!(%store, %error, "what is left of deleted volumes stays until the store is opened next");
+                    Vec::new()
                 }
             }
         })

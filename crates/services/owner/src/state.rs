@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use cairn_base::{NodeId, Timestamp};
-use cairn_cluster::map::{ClassesRecord, DiskRecord, MapView, Opaque, UsersRecord, VolumeRecord};
+use cairn_base::{NodeId, Timestamp, VolumeId};
+use cairn_cluster::map::{
+    ClassesRecord, CloneRecord, DiskRecord, MapView, Opaque, UsersRecord, VolumeRecord,
+};
 use cairn_formats::encryption::VolumeEncryption;
-use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{PoolClone, PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_formats::settings::{
     ClassName, ClassSpec, ExportRule, PartLimit, UserName, UserRecord, VolumeSettings,
 };
@@ -26,7 +28,47 @@ struct Kept {
     encryption: Option<VolumeEncryption>,
 }
 
-pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String> {
+/// A volume with its store, and the clones that live in it: what one record of the map says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreState {
+    pub volume: PoolVolume,
+    pub clones: Vec<PoolVolume>,
+}
+
+impl StoreState {
+    pub fn of(state: &PoolState, volume: &PoolVolume) -> Self {
+        let clones = state.clones.iter();
+        let own = clones.filter(|clone| clone.store == volume.id);
+        Self {
+            volume: volume.clone(),
+            clones: own.map(|clone| clone.volume.clone()).collect(),
+        }
+    }
+}
+
+pub(crate) fn store_record(store: &StoreState) -> Result<VolumeRecord, String> {
+    let clones = store.clones.iter().map(|clone| {
+        let (settings, exports) = opaque(clone)?;
+        Ok(CloneRecord {
+            id: clone.id,
+            name: clone.name.to_string(),
+            settings,
+            exports,
+        })
+    });
+    let (settings, exports) = opaque(&store.volume)?;
+    Ok(VolumeRecord {
+        id: store.volume.id,
+        name: store.volume.name.to_string(),
+        settings,
+        exports,
+        clones: clones.collect::<Result<_, String>>()?,
+        is_deleted: store.volume.is_deleted,
+    })
+}
+
+/// What a record says of a volume beside its name, and of its exports.
+fn opaque(volume: &PoolVolume) -> Result<(Opaque, Opaque), String> {
     let kept = Kept {
         settings: volume.settings,
         created: volume.created,
@@ -35,28 +77,44 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
         encryption: volume.encryption,
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
-    Ok(VolumeRecord {
-        id: volume.id,
-        name: volume.name.to_string(),
-        settings: Opaque(serde_json::to_vec(&kept).map_err(json)?),
-        exports: Opaque(serde_json::to_vec(&volume.exports).map_err(json)?),
+    Ok((
+        Opaque(serde_json::to_vec(&kept).map_err(json)?),
+        Opaque(serde_json::to_vec(&volume.exports).map_err(json)?),
+    ))
+}
+
+pub(crate) fn store_state(record: &VolumeRecord) -> Result<StoreState, String> {
+    let clones = record.clones.iter().map(|clone| {
+        pool_volume(
+            clone.id,
+            &clone.name,
+            (&clone.settings, &clone.exports),
+            false,
+        )
+    });
+    let said = (&record.settings, &record.exports);
+    Ok(StoreState {
+        volume: pool_volume(record.id, &record.name, said, record.is_deleted)?,
+        clones: clones.collect::<Result<_, String>>()?,
     })
 }
 
-pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
+fn pool_volume(
+    id: VolumeId,
+    name: &str,
+    (settings, exports): (&Opaque, &Opaque),
+    is_deleted: bool,
+) -> Result<PoolVolume, String> {
     let bad = |what: &str, error: &dyn std::fmt::Display| {
-        format!(
-            "the {what} of volume {} in the cluster's map: {error}",
-            record.name
-        )
+        format!("the {what} of volume {name} in the cluster's map: {error}")
     };
     let kept: Kept =
-        serde_json::from_slice(&record.settings.0).map_err(|error| bad("settings", &error))?;
+        serde_json::from_slice(&settings.0).map_err(|error| bad("settings", &error))?;
     let exports: Vec<ExportRule> =
-        serde_json::from_slice(&record.exports.0).map_err(|error| bad("exports", &error))?;
+        serde_json::from_slice(&exports.0).map_err(|error| bad("exports", &error))?;
     Ok(PoolVolume {
-        id: record.id,
-        name: record.name.parse().map_err(|error| bad("name", &error))?,
+        id,
+        name: name.parse().map_err(|error| bad("name", &error))?,
         settings: kept.settings,
         created: kept.created,
         exports,
@@ -64,6 +122,7 @@ pub(crate) fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         limits: kept.limits,
         encryption: kept.encryption,
         tiering: None,
+        is_deleted,
     })
 }
 
@@ -137,19 +196,30 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         let is_unlisted = |disk: &&PoolDisk| !view.disks.contains_key(&disk.id);
         disks.extend(before.disks.iter().filter(is_unlisted).cloned());
     }
-    let mut volumes = Vec::new();
+    let mut stores = Vec::new();
     for state in view.volumes.values() {
-        match pool_volume(&state.record.value) {
-            Ok(volume) => volumes.push(volume),
+        match store_state(&state.record.value) {
+            Ok(store) => stores.push(store),
             Err(error) => {
                 tracing::error!(error, "a volume of the cluster's map cannot be read");
                 let id = state.record.value.id;
-                volumes.extend(before.volumes.iter().find(|known| known.id == id).cloned());
+                let known = before.volumes.iter().find(|known| known.id == id);
+                stores.extend(known.map(|known| StoreState::of(before, known)));
             }
         }
     }
     let is_unreadable = |volume: &&PoolVolume| view.unreadable.contains(&volume.id);
-    volumes.extend(before.volumes.iter().filter(is_unreadable).cloned());
+    let unreadable = before.volumes.iter().filter(is_unreadable);
+    stores.extend(unreadable.map(|known| StoreState::of(before, known)));
+    let mut volumes = Vec::new();
+    let mut clones = Vec::new();
+    for store in stores {
+        let id = store.volume.id;
+        let own = store.clones.into_iter();
+        clones.extend(own.map(|volume| PoolClone { store: id, volume }));
+        volumes.push(store.volume);
+    }
+    clones.sort_by_key(|clone| clone.volume.id);
     volumes.sort_by_key(|volume| volume.id);
     let classes = match &view.classes {
         // One of the values that cannot be read may be theirs.
@@ -177,6 +247,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         },
         disks,
         volumes,
+        clones,
         volume_next: view.volume_next.unwrap_or(before.volume_next),
         ..before.clone()
     }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use cairn_base::disk::Disk;
-use cairn_base::{DiskId, NodeId};
+use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_cluster::map::MapErrorKind;
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
@@ -17,8 +17,8 @@ use cairn_formats::settings::{PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
-    Classes, Users, classes_of, classes_record, disk_record, pool_volume, users_of, users_record,
-    volume_record,
+    Classes, StoreState, Users, classes_of, classes_record, disk_record, store_record, store_state,
+    users_of, users_record,
 };
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
@@ -55,13 +55,18 @@ impl MapTruth {
             self.change_users(&state.users, &before.users).await?;
         }
         for volume in &state.volumes {
+            let store = StoreState::of(state, volume);
             match before.volumes.iter().find(|was| was.id == volume.id) {
                 None => {
-                    let record = volume_record(volume).map_err(invalid)?;
+                    let record = store_record(&store).map_err(invalid)?;
                     self.map.add_volume(&record).await?;
                 }
-                Some(was) if was != volume => self.change_volume(was, volume).await?,
-                Some(_) => {}
+                Some(was) => {
+                    let was = StoreState::of(before, was);
+                    if was != store {
+                        self.change_store(&was, &store).await?;
+                    }
+                }
             }
         }
         for volume in &before.volumes {
@@ -145,16 +150,22 @@ impl MapTruth {
         }
     }
 
-    /// Makes the changes between two states of a volume to what the map has of it now: another node may have changed
+    /// Makes the changes between two states of a store to what the map has of it now: another node may have changed
     /// something else, and to undo that would be to lose data if it was the key.
-    async fn change_volume(&self, was: &PoolVolume, now: &PoolVolume) -> Result<(), MapError> {
+    async fn change_store(&self, was: &StoreState, now: &StoreState) -> Result<(), MapError> {
         let mut tries = 1;
         loop {
-            let found = self.map.volume(now.id).await?.record;
-            let mut volume = pool_volume(&found.value).map_err(MapError::HighWater)?;
-            apply(was, now, &mut volume);
-            let record = volume_record(&volume).map_err(MapError::HighWater)?;
-            match self.map.change_volume(found.revision, &record).await {
+            let found = self.map.volume(now.volume.id).await?.record;
+            let mut store = store_state(&found.value).map_err(MapError::HighWater)?;
+            if !apply_to_store(was, now, &mut store) {
+                return Err(MapError::Changed {
+                    key: self.map.keys().volume(now.volume.id),
+                    what: "the clones of a volume",
+                });
+            }
+            let record = store_record(&store).map_err(MapError::HighWater)?;
+            match self.map.change_volume(&found, &record).await {
+                // The number of a new clone may be somebody's by now, and stays so.
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
             }
@@ -171,12 +182,38 @@ impl MapTruth {
         PoolState {
             disks: own.collect(),
             volumes: Vec::new(),
+            clones: Vec::new(),
             deleted: Vec::new(),
             classes: Classes::new(),
             users: Users::new(),
             ..state.clone()
         }
     }
+}
+
+/// Makes the changes between two states of a store to a third one. Clones that another node made or deleted meanwhile stay so.
+/// False if the number of a new one is that of another by now.
+fn apply_to_store(was: &StoreState, now: &StoreState, to: &mut StoreState) -> bool {
+    apply(&was.volume, &now.volume, &mut to.volume);
+    let find = |store: &StoreState, id: VolumeId| {
+        let mut clones = store.clones.iter();
+        clones.find(|clone| clone.id == id).cloned()
+    };
+    to.clones
+        .retain(|clone| find(now, clone.id).is_some() || find(was, clone.id).is_none());
+    for clone in &now.clones {
+        let there = to.clones.iter_mut().find(|there| there.id == clone.id);
+        match (find(was, clone.id), there) {
+            (Some(was), Some(there)) => apply(&was, clone, there),
+            (None, None) => to.clones.push(clone.clone()),
+            // There by an earlier try.
+            (None, Some(there)) if there == clone => {}
+            (None, Some(_)) => return false,
+            // It is deleted.
+            (Some(_), None) => {}
+        }
+    }
+    true
 }
 
 /// Makes the changes between two states of a volume to a third one.
@@ -192,6 +229,9 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
     }
     if was.class != now.class {
         to.class = now.class.clone();
+    }
+    if was.is_deleted != now.is_deleted {
+        to.is_deleted = now.is_deleted;
     }
     // Each part is a setting of its own.
     let changed = now
@@ -256,6 +296,7 @@ mod tests {
     use cairn_cluster::MemoryCoordinator;
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
+    use cairn_formats::pool_file::PoolClone;
     use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, UserName, UserRecord};
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
@@ -291,6 +332,62 @@ mod tests {
         (one, MapTruth::new(opened.await.unwrap(), NodeId(2)))
     }
 
+    /// Clones that come and go at several nodes, and the volume that they came from.
+    #[tokio::test]
+    async fn clones_of_a_volume_are_changed_one_by_one() {
+        let (one, other) = two_nodes().await;
+        let empty = PoolState {
+            volumes: Vec::new(),
+            ..example_pool(0)
+        };
+        let main = example_pool(0);
+        let store = main.volumes[0].id;
+        one.change(&main, &empty).await.unwrap();
+        let with = |state: &PoolState, names: &[(u32, &str)]| {
+            let mut state = state.clone();
+            for (id, name) in names {
+                let volume = PoolVolume {
+                    id: VolumeId(*id),
+                    name: name.parse().unwrap(),
+                    ..main.volumes[0].clone()
+                };
+                state.clones.push(PoolClone { store, volume });
+            }
+            state
+        };
+        let seen = async || {
+            let follower = one.map.follow().await.unwrap();
+            pool_state(&follower.view().unwrap(), &main, NodeId(1))
+        };
+        let first = with(&main, &[(2, "first")]);
+        one.change(&first, &main).await.unwrap();
+        // A node that knows nothing of it makes another: the number is taken.
+        let late = other.change(&with(&main, &[(2, "late")]), &main).await;
+        assert_eq!(late.unwrap_err().kind(), MapErrorKind::Changed);
+        let late = other.change(&with(&main, &[(3, "first")]), &main).await;
+        assert!(matches!(late, Err(MapError::Exists { .. })));
+        let second = with(&main, &[(3, "second")]);
+        other.change(&second, &main).await.unwrap();
+        let both = seen().await;
+        assert_eq!(both.clones, with(&first, &[(3, "second")]).clones);
+
+        // Of one that another node deletes meanwhile nothing is changed.
+        let mut exported = both.clone();
+        exported.clones[1].volume.exports.clear();
+        let mut deleted = both.clone();
+        deleted.delete_volume(VolumeId(3));
+        deleted.delete_volume(store);
+        one.change(&deleted, &both).await.unwrap();
+        other.change(&exported, &both).await.unwrap();
+        let left = seen().await;
+        assert_eq!(left.clones, first.clones);
+        assert!(left.volumes[0].is_deleted);
+        let mut gone = left.clone();
+        gone.delete_volume(VolumeId(2));
+        other.change(&gone, &left).await.unwrap();
+        assert!(seen().await.volumes.is_empty());
+    }
+
     /// A node that does not know yet what another changed does not undo it: with the key of a volume that was wrapped
     /// before, all its data could be lost.
     #[tokio::test]
@@ -316,7 +413,7 @@ mod tests {
         one.change(&made, &empty).await.unwrap();
         let seen = async || {
             let found = one.map.volume(made.volumes[0].id).await.unwrap();
-            pool_volume(&found.record.value).unwrap()
+            store_state(&found.record.value).unwrap().volume
         };
         assert_eq!(seen().await, made.volumes[0]);
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use cairn_base::DiskId;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{DiskId, VolumeId};
 use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 use cairn_shard::DiskIdentity;
 
@@ -396,16 +396,20 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
         let is_known = seen.is_some_and(|disk| copy.version <= disk.seen);
         for volume in &copy.volumes {
             // A change that too few have does not count: its volume was served on.
-            let is_deleted = is_saved && (is_known || newest.deleted.contains(&volume.deleted()));
-            let is_listed = state.volumes.iter().any(|there| there.id == volume.id);
+            let is_deleted = is_saved && (is_known || newest.was_deleted(volume));
+            let listed = state.volumes.iter().find(|there| there.id == volume.id);
+            // One that is deleted and has clones is listed for these alone.
+            let is_listed = listed.is_some_and(|there| {
+                let is_hidden = there.is_deleted && !volume.is_deleted;
+                is_saved || !is_hidden
+            });
             if !is_deleted && !is_listed {
                 let name = state.bring_back(volume);
                 names.extend(name.map(|name| name.to_string()));
             }
         }
         for clone in &copy.clones {
-            let is_noted = newest.deleted.contains(&clone.volume.deleted());
-            let is_deleted = is_saved && (is_known || is_noted);
+            let is_deleted = is_saved && (is_known || newest.was_deleted(&clone.volume));
             let is_listed = state.clone_of(clone.volume.id).is_some();
             if !is_deleted && !is_listed {
                 let name = state.bring_back_clone(clone);
@@ -413,6 +417,12 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
             }
         }
     }
+    // One that is there for its clones alone is not without them.
+    let clones = &state.clones;
+    let has_clones = |store: VolumeId| clones.iter().any(|clone| clone.store == store);
+    state
+        .volumes
+        .retain(|store| !store.is_deleted || has_clones(store.id));
     names
 }
 
@@ -491,10 +501,10 @@ fn not_a_member(state: &PoolState, folder: &Found) -> AssembleError {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{PoolId, Timestamp, VolumeId};
+    use cairn_base::{PoolId, Timestamp};
 
     use super::*;
-    use cairn_formats::pool_file::PoolVolume;
+    use cairn_formats::pool_file::{PoolClone, PoolVolume};
     use cairn_formats::testing::example_pool as example;
 
     fn folder(label: &str, content: Content) -> Found {
@@ -787,6 +797,44 @@ mod tests {
                 assert!(missing[0].why.contains("old copy"));
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The same of a volume that is deleted before its clones, which is listed for these alone.
+    #[test]
+    fn a_volume_with_clones_is_gone_if_enough_disks_say_so() {
+        for (versions, want) in [
+            (&[9, 7][..], false),
+            (&[8, 8, 8, 7, 7, 7], true),
+            (&[9, 9, 9, 9, 7, 7], false),
+        ] {
+            let mut found = members(versions.len() as u128);
+            for (folder, version) in found.iter_mut().zip(versions) {
+                let Content::Disk {
+                    state: Some(own), ..
+                } = &mut folder.content
+                else {
+                    panic!("disks");
+                };
+                let store = own.volumes[0].id;
+                let id = own.take_volume_id();
+                let volume = PoolVolume {
+                    id,
+                    name: "clone".parse().unwrap(),
+                    ..own.volumes[0].clone()
+                };
+                own.clones.push(PoolClone { store, volume });
+                own.version = *version;
+                if *version > 7 {
+                    own.delete_volume(store);
+                }
+            }
+            let Ok(Plan::Open { state, .. }) = plan(&found) else {
+                panic!("{versions:?}");
+            };
+            let names: Vec<&str> = state.all_volumes().map(|it| it.name.as_str()).collect();
+            assert_eq!(names.contains(&"main"), want, "{versions:?}");
+            assert!(names.contains(&"clone") && state.volumes.len() == 1);
         }
     }
 

@@ -1,11 +1,12 @@
-//! Clones of volumes: made and deleted, and what depends on what.
+//! Volumes that share a store: clones are made, and volumes of a store deleted in any order.
 //!
-//! Owns: the order in which a clone comes and goes in the pool's state and in the store of its source.
+//! Owns: the order in which a clone comes, and a volume goes, in the pool's state and in its store.
 //! Must not know: how a clone shares its bytes (`fs`).
 //!
 //! The pool's state lists a clone before its store has it, and no more before it is deleted there: so a crash between the two
 //! leaves one that is listed and cannot be opened, or one that the next opening of its store deletes. Nothing is deleted only
-//! because it is not listed: a copy of the state may be an old one.
+//! because it is not listed: a copy of the state may be an old one. A store whose own volume is deleted is listed as such until
+//! the last clone goes; both go with one change of the state.
 
 use cairn_base::VolumeId;
 use cairn_formats::pool_file::{ChangeError, PoolClone, PoolState, PoolVolume};
@@ -24,8 +25,6 @@ pub enum CloneVolumeFailure {
     NotServed,
     #[error(transparent)]
     Snapshot(#[from] SnapshotFailure),
-    #[error("volumes of a cluster cannot be cloned as a whole yet")]
-    InCluster,
 }
 
 impl From<ChangeError> for CloneVolumeFailure {
@@ -39,6 +38,8 @@ impl From<ChangeError> for CloneVolumeFailure {
 pub struct CloneOrigin {
     pub volume: VolumeName,
     pub snapshot: String,
+    /// The volume is deleted; there may be another of its name.
+    pub is_deleted: bool,
 }
 
 impl Pool {
@@ -49,9 +50,6 @@ impl Pool {
         snapshot: Option<&str>,
         name: &VolumeName,
     ) -> Result<(), CloneVolumeFailure> {
-        if self.seats.is_some() {
-            return Err(CloneVolumeFailure::InCluster);
-        }
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         state.check_new(name)?;
@@ -78,6 +76,7 @@ impl Pool {
             limits: Vec::new(),
             encryption: None,
             tiering: None,
+            is_deleted: false,
         };
         let store = store.id;
         let id = state.take_volume_id();
@@ -94,74 +93,83 @@ impl Pool {
         Ok(())
     }
 
-    /// The clone's part of deleting a volume. False: it is none.
-    pub(crate) async fn delete_if_clone(
+    /// Refuses to delete one volume of several in a store if a snapshot of it is locked.
+    pub(crate) fn check_not_locked(
         &self,
-        state: &mut PoolState,
+        state: &PoolState,
         volume: &PoolVolume,
-        tried: &mut u64,
-    ) -> Result<bool, ChangeFailure> {
-        let dependents = self.dependents(state, volume.id);
-        if !dependents.is_empty() {
-            return Err(ChangeFailure::Refused(ChangeError::HasClones {
-                volume: volume.name.clone(),
-                clones: dependents,
-            }));
+    ) -> Result<(), ChangeFailure> {
+        let refuse = |why: String| Err(ChangeFailure::Impossible(why));
+        let is_clone = state.clone_of(volume.id).is_some();
+        if !is_clone && self.others_in_store(state, volume.id).is_empty() {
+            return Ok(());
         }
-        let Some(clone) = state.clone_of(volume.id).cloned() else {
-            return Ok(false);
+        let fs = match self.service(volume.id) {
+            Some(VolumeService::Serving(fs)) => fs,
+            // It was not made to the end, or whatever is wrong with its store is no reason to keep it.
+            _ if is_clone => return Ok(()),
+            _ => {
+                return refuse(format!(
+                    "volume \"{}\" has clones and is not served, so nobody knows whether one of its snapshots is locked: delete the clones first, or try again when it is served",
+                    volume.name
+                ));
+            }
         };
-        let service = self.service(volume.id);
-        if let Some(VolumeService::Serving(fs)) = &service {
-            let locked = fs
-                .snapshots()
-                .into_iter()
-                .find(|snapshot| snapshot.is_locked);
-            if let Some(locked) = locked {
-                return Err(ChangeFailure::Impossible(format!(
-                    "snapshot {} of the volume is locked; unlock it first",
-                    String::from_utf8_lossy(&locked.name)
-                )));
-            }
+        let mut all = fs.snapshots().into_iter();
+        match all.find(|snapshot| snapshot.is_locked) {
+            None => Ok(()),
+            Some(locked) => refuse(format!(
+                "snapshot {} of the volume is locked; unlock it first",
+                String::from_utf8_lossy(&locked.name)
+            )),
         }
-        state.delete_volume(volume.id);
-        // Once the pool file says that it is gone it is: what a crash leaves, the next opening of its store deletes.
-        self.save(tried, state).await?;
-        self.publish();
-        if let Some(VolumeService::Serving(fs)) = self.service(clone.store)
-            && let Err(error) = delete_in(&fs, volume.id).await
-        {
-            tracing::warn!(volume = %volume.name, %error, "the deleted clone is freed when its store is opened next");
-        }
-        tracing::info!(volume = %volume.name, id = %volume.id, "clone of a volume deleted");
-        Ok(true)
     }
 
-    /// Has a store that was just opened delete the clones that were deleted when it could not.
-    pub(crate) async fn delete_leftover_clones(&self, fs: &Fs) {
+    /// Deletes a volume in a store that stays, of which the state says by now that it is deleted.
+    pub(crate) async fn delete_in_store(&self, store: VolumeId, volume: VolumeId) {
+        if let Some(VolumeService::Serving(fs)) = self.service(store)
+            && let Err(error) = delete_in(&fs, volume).await
+        {
+            tracing::warn!(%volume, %store, %error, "the deleted volume is freed when its store is opened next");
+        }
+    }
+
+    /// Has a store delete the volumes in it that were deleted when it could not, or by another node.
+    pub(crate) async fn delete_leftovers(&self, fs: &Fs) {
         let state = self.state();
-        for clone in fs.clones().into_iter().rev() {
-            let is_deleted = state.deleted.iter().any(|gone| gone.id == clone.volume);
-            if is_deleted
-                && state.clone_of(clone.volume).is_none()
-                && let Err(error) = delete_in(fs, clone.volume).await
-            {
-                tracing::warn!(clone = %clone.volume, %error, "a deleted clone is not freed yet");
+        let store = fs.store();
+        let mut stores = state.volumes.iter();
+        let is_own_deleted = stores.any(|listed| listed.id == store && listed.is_deleted);
+        let own = (is_own_deleted && !fs.is_own_volume_deleted()).then_some(store);
+        let clones = fs.clones().into_iter().rev().map(|clone| clone.volume);
+        let unlisted = clones.filter(|id| state.clone_of(*id).is_none());
+        let unlisted: Vec<VolumeId> = unlisted.chain(own).collect();
+        if unlisted.is_empty() {
+            return;
+        }
+        let deleted = match &self.seats {
+            // What is known here may be of a while ago.
+            Some(seats) => seats.deleted_in_store(store, unlisted).await,
+            None => {
+                let is_noted = |id: &VolumeId| {
+                    let mut deleted = state.deleted.iter();
+                    Some(*id) == own || deleted.any(|gone| gone.id == *id)
+                };
+                unlisted.into_iter().filter(is_noted).collect()
+            }
+        };
+        for volume in deleted {
+            if let Err(error) = delete_in(fs, volume).await {
+                tracing::warn!(%volume, %error, "a deleted volume is not freed yet");
             }
         }
     }
 
-    /// Volumes that began from one, or from one of its snapshots, by name; all that are in its store if it is no clone.
-    pub fn dependents(&self, state: &PoolState, id: VolumeId) -> Vec<VolumeName> {
-        let in_store = state.clones.iter().filter(|clone| clone.store == id);
-        let mut names: Vec<VolumeName> = in_store.map(|clone| clone.volume.name.clone()).collect();
-        if let Some(VolumeService::Serving(fs)) = self.service(id)
-            && !fs.branch().is_main()
-        {
-            let of_it = fs.clones().into_iter();
-            let of_it = of_it.filter(|clone| clone.from == Some(id));
-            names.extend(of_it.map(|clone| name_of(state, clone.volume)));
-        }
+    /// The other volumes in the store of one, by name.
+    pub fn others_in_store(&self, state: &PoolState, id: VolumeId) -> Vec<VolumeName> {
+        let store = state.clone_of(id).map_or(id, |clone| clone.store);
+        let others = state.volumes_in_store(store).filter(|it| it.id != id);
+        let mut names: Vec<VolumeName> = others.map(|volume| volume.name.clone()).collect();
         names.sort();
         names
     }
@@ -182,8 +190,10 @@ impl Pool {
         };
         let mut all = fs.clones().into_iter();
         let CloneOfVolume { from, snapshot, .. } = all.find(|it| it.volume == volume.id)?;
+        let from = from.unwrap_or(clone.store);
         Some(CloneOrigin {
-            volume: name_of(&state, from.unwrap_or(clone.store)),
+            volume: name_of(&state, from),
+            is_deleted: !state.all_volumes().any(|volume| volume.id == from),
             snapshot: String::from_utf8_lossy(&snapshot.name).into_owned(),
         })
     }
@@ -205,6 +215,9 @@ impl Pool {
 }
 
 async fn delete_in(store: &Fs, volume: VolumeId) -> Result<(), SnapshotFailure> {
+    if volume == store.store() {
+        return store.delete_own_volume().await;
+    }
     match store.delete_clone(volume).await {
         // It was not made to the end.
         Err(SnapshotFailure::Refused(SnapshotError::NotFound)) => Ok(()),
@@ -213,11 +226,9 @@ async fn delete_in(store: &Fs, volume: VolumeId) -> Result<(), SnapshotFailure> 
 }
 
 fn name_of(state: &PoolState, id: VolumeId) -> VolumeName {
-    let mut all = state.all_volumes();
-    let found = all.find(|volume| volume.id == id);
     let unknown = || format!("volume-{id}").parse::<VolumeName>();
-    found.map_or_else(
+    state.name_of(id).map_or_else(
         || unknown().expect("letters and digits are a name"),
-        |volume| volume.name.clone(),
+        VolumeName::clone,
     )
 }

@@ -231,7 +231,8 @@ impl Pool {
             self.store
                 .code_for_without(protection(volume.settings.protection), &[id])
                 .map_err(|error| {
-                    ChangeFailure::Impossible(format!("volume {}: {error}", volume.name))
+                    let name = &state.head_of(volume).name;
+                    ChangeFailure::Impossible(format!("volume {name}: {error}"))
                 })?;
         }
         Ok(())
@@ -384,7 +385,7 @@ impl Pool {
             None => Ok(()),
             Some(volume) => impossible(format!(
                 "volume {} is not served, so nobody knows whether it needs this disk",
-                volume.name
+                state.head_of(volume).name
             )),
         }
     }

@@ -6,6 +6,7 @@
 //! The key of a volume is in the pool's state, wrapped with a master key, and nowhere else. So it is wrapped anew without a
 //! look at the data, and gone when the state does not have it any more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_base::VolumeId;
@@ -35,7 +36,7 @@ impl Pool {
             Some(VolumeEncryption::Erased(_)) => {
                 return Err(format!(
                     "its key was erased, so that nobody can read it any more: delete it with `cairn volume delete {}`",
-                    volume.name
+                    self.state().head_of(volume).name
                 ));
             }
         };
@@ -77,7 +78,13 @@ impl Pool {
         };
         let mut state = PoolState::clone(&self.state());
         let mut rotation = Rotation::default();
+        let heads: BTreeMap<VolumeId, VolumeName> = state
+            .volumes
+            .iter()
+            .map(|store| (store.id, state.head_of(store).name.clone()))
+            .collect();
         for volume in &mut state.volumes {
+            let name = heads.get(&volume.id).unwrap_or(&volume.name);
             let wrapped = volume.encryption.as_ref().and_then(VolumeEncryption::key);
             let Some(wrapped) = wrapped.filter(|key| key.master_key != current) else {
                 continue;
@@ -85,11 +92,9 @@ impl Pool {
             match keys.wrap_anew(volume.id, wrapped, &*self.env.entropy) {
                 Ok(again) => {
                     volume.encryption = Some(VolumeEncryption::Key(again));
-                    rotation.wrapped.push(volume.name.clone());
+                    rotation.wrapped.push(name.clone());
                 }
-                Err(error) => rotation
-                    .failed
-                    .push((volume.name.clone(), error.to_string())),
+                Err(error) => rotation.failed.push((name.clone(), error.to_string())),
             }
         }
         if !rotation.wrapped.is_empty() {
@@ -104,14 +109,21 @@ impl Pool {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let now = self.env.clock.now();
-        let clones = self.dependents(&state, state.volume(name)?.id);
-        if !clones.is_empty() {
-            return Err(ChangeFailure::Refused(ChangeError::HasClones {
+        let volume = state.volume(name)?;
+        let store = state.store_of(volume).id;
+        let others = self.others_in_store(&state, volume.id);
+        let encryption = &state.store_of(volume).encryption;
+        if encryption.is_some() && !others.is_empty() {
+            return Err(ChangeFailure::Refused(ChangeError::SharesKey {
                 volume: name.clone(),
-                clones,
+                others,
             }));
         }
-        let volume = state.volume_mut(name)?;
+        let Some(volume) = state.store_mut(store) else {
+            return Err(ChangeFailure::Impossible(format!(
+                "the store of volume \"{name}\" is not listed"
+            )));
+        };
         match volume.encryption {
             None => {
                 return Err(ChangeFailure::Impossible(format!(

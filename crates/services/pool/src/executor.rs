@@ -212,7 +212,7 @@ impl Pool {
         let seen = |volume: &PoolVolume| SeenVolume {
             is_elsewhere: self.seats.is_some() && self.service(volume.id).is_none(),
             id: volume.id,
-            name: volume.name.to_string(),
+            name: table.state.head_of(volume).name.to_string(),
             content: match self.service(volume.id) {
                 Some(VolumeService::Serving(fs)) => {
                     self.seen_content(&fs, volume, &standings, leaving)

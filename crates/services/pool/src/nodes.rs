@@ -109,7 +109,7 @@ impl Pool {
     ) -> Result<(), ChangeFailure> {
         for volume in &state.volumes {
             let wanted = protection(volume.settings.protection);
-            let name = &volume.name;
+            let name = &state.head_of(volume).name;
             let failed = |error: cairn_segment::SegmentError| {
                 ChangeFailure::Impossible(format!("volume {name}: {error}"))
             };

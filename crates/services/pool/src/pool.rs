@@ -388,6 +388,7 @@ impl Pool {
         self.save(&mut tried, &mut state).await
     }
 
+    /// A volume, or a store, also one whose own volume is deleted.
     pub fn service(&self, id: VolumeId) -> Option<VolumeService> {
         let found = self.volumes.read().get(&id).cloned();
         found.or_else(|| self.clone_service(id))
@@ -397,10 +398,14 @@ impl Pool {
         self.volumes.read().clone()
     }
 
-    /// The same with clones, which are in the stores of others.
+    /// Those of all volumes: also clones, which are in the stores of others, and no store whose own volume is deleted.
     pub fn services_with_clones(&self) -> BTreeMap<VolumeId, VolumeService> {
         let mut services = self.services();
-        for clone in &self.state().clones {
+        let state = self.state();
+        for store in state.volumes.iter().filter(|store| store.is_deleted) {
+            services.remove(&store.id);
+        }
+        for clone in &state.clones {
             let id = clone.volume.id;
             services.extend(self.clone_service(id).map(|service| (id, service)));
         }

@@ -39,6 +39,13 @@ pub trait Seats: Send + Sync + 'static {
     /// Whether a volume was deleted, for certain, and what is left of it may go.
     fn is_deleted(&self, volume: VolumeId) -> SeatFuture<'_, bool>;
 
+    /// Which of these volumes in a store were deleted, for certain; of the one that it was made for, whether that was.
+    fn deleted_in_store(
+        &self,
+        store: VolumeId,
+        volumes: Vec<VolumeId>,
+    ) -> SeatFuture<'_, Vec<VolumeId>>;
+
     /// Takes a draining disk out of the pool, if the owners of all volumes say that they have nothing on it.
     fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>>;
 }
@@ -156,6 +163,12 @@ impl Pool {
         }
         for volume in &state.volumes {
             let was = before.volumes.iter().find(|was| was.id == volume.id);
+            let is_deleted_now = was.is_some_and(|was| was.is_deleted != volume.is_deleted);
+            if (is_deleted_now || before.clones != state.clones)
+                && let Some(VolumeService::Serving(fs)) = self.service(volume.id)
+            {
+                self.delete_leftovers(&fs).await;
+            }
             if was.is_some_and(|was| was.settings != volume.settings) {
                 self.apply_settings(volume).await;
             }

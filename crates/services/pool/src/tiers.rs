@@ -229,10 +229,10 @@ impl Pool {
         let mut state = PoolState::clone(&self.state());
         let tier = state.tier(name)?.clone();
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
-        let volumes: Vec<PoolVolume> = state.volumes_in_tier(tier.id).cloned().collect();
+        let volumes: Vec<PoolVolume> = state.stores_in_tier(tier.id).cloned().collect();
         for volume in &volumes {
             let is_none = volume.tiering.is_some_and(|it| it.policy == Tiering::None);
-            let volume_name = &volume.name;
+            let volume_name = &state.head_of(volume).name;
             if !is_none {
                 return refuse(format!(
                     "tier \"{name}\" is in use by volume \"{volume_name}\"; `cairn volume set {volume_name} --tiering none` brings its data back, `cairn tier status {name}` shows how far that is"
@@ -258,7 +258,9 @@ impl Pool {
             ));
         }
         for volume in volumes {
-            state.volume_mut(&volume.name)?.tiering = None;
+            if let Some(store) = state.store_mut(volume.id) {
+                store.tiering = None;
+            }
         }
         state.tiers.retain(|it| it.id != tier.id);
         self.save(&mut tried, &mut state).await?;
@@ -275,7 +277,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a volume may have `tiering` instead of what it has.
+    /// Whether the store of a volume may have its `tiering` instead of what it has. The volume has the id of the store, and the
+    /// name of who speaks for it.
     pub(crate) async fn check_tiering(
         &self,
         state: &PoolState,
@@ -287,11 +290,6 @@ impl Pool {
         }
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
         let name = &volume.name;
-        if state.clone_of(volume.id).is_some() {
-            return refuse(format!(
-                "what of clone \"{name}\" goes to a tier is said by the volume in whose store it is"
-            ));
-        }
         let Some(tiering) = volume.tiering else {
             return refuse(format!(
                 "a volume names its tier as long as that is there: `cairn volume set {name} --tiering none` brings its data back"
@@ -325,13 +323,13 @@ impl Pool {
     }
 
     fn tier_status(&self, state: &PoolState, tier: &PoolTier) -> TierStatus {
-        let volumes = state.volumes_in_tier(tier.id).filter_map(|volume| {
+        let volumes = state.stores_in_tier(tier.id).filter_map(|volume| {
             let status = match self.service(volume.id) {
                 Some(VolumeService::Serving(fs)) => Some(fs.tiering_status()),
                 _ => None,
             };
             Some(TierVolume {
-                name: volume.name.clone(),
+                name: state.head_of(volume).name.clone(),
                 tiering: volume.tiering?,
                 status,
             })

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use cairn_base::disk::Disk;
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
-use cairn_formats::settings::{ClassName, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_formats::settings::{
+    ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
+};
 use cairn_fs::Fs;
 use cairn_keys::VolumeKey;
 use cairn_meta::{MetaError, MetaStore};
@@ -19,7 +21,7 @@ use crate::planner::copies_of_metadata;
 use crate::policy::{policy, protection};
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
 use crate::tiers::tier_policy;
-use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
 struct MakeError {
@@ -157,7 +159,7 @@ impl Pool {
         settings.key = key;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
-        let is_new = self.seats.is_some() && meta.counters().inodes == 0;
+        let is_new = self.seats.is_some() && Fs::is_unmade(&meta);
         let opened = match is_new {
             true => Fs::format(settings, Arc::clone(&meta), store).await,
             false => Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await,
@@ -168,7 +170,7 @@ impl Pool {
             is_fenced: false,
         })?;
         tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
-        self.delete_leftover_clones(&fs).await;
+        self.delete_leftovers(&fs).await;
         self.sweep(volume.id);
         Ok(fs)
     }
@@ -217,6 +219,7 @@ impl Pool {
                 false => None,
             },
             tiering: None,
+            is_deleted: false,
         };
         state.check_class_of(&volume)?;
         if self.seats.is_some() {
@@ -292,23 +295,50 @@ impl Pool {
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
-        let volume = state.volume_mut(name)?;
-        let (before, tiering_before) = (volume.settings, volume.tiering);
-        change(volume);
-        let (id, settings, tiering) = (volume.id, volume.settings, volume.tiering);
-        self.check_tiering(&state, tiering_before, state.volume(name)?)
-            .await?;
-        if settings != before && state.clone_of(id).is_some() {
+        let volume = state.volume(name)?;
+        let (id, class) = (volume.id, volume.class.clone());
+        // Settings are those of a store, and said by the volume that speaks for it.
+        let store = state.headed_by(id).cloned();
+        let in_store = state.store_of(volume).settings;
+        let mut asked = PoolVolume {
+            name: name.clone(),
+            class,
+            ..store.as_ref().unwrap_or(volume).clone()
+        };
+        if store.is_none() {
+            asked.settings = VolumeSettings {
+                size_limit: SizeLimit::None,
+                ..in_store
+            };
+        }
+        let (before, tiering_before) = (asked.settings, asked.tiering);
+        change(&mut asked);
+        let (settings, tiering) = (asked.settings, asked.tiering);
+        let is_clone = state.clone_of(id).is_some();
+        if store.is_none() && (settings, tiering) != (before, tiering_before) {
+            let head = state.head_of(state.store_of(state.volume(name)?));
             return Err(ChangeFailure::Impossible(format!(
-                "the settings of clone \"{name}\" are those of the volume in whose store it is; only its class can be changed"
+                "the settings of clone \"{name}\" are those of volume \"{}\", in whose store it is; only its class can be changed",
+                head.name
             )));
         }
+        if is_clone && settings.size_limit != before.size_limit {
+            return Err(ChangeFailure::Impossible(format!(
+                "the volume \"{name}\" began as a clone, and has no size limit"
+            )));
+        }
+        self.check_tiering(&state, tiering_before, &asked).await?;
         self.require_code(&settings)?;
+        state.volume_mut(name)?.class = asked.class;
+        if let Some(kept) = store.and_then(|store| state.store_mut(store.id)) {
+            (kept.settings, kept.tiering) = (settings, tiering);
+        }
         state.check_class_of(state.volume(name)?)?;
         self.save(&mut tried, &mut state).await?;
         self.host.classes(&self.state());
-        if let Some(VolumeService::Serving(fs)) = self.service(id)
-            && fs.branch().is_main()
+        let store = self.state().headed_by(id).map(|store| store.id);
+        if let Some(store) = store
+            && let Some(VolumeService::Serving(fs)) = self.service(store)
         {
             // First: data must not be safer than the metadata that it is found by.
             self.set_copies(&fs, &settings).await;
@@ -361,27 +391,39 @@ impl Pool {
             .map_err(|error| ChangeFailure::Impossible(error.to_string()))
     }
 
-    /// Deletes a volume with its data. An exported one is refused without `force`.
+    /// Deletes a volume with its data. An exported one is refused without `force`. What volumes that began from it need stays,
+    /// and is seen by nobody else; its store goes with the last volume in it.
     pub async fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
-        let volume = state.volume(name)?;
+        let volume = state.volume(name)?.clone();
         if !volume.exports.is_empty() && !force {
             return Err(ChangeFailure::Exported(name.clone()));
         }
-        let id = volume.id;
-        let volume = volume.clone();
-        if self
-            .delete_if_clone(&mut state, &volume, &mut tried)
-            .await?
-        {
-            return Ok(());
-        }
-        state.delete_volume(id);
+        self.check_not_locked(&state, &volume)?;
+        let deletion = state.delete_volume(volume.id);
         // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
         self.save(&mut tried, &mut state).await?;
+        match deletion {
+            Deletion::Clone { store } | Deletion::OwnVolume { store } => {
+                self.publish();
+                self.delete_in_store(store, volume.id).await;
+            }
+            Deletion::Store(store) => {
+                self.close_deleted(store, name).await;
+                // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
+                // for it: nobody gets this id any more.
+                drop(tried);
+                self.remove_files(store).await;
+            }
+        }
+        tracing::info!(volume = %name, id = %volume.id, ?deletion, "volume deleted");
+        Ok(())
+    }
+
+    async fn close_deleted(&self, store: VolumeId, name: &VolumeName) {
         // What closing still puts into its log is little, and counted nowhere.
-        let service = self.set_service(id, None);
+        let service = self.set_service(store, None);
         self.publish();
         if let Some(VolumeService::Serving(fs)) = service {
             match self.while_it_works(&fs, fs.close()).await {
@@ -392,13 +434,7 @@ impl Pool {
                 None => fs.abandon(),
             }
         }
-        self.end_succession(id);
-        // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
-        // for it: nobody gets this id any more.
-        drop(tried);
-        self.remove_files(id).await;
-        tracing::info!(volume = %name, %id, "volume deleted");
-        Ok(())
+        self.end_succession(store);
     }
 
     pub async fn exports_change(

@@ -37,7 +37,7 @@ impl Nodes for AdminNodes {
         let homeless = homeless.filter(|(_, owner)| owner.is_none());
         let named = homeless.filter_map(|(volume, _)| view.volumes.get(&volume));
         named
-            .map(|volume| volume.record.value.name.to_string())
+            .map(|volume| volume.record.value.head().to_owned())
             .collect()
     }
 

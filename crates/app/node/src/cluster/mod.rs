@@ -160,10 +160,6 @@ impl Begun {
         check_mark(&opened.state, Some(mark), config)?;
         let is_new = membership.stage != Stage::Member;
         let is_first = membership.stage == Stage::Init;
-        if is_new && !opened.state.clones.is_empty() {
-            let why = "those of a pool with clones of volumes, which a cluster cannot have yet; delete the clones first";
-            return Err(others_disks(config, why.to_owned()));
-        }
         if is_new && !opened.state.tiers.is_empty() {
             let why = "those of a pool with tiers, which a cluster cannot have yet; bring its data back and remove them first (`cairn tier remove`)";
             return Err(others_disks(config, why.to_owned()));

@@ -40,6 +40,18 @@ pub struct MapView {
     pub unreadable: BTreeSet<VolumeId>,
 }
 
+impl MapView {
+    /// The volume in whose store one is: itself, but for a clone.
+    pub fn store_of(&self, volume: VolumeId) -> Option<&Arc<VolumeState>> {
+        let has = |state: &&Arc<VolumeState>| {
+            let mut clones = state.record.value.clones.iter();
+            clones.any(|clone| clone.id == volume)
+        };
+        let own = self.volumes.get(&volume);
+        own.or_else(|| self.volumes.values().find(has))
+    }
+}
+
 /// Follows the map.
 pub struct Follower {
     map: ClusterMap,

@@ -274,12 +274,51 @@ impl Value for DiskRecord {
     const WHAT: &'static str = "a disk";
 }
 
+/// A volume with a store, and the clones that live in it: they have its owner, its epoch and its log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     pub id: VolumeId,
     pub name: String,
     pub settings: Opaque,
     pub exports: Opaque,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<CloneRecord>,
+    /// It is deleted, and its store is there for its clones. Its name is free.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_deleted: bool,
+}
+
+/// A volume in the store of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloneRecord {
+    pub id: VolumeId,
+    pub name: String,
+    pub settings: Opaque,
+    pub exports: Opaque,
+}
+
+impl VolumeRecord {
+    /// The volumes in the store, by number and name; no other volume has one of these names.
+    pub fn names(&self) -> impl Iterator<Item = (VolumeId, &str)> {
+        let own = (!self.is_deleted).then_some((self.id, self.name.as_str()));
+        let clones = self.clones.iter();
+        own.into_iter()
+            .chain(clones.map(|clone| (clone.id, clone.name.as_str())))
+    }
+
+    /// What the volume that speaks for the store is called: the one that it was made for, or the earliest of its clones.
+    pub fn head(&self) -> &str {
+        let own = (!self.is_deleted).then_some(self.name.as_str());
+        let earliest = || self.clones.iter().min_by_key(|clone| clone.id);
+        own.or_else(|| Some(earliest()?.name.as_str()))
+            .unwrap_or(&self.name)
+    }
+
+    /// The numbers of all volumes that are in the store, or for which it was made.
+    pub fn numbers(&self) -> impl Iterator<Item = VolumeId> + Clone {
+        let clones = self.clones.iter().map(|clone| clone.id);
+        std::iter::once(self.id).chain(clones)
+    }
 }
 
 impl Value for VolumeRecord {

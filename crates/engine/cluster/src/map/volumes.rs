@@ -3,6 +3,8 @@
 //! Owns: taking over, changing the log and giving up, each as one transaction (section 8 of the design, steps 1, 2, 7, 8).
 //! Must not know: what a log holds, fences at disks.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Epoch, NodeId, VolumeId};
 
@@ -13,8 +15,10 @@ use super::values::{
     UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
-use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
+use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
 use crate::settle::{Mark, Settled};
+
+const NEXT_VOLUME: &str = "the next volume's number";
 
 /// A process of a node, and the lease that it keeps alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +104,8 @@ impl ClusterMap {
                 name: name.to_owned(),
                 settings: settings.clone(),
                 exports: exports.clone(),
+                clones: Vec::new(),
+                is_deleted: false,
             };
             match self.add_volume(&record).await {
                 Ok(()) => return Ok(volume),
@@ -411,46 +417,91 @@ impl ClusterMap {
     /// As [`Self::create_volume`], with a number that nobody had: [`MapError::Changed`] if the next one is higher. All
     /// below it are used up.
     pub async fn add_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
+        let (revision, counter) = self.next_after(record.numbers()).await?;
+        self.put_volume(record, revision, counter).await
+    }
+
+    /// Puts a volume with its clones into a map that is made just now, under the numbers that they have.
+    pub async fn import_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
+        let (revision, _, counter) = self.counter_after(record.numbers()).await?;
+        self.put_volume(record, revision, counter).await
+    }
+
+    async fn put_volume(
+        &self,
+        record: &VolumeRecord,
+        revision: Revision,
+        counter: NextVolume,
+    ) -> Result<(), MapError> {
         let counter_key = self.keys().next_volume();
-        let name_key = self.keys().name(Named::Volume, &record.name);
-        let counter = self.read_one::<NextVolume>(counter_key.clone()).await?;
-        let (revision, first) = match &counter {
-            Some(counter) => (counter.revision, counter.value.next),
-            None => (Revision::ABSENT, VolumeId(1)),
-        };
-        let changed = || MapError::Changed {
-            key: counter_key.clone(),
-            what: "the next volume's number",
-        };
-        if record.id < first {
-            return Err(changed());
-        }
-        let change = self.nonce();
-        let txn = self.new_volume_txn(record, change)?;
-        let next = record
-            .id
-            .0
-            .checked_add(1)
-            .ok_or_else(|| MapError::Invalid {
-                key: counter_key.clone(),
-                what: "the next volume's number",
-                problem: "all numbers are used".to_owned(),
-            })?;
-        let counter = NextVolume {
-            next: VolumeId(next),
-            change,
-        };
+        let txn = self.new_volume_txn(record, counter.change)?;
         match self
             .write(counter_key.clone(), revision, &counter, txn)
             .await?
         {
             Written::Done => Ok(()),
-            Written::Refused(reply) if reply.read_one(0).is_some() => Err(MapError::Exists {
-                key: name_key,
-                what: "a volume of this name",
-            }),
-            Written::Refused(_) => Err(changed()),
+            Written::Refused(reply) => {
+                let changed = MapError::Changed {
+                    key: counter_key,
+                    what: NEXT_VOLUME,
+                };
+                Err(self.name_taken(record, &reply).unwrap_or(changed))
+            }
         }
+    }
+
+    /// If a name that was claimed for a volume in this store is somebody's.
+    fn name_taken(&self, record: &VolumeRecord, reply: &TxnReply) -> Option<MapError> {
+        let keys = self.keys();
+        let claims = record
+            .names()
+            .map(|(_, name)| keys.name(Named::Volume, name));
+        let claims: BTreeSet<Key> = claims.collect();
+        let mut read = reply.reads.iter().flatten();
+        let taken = read.find(|entry| claims.contains(&entry.key))?;
+        Some(MapError::Exists {
+            key: taken.key.clone(),
+            what: "a volume of this name",
+        })
+    }
+
+    /// As [`Self::counter_after`], if nobody had one of the numbers: [`MapError::Changed`] if the next one is higher.
+    async fn next_after(
+        &self,
+        numbers: impl Iterator<Item = VolumeId> + Clone,
+    ) -> Result<(Revision, NextVolume), MapError> {
+        let (revision, first, counter) = self.counter_after(numbers.clone()).await?;
+        match numbers.clone().any(|number| number < first) {
+            true => Err(MapError::Changed {
+                key: self.keys().next_volume(),
+                what: NEXT_VOLUME,
+            }),
+            false => Ok((revision, counter)),
+        }
+    }
+
+    /// The counter once all numbers up to these are used up, and the revision and the next number of the one that it replaces.
+    async fn counter_after(
+        &self,
+        numbers: impl Iterator<Item = VolumeId>,
+    ) -> Result<(Revision, VolumeId, NextVolume), MapError> {
+        let key = self.keys().next_volume();
+        let counter = self.read_one::<NextVolume>(key.clone()).await?;
+        let (revision, first) = match &counter {
+            Some(counter) => (counter.revision, counter.value.next),
+            None => (Revision::ABSENT, VolumeId(1)),
+        };
+        let mut next = first;
+        for number in numbers {
+            let after = number.0.checked_add(1).ok_or_else(|| MapError::Invalid {
+                key: key.clone(),
+                what: NEXT_VOLUME,
+                problem: "all numbers are used".to_owned(),
+            })?;
+            next = next.max(VolumeId(after));
+        }
+        let change = self.nonce();
+        Ok((revision, first, NextVolume { next, change }))
     }
 
     /// Deletes a volume with all that the map has of it: its owner changes nothing of it any more.
@@ -469,11 +520,13 @@ impl ClusterMap {
             keys.usage(volume),
             keys.volume_address(volume),
             keys.preferred(volume),
-            keys.name(Named::Volume, &before.value.name),
         ];
+        let names = before.value.names();
+        let names = names.map(|(_, name)| keys.name(Named::Volume, name));
+        let gone = gone.into_iter().chain(names).chain(claim);
         let txn = Txn {
             when: vec![Compare::Modified(key.clone(), before.revision)],
-            then: gone.into_iter().chain(claim).map(Op::delete).collect(),
+            then: gone.map(Op::delete).collect(),
             otherwise: Vec::new(),
         };
         self.delete(txn, key, "a volume").await
@@ -490,44 +543,110 @@ impl ClusterMap {
             log: VolumeLog::default(),
             change,
         };
-        let name = NameRecord {
-            of: volume.to_string(),
-        };
-        let name_key = keys.name(Named::Volume, &record.name);
         let (record_key, epoch_key, log_key) =
             (keys.volume(volume), keys.epoch(volume), keys.log(volume));
-        Ok(Txn {
-            when: vec![
-                Compare::absent(name_key.clone()),
-                Compare::absent(record_key.clone()),
-            ],
+        let mut txn = Txn {
+            when: vec![Compare::absent(record_key.clone())],
             then: vec![
-                Op::put(name_key.clone(), encode(&name_key, &name)?),
                 Op::put(record_key.clone(), encode(&record_key, record)?),
                 Op::put(epoch_key.clone(), encode(&epoch_key, &epoch)?),
                 Op::put(log_key.clone(), encode(&log_key, &log)?),
             ],
-            otherwise: vec![KeyRange::One(name_key)],
-        })
+            otherwise: Vec::new(),
+        };
+        for (volume, name) in record.names() {
+            self.claim_name(volume, name, &mut txn)?;
+        }
+        Ok(txn)
     }
 
-    /// Replaces settings and exports of a volume; its name stays.
+    fn claim_name(&self, volume: VolumeId, name: &str, txn: &mut Txn) -> Result<(), MapError> {
+        let key = self.keys().name(Named::Volume, name);
+        if !is_name(name) {
+            return Err(MapError::Invalid {
+                key,
+                what: "a volume's name",
+                problem: "a name has letters, digits, '-', '_' and '.', 63 at most".to_owned(),
+            });
+        }
+        let claim = NameRecord {
+            of: volume.to_string(),
+        };
+        txn.when.push(Compare::absent(key.clone()));
+        txn.then.push(Op::put(key.clone(), encode(&key, &claim)?));
+        txn.otherwise.push(KeyRange::One(key));
+        Ok(())
+    }
+
+    /// Replaces what is said of a volume, and of the clones in its store. Those that come need numbers that nobody had, and
+    /// names that nobody has; the names of those that go are free.
     pub async fn change_volume(
         &self,
-        replaced: Revision,
+        before: &Versioned<VolumeRecord>,
         record: &VolumeRecord,
     ) -> Result<(), MapError> {
-        let key = self.keys().volume(record.id);
+        let keys = self.keys();
+        let key = keys.volume(record.id);
+        let mut txn = Txn::default();
+        let had: BTreeMap<&str, VolumeId> =
+            before.value.names().map(|(id, name)| (name, id)).collect();
+        let mut has: BTreeMap<&str, VolumeId> = BTreeMap::new();
+        for (volume, name) in record.names() {
+            if has.insert(name, volume).is_some() {
+                return Err(MapError::Exists {
+                    key: keys.name(Named::Volume, name),
+                    what: "a volume of this name",
+                });
+            }
+        }
+        for (name, volume) in &has {
+            if !had.contains_key(name) {
+                self.claim_name(*volume, name, &mut txn)?;
+            }
+        }
+        let gone = had.keys().filter(|name| !has.contains_key(*name));
+        let gone = gone.map(|name| Op::delete(keys.name(Named::Volume, name)));
+        txn.then.extend(gone);
+        let known: BTreeSet<VolumeId> = before.value.numbers().collect();
+        let new = record.numbers().filter(|number| !known.contains(number));
+        let new: Vec<VolumeId> = new.collect();
+        if !new.is_empty() {
+            let counter_key = keys.next_volume();
+            let (revision, counter) = self.next_after(new.into_iter()).await?;
+            let counter = encode(&counter_key, &counter)?;
+            txn.when
+                .push(Compare::Modified(counter_key.clone(), revision));
+            txn.then.push(Op::put(counter_key, counter));
+        }
         match self
-            .write(key.clone(), replaced, record, Txn::default())
+            .write(key.clone(), before.revision, record, txn)
             .await?
         {
             Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "a volume",
-            }),
+            Written::Refused(reply) => {
+                let changed = MapError::Changed {
+                    key,
+                    what: "a volume",
+                };
+                Err(self.name_taken(record, &reply).unwrap_or(changed))
+            }
         }
+    }
+
+    /// Which of these volumes in a store are deleted, for certain; of the one that it was made for, whether that is.
+    pub async fn deleted_in_store(
+        &self,
+        store: VolumeId,
+        volumes: &[VolumeId],
+    ) -> Result<Vec<VolumeId>, MapError> {
+        let record = self.volume(store).await?.record.value;
+        let next = self.next_volume().await?;
+        let is_deleted = |volume: &VolumeId| match *volume == store {
+            true => record.is_deleted,
+            // A number that was not given yet is one that this map does not know.
+            false => *volume < next && record.numbers().all(|there| there != *volume),
+        };
+        Ok(volumes.iter().copied().filter(is_deleted).collect())
     }
 
     pub async fn volume(&self, volume: VolumeId) -> Result<VolumeState, MapError> {

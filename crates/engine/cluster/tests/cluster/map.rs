@@ -6,9 +6,9 @@ use std::time::Duration;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    CertificateRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken, LeftRecord,
-    MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange,
-    VolumeLog,
+    CertificateRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken,
+    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt,
+    VersionRange, VolumeLog, VolumeRecord,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -96,6 +96,7 @@ async fn the_map_is_the_same_on_both_stores() {
         a_log_changes_only_in_its_epoch_and_from_its_revision(world).await;
         logs_that_make_no_sense_are_refused(world).await;
         volumes_have_numbers_and_names_of_their_own(world).await;
+        clones_are_in_the_record_of_their_store(world).await;
         nodes_have_names_and_addresses_of_their_own(world).await;
         a_node_with_disks_stays(world).await;
         a_node_leaves_with_all_its_disks(world).await;
@@ -336,16 +337,88 @@ async fn volumes_have_numbers_and_names_of_their_own(world: &World) {
     let before = &volumes[0].record;
     let mut record = before.value.clone();
     record.exports = Opaque(vec![0, 255]);
-    map.change_volume(before.revision, &record).await.unwrap();
+    map.change_volume(before, &record).await.unwrap();
     assert_eq!(map.volume(VolumeId(1)).await.unwrap().record.value, record);
-    let refused = map
-        .change_volume(before.revision, &volumes[0].record.value)
-        .await;
+    let refused = map.change_volume(before, &volumes[0].record.value).await;
     assert!(
         matches!(refused, Err(MapError::Changed { .. })),
         "{}",
         world.name
     );
+}
+
+async fn clones_are_in_the_record_of_their_store(world: &World) {
+    let map = create(world, "clones").await;
+    let make = |name: &'static str| map.create_volume(name, Opaque::default(), Opaque::default());
+    let (store, other) = (make("a").await.unwrap(), make("b").await.unwrap());
+    let clone = |id: u32, name: &str| CloneRecord {
+        id: VolumeId(id),
+        name: name.to_owned(),
+        settings: Opaque::default(),
+        exports: Opaque::default(),
+    };
+    let change = async |change: &dyn Fn(&mut VolumeRecord)| {
+        let before = map.volume(store).await.unwrap().record;
+        let mut record = before.value.clone();
+        change(&mut record);
+        map.change_volume(&before, &record).await
+    };
+    let exists = |result| matches!(result, Err(MapError::Exists { .. }));
+    let changed = |result| matches!(result, Err(MapError::Changed { .. }));
+    let add = |id: u32, name: &'static str| {
+        move |record: &mut VolumeRecord| record.clones.push(clone(id, name))
+    };
+    // Names are those of nobody else, numbers nobody ever had.
+    assert!(exists(change(&add(3, "b")).await), "{}", world.name);
+    assert!(changed(change(&add(2, "c")).await), "{}", world.name);
+    let bad = change(&add(3, "c/d")).await;
+    assert!(matches!(bad, Err(MapError::Invalid { .. })));
+    assert_eq!(change(&add(3, "c")).await, Ok(()));
+    assert!(exists(change(&add(4, "c")).await), "{}", world.name);
+    assert_eq!(change(&add(6, "d")).await, Ok(()));
+    assert_eq!(map.next_volume().await, Ok(VolumeId(7)));
+    assert!(exists(make("c").await.map(drop)), "{}", world.name);
+    let view = map.follow().await.unwrap().view().unwrap();
+    let store_of = |id: u32| view.store_of(VolumeId(id)).map(|it| it.record.value.id);
+    assert_eq!([1, 3, 6].map(store_of), [Some(store); 3]);
+    assert_eq!([2, 5].map(store_of), [Some(other), None]);
+
+    // The volume that it was made for goes: its name is free, and the store is still there.
+    assert_eq!(change(&|record| record.is_deleted = true).await, Ok(()));
+    assert_eq!(make("a").await, Ok(VolumeId(7)), "{}", world.name);
+    let all = [1, 3, 5, 6, 9].map(VolumeId);
+    let deleted = map.deleted_in_store(store, &all).await.unwrap();
+    assert_eq!(deleted, [VolumeId(1), VolumeId(5)], "{}", world.name);
+    let head = async || {
+        let record = map.volume(store).await.unwrap().record.value;
+        record.head().to_owned()
+    };
+    assert_eq!(head().await, "c");
+    let gone = change(&|record| record.clones.retain(|clone| clone.id != VolumeId(3)));
+    assert_eq!(gone.await, Ok(()));
+    assert_eq!(head().await, "d");
+    assert_eq!(make("c").await, Ok(VolumeId(8)), "{}", world.name);
+    map.delete_volume(store).await.unwrap();
+    assert_eq!(make("d").await, Ok(VolumeId(9)), "{}", world.name);
+    assert_eq!(map.is_deleted(store).await, Ok(true));
+
+    // A map that is made of what a server had.
+    let map = create(world, "imported").await;
+    let record = |id: u32, name: &str, clones: Vec<CloneRecord>| VolumeRecord {
+        id: VolumeId(id),
+        name: name.to_owned(),
+        settings: Opaque::default(),
+        exports: Opaque::default(),
+        clones,
+        is_deleted: id == 1,
+    };
+    for record in [
+        record(1, "a", vec![clone(3, "x"), clone(5, "a")]),
+        record(2, "b", Vec::new()),
+    ] {
+        map.import_volume(&record).await.unwrap();
+    }
+    assert_eq!(map.next_volume().await, Ok(VolumeId(6)), "{}", world.name);
 }
 
 async fn nodes_have_names_and_addresses_of_their_own(world: &World) {

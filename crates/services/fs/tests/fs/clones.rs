@@ -17,6 +17,8 @@ const PIECE_BYTES: u64 = 4096;
 /// More names than are read at a time.
 const NAMES: u64 = 2500;
 const CLONE: VolumeId = VolumeId(7);
+/// The volume that the store of a world was made for.
+const OWN: VolumeId = VolumeId(1);
 
 fn guarded() -> CreateMode {
     CreateMode::Guarded(SetAttr::default())
@@ -237,5 +239,111 @@ fn what_a_clone_has_not_is_refused() {
         fs.free_snapshots().await.unwrap();
         fs.delete_snapshot(b"a").await.unwrap();
         check_nothing_is_left(fs);
+    });
+}
+
+/// Its clones, and theirs, see nothing of it when a volume goes, wherever a crash comes in between; and in the end there is
+/// nothing in the store, whichever is deleted last.
+#[test]
+fn volumes_of_a_store_go_in_any_order() {
+    block_on(async {
+        let second = VolumeId(8);
+        let orders: [[VolumeId; 3]; 6] = [
+            [OWN, CLONE, second],
+            [OWN, second, CLONE],
+            [CLONE, OWN, second],
+            [CLONE, second, OWN],
+            [second, OWN, CLONE],
+            [second, CLONE, OWN],
+        ];
+        for (round, order) in orders.into_iter().enumerate() {
+            let mut world = World::new(300 + round as u64, 2).await;
+            fill(&world.fs).await;
+            let source = find(&world.fs, ROOT_INO, b"pieces").await;
+            let want = read_all(&world.fs, source).await;
+            world.fs.take_snapshot(b"then", b"").await.unwrap();
+            world.fs.clone_volume(Some(b"then"), CLONE).await.unwrap();
+            let clone = world.fs.open_clone(CLONE, "clone").unwrap();
+            let file = find(&clone, clone.root(), b"pieces").await;
+            let data = Bytes::from_static(b"changed");
+            let write = clone.write(&ROOT_USER, file, 10, data.clone(), Stability::Stable);
+            write.await.unwrap();
+            let mut changed = want.clone();
+            changed[10..17].copy_from_slice(&data);
+            clone.clone_volume(None, second).await.unwrap();
+            clone
+                .remove(&ROOT_USER, clone.root(), b"pieces")
+                .await
+                .unwrap();
+            drop(clone);
+            let mut left = order.to_vec();
+            for (step, id) in order.into_iter().enumerate() {
+                left.retain(|there| *there != id);
+                match id {
+                    OWN => world.fs.delete_own_volume().await.unwrap(),
+                    id => world.fs.delete_clone(id).await.unwrap(),
+                }
+                // Somewhere in the middle of it.
+                let polls = [3, 30, 300][step];
+                for_a_while(world.fs.free_snapshots(), polls).await;
+                let mode = Crash::ALL[(round + step) % Crash::ALL.len()];
+                world = world
+                    .crash(400 + 3 * round as u64 + step as u64, mode)
+                    .await;
+                assert_eq!(world.fs.is_own_volume_deleted(), !left.contains(&OWN));
+                for there in &left {
+                    let fs = match *there {
+                        OWN => world.fs.clone(),
+                        id => world.fs.open_clone(id, "clone").unwrap(),
+                    };
+                    let names = find(&fs, fs.root(), b"names").await;
+                    // With '.' and '..'.
+                    assert_eq!(names_of(&fs, names).await.len(), NAMES as usize + 2);
+                    if *there == CLONE {
+                        let gone = fs.lookup(&ROOT_USER, fs.root(), b"pieces").await;
+                        assert_eq!(gone.map(drop), Err(FsError::NotFound));
+                        continue;
+                    }
+                    let file = find(&fs, fs.root(), b"pieces").await;
+                    let want = if *there == OWN { &want } else { &changed };
+                    assert!(read_all(&fs, file).await == *want);
+                }
+                world.fs.free_snapshots().await.unwrap();
+                assert_eq!(world.fs.volumes_freeing(), 0);
+                recount(&world.fs).await;
+            }
+            check_nothing_is_left(&world.fs);
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_locked_snapshot_keeps_its_volume() {
+    block_on(async {
+        let mut world = World::new(63, 1).await;
+        world.fs.take_snapshot(b"a", b"").await.unwrap();
+        world.fs.clone_volume(Some(b"a"), CLONE).await.unwrap();
+        world.fs.lock_snapshot(b"a", true).await.unwrap();
+        let locked: SnapshotFailure = SnapshotError::Locked.into();
+        assert_eq!(world.fs.delete_own_volume().await, Err(locked));
+        make(&world.fs, ROOT_INO, b"there").await;
+        world.fs.lock_snapshot(b"a", false).await.unwrap();
+        world.fs.delete_own_volume().await.unwrap();
+        // Again, as after a crash before it was known.
+        world.fs.delete_own_volume().await.unwrap();
+        let stale: SnapshotFailure = FsError::Stale.into();
+        let lock = world.fs.lock_snapshot(b"a", true).await;
+        assert_eq!(lock, Err(stale.clone()));
+        let cloned = world.fs.clone_volume(Some(b"a"), VolumeId(9)).await;
+        assert_eq!(cloned, Err(stale));
+        world = world.restart(64).await;
+        assert!(world.fs.is_own_volume_deleted() && world.fs.is_deleted());
+        assert!(!Fs::is_unmade(world.fs.meta()));
+        let clone = world.fs.open_clone(CLONE, "clone").unwrap();
+        assert!(!clone.is_deleted());
+        // What it began from is told, though its volume is deleted.
+        let all = world.fs.clones();
+        assert_eq!((all[0].from, &all[0].snapshot.name[..]), (None, &b"a"[..]));
     });
 }

@@ -3,8 +3,8 @@
 //! One list of steps runs on both; after each step the answers are the same, and from time to time
 //! the whole tree is. Stable writes only where a crash follows, so that all of it must be there.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cairn_base::{Branch, Ino, Timestamp, View, VolumeId};
@@ -111,7 +111,7 @@ enum Step {
     /// The steps that follow are about another of the volumes.
     Switch(u8),
     /// Deletes another volume than the one that the steps are about, and perhaps waits until what it had is freed.
-    DropClone(u8, bool),
+    DropVolume(u8, bool),
     /// What is told to be different of any two snapshots is.
     Diff,
     /// Lets freeing come to its end, and counts all space again.
@@ -191,7 +191,7 @@ fn step_with_clones() -> impl Strategy<Value = Step> {
         12 => step_with_snapshots(),
         2 => prop::option::of(0..4u8).prop_map(Step::Clone),
         3 => any::<u8>().prop_map(Step::Switch),
-        1 => (any::<u8>(), any::<bool>()).prop_map(|(of, free)| Step::DropClone(of, free)),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(of, free)| Step::DropVolume(of, free)),
     ]
 }
 
@@ -961,8 +961,12 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                     fs.free_snapshots().await.unwrap();
                     deleted = fs.delete_snapshot(&name(number)).await;
                 }
-                if bases.values().any(|base| *base == (volume, Some(number))) {
+                let clones = clones_of(&bases, &others, volume, (volume, Some(number)));
+                if !clones.is_empty() {
                     assert_eq!(deleted, Err(SnapshotError::HasClones.into()));
+                    let mut told = fs.snapshot(&name(number)).expect("is there").clones;
+                    told.sort();
+                    assert_eq!(told, clones, "step {index}");
                     continue;
                 }
                 match snapshots.remove(&number) {
@@ -1044,25 +1048,15 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 others.insert(volume, before);
                 volume = to;
             }
-            Step::DropClone(of, is_freed) => {
-                let clones = others.keys().filter(|id| **id != MAIN);
-                let clones: Vec<u32> = clones.copied().collect();
-                let Some(id) = clones.get(usize::from(of) % clones.len().max(1)).copied() else {
-                    continue;
-                };
-                let clone = fs_of(&world, id);
-                let deleted = fs.delete_clone(VolumeId(id)).await;
-                if bases.values().any(|(from, _)| *from == id) {
-                    assert_eq!(deleted, Err(SnapshotError::HasClones.into()));
-                    continue;
-                }
-                deleted.unwrap();
-                assert_eq!(clone.attr(clone.root()).await.unwrap_err(), FsError::Stale);
+            Step::DropVolume(of, is_freed) if !others.is_empty() => {
+                let at = usize::from(of) % others.len();
+                let id = *others.keys().nth(at).expect("one of them");
+                drop_volume(&world, id).await;
                 others.remove(&id);
-                bases.remove(&id);
                 if is_freed {
                     fs.free_snapshots().await.unwrap();
                     recount(&fs).await;
+                    assert_eq!(fs.volumes_freeing(), 0);
                 }
             }
             Step::Rewrite => {
@@ -1130,17 +1124,18 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
         }
     }
     others.insert(volume, Other { model, snapshots });
-    for (volume, other) in others {
-        let fs = fs_of(&world, volume);
+    for (volume, other) in &others {
+        let fs = fs_of(&world, *volume);
         compare_all(&fs, &other.model, &other.snapshots).await;
         diff_all(&fs).await;
         for ino in other.model.files() {
             fs.commit(who, ino, 0, 0).await.unwrap();
         }
         check_counts(&fs, &other.model).await;
-        for number in other.snapshots.into_keys().step_by(2) {
-            if !bases.values().any(|base| *base == (volume, Some(number))) {
-                let deleted = fs.delete_snapshot(&name(number)).await;
+        for number in other.snapshots.keys().step_by(2) {
+            let base = (*volume, Some(*number));
+            if clones_of(&bases, &others, *volume, base).is_empty() {
+                let deleted = fs.delete_snapshot(&name(*number)).await;
                 let may_fail = deleted == Err(SnapshotError::HasClones.into());
                 assert!(deleted.is_ok() || may_fail, "{deleted:?}");
             }
@@ -1148,9 +1143,12 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     }
     world.fs.free_snapshots().await.unwrap();
     recount(&world.fs).await;
-    // The later ones began from the earlier ones.
-    while let Some((id, _)) = bases.pop_last() {
-        world.fs.delete_clone(VolumeId(id)).await.unwrap();
+    // In any order; one of them is the store's own in half of all cases.
+    let mut left: Vec<u32> = others.into_keys().collect();
+    left.retain(|id| *id != MAIN || seed.is_multiple_of(2));
+    while !left.is_empty() {
+        let id = left.swap_remove((seed % 7919) as usize % left.len());
+        drop_volume(&world, id).await;
         if id % 2 == 0 {
             world.fs.free_snapshots().await.unwrap();
             recount(&world.fs).await;
@@ -1158,8 +1156,53 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     }
     world.fs.free_snapshots().await.unwrap();
     recount(&world.fs).await;
+    assert_eq!(world.fs.volumes_freeing(), 0);
     check_nothing_is_left(&world.fs);
     world.fs.close().await.unwrap();
+}
+
+/// Deletes a volume of the world's store; it is there for nobody after that.
+async fn drop_volume(world: &World, id: u32) {
+    let fs = fs_of(world, id);
+    match id {
+        MAIN => world.fs.delete_own_volume().await.unwrap(),
+        id => world.fs.delete_clone(VolumeId(id)).await.unwrap(),
+    }
+    assert!(fs.is_deleted());
+    assert_eq!(fs.attr(fs.root()).await.unwrap_err(), FsError::Stale);
+    let made = fs.create(
+        &ROOT_USER,
+        fs.root(),
+        b"late",
+        CreateMode::Exclusive([0; 8]),
+    );
+    assert_eq!(made.await.unwrap_err(), FsError::Stale);
+    let taken = fs.take_snapshot(b"late", b"").await;
+    assert_eq!(taken.unwrap_err(), FsError::Stale.into());
+}
+
+/// The volumes that began from a snapshot, at once or by way of one that is deleted. `bases`: what each began from; `others`
+/// and `volume` are those that are there.
+fn clones_of(
+    bases: &BTreeMap<u32, (u32, Option<u8>)>,
+    others: &BTreeMap<u32, Other>,
+    volume: u32,
+    base: (u32, Option<u8>),
+) -> Vec<VolumeId> {
+    let mut found = Vec::new();
+    for (id, _) in bases.iter().filter(|(_, from)| **from == base) {
+        if *id == volume || others.contains_key(id) {
+            found.push(VolumeId(*id));
+            continue;
+        }
+        let of_it = bases.values().filter(|(from, _)| from == id);
+        let of_it: BTreeSet<(u32, Option<u8>)> = of_it.copied().collect();
+        for base in of_it {
+            found.extend(clones_of(bases, others, volume, base));
+        }
+    }
+    found.sort();
+    found
 }
 
 /// A journal entry whose bytes were overwritten in memory came back at the restart: the flush that

@@ -141,7 +141,7 @@ impl Pool {
             let name = {
                 let pool = self.state();
                 let settings = pool.volumes.iter().find(|one| one.id == volume);
-                settings.map(|volume| volume.name.to_string())
+                settings.map(|volume| pool.head_of(volume).name.to_string())
             };
             places.extend(places_of_volume(&name.unwrap_or_default(), fs, damages).await);
         }
