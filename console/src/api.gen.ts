@@ -152,6 +152,41 @@ export interface paths {
         patch: operations["bucket_set"];
         trace?: never;
     };
+    "/api/v1/caches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The read caches of the server that answers. */
+        get: operations["cache_list"];
+        put?: never;
+        /** Makes a read cache in a folder of the server's machine, and uses it from then on. */
+        post: operations["cache_add"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/caches/{cache}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Uses a read cache no more, and empties its folder. `cache` is its id. */
+        delete: operations["cache_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/classes": {
         parameters: {
             query?: never;
@@ -1789,6 +1824,41 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description A read cache to make, in a folder by its path on the server. */
+        CacheAdd: {
+            path: string;
+            /**
+             * Format: int64
+             * @description What it may take of that disk, at least 256 MiB.
+             */
+            size_bytes: number;
+        };
+        CacheList: {
+            caches: components["schemas"]["CacheView"][];
+        };
+        /**
+         * @description How a read cache is.
+         * @enum {string}
+         */
+        CacheState: "ok" | "opening" | "not_open" | "let_alone";
+        /** @description A folder on a faster disk, in which a server keeps what is read often. Nothing is lost with it. */
+        CacheView: {
+            /**
+             * Format: int64
+             * @description Pieces that could not be read since the server started.
+             */
+            errors: number;
+            id: string;
+            path: string;
+            /** @description Why it is not open, if it is not. */
+            problem?: string | null;
+            /**
+             * Format: int64
+             * @description What it takes of its disk at most.
+             */
+            size_bytes: number;
+            state: components["schemas"]["CacheState"];
+        };
         /** @description What became of one name of a file. */
         ChangeView: {
             change: components["schemas"]["ChangeWhat"];
@@ -1935,6 +2005,7 @@ export interface components {
         /** @description A disk to add: an empty folder, by its path on the server. */
         DiskAdd: {
             path: string;
+            role?: components["schemas"]["DiskRole"];
             /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
             wipe?: boolean;
         };
@@ -1946,6 +2017,17 @@ export interface components {
         DiskList: {
             disks: components["schemas"]["DiskView"][];
         };
+        /** @description A disk that takes the place of another, in its role: an empty folder, by its path on the server. */
+        DiskReplace: {
+            path: string;
+            /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
+            wipe?: boolean;
+        };
+        /**
+         * @description What a disk of the pool is for.
+         * @enum {string}
+         */
+        DiskRole: "data" | "journal";
         /** @enum {string} */
         DiskState: "ok" | "missing" | "failed" | "draining" | "drained";
         DiskView: {
@@ -1958,16 +2040,27 @@ export interface components {
             id: string;
             /** @description Its folder. */
             label: string;
+            /**
+             * Format: int64
+             * @description Volumes whose log is written to it, of those that this server serves.
+             */
+            logs: number;
             /** @description What is wrong with it, if anything is. */
             problem?: string | null;
             /** Format: int64 */
             read_errors: number;
+            role: components["schemas"]["DiskRole"];
             /**
              * Format: int64
              * @description Shards that the volumes have on it.
              */
             shards: number;
             state: components["schemas"]["DiskState"];
+            /**
+             * Format: int64
+             * @description Volumes whose metadata is worked with on it, of those that this server serves.
+             */
+            states: number;
             /** Format: int64 */
             total_bytes: number;
             /** Format: int64 */
@@ -4513,6 +4606,241 @@ export interface operations {
             };
         };
     };
+    cache_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CacheList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    cache_add: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CacheAdd"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CacheView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    cache_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                cache: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     class_list: {
         parameters: {
             query?: never;
@@ -5770,7 +6098,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DiskAdd"];
+                "application/json": components["schemas"]["DiskReplace"];
             };
         };
         responses: {

@@ -87,6 +87,7 @@ function Caches({ caches, onAction }: { caches: Cache[]; onAction: (action: Acti
   return (
     <Card title="Read caches" wide>
       <Table
+        caption="Read caches"
         rows={caches}
         rowKey={(cache) => cache.id}
         empty="There are none."
