@@ -356,7 +356,7 @@ mod tests {
             state
         };
         let seen = async || {
-            let follower = one.map.follow().await.unwrap();
+            let mut follower = one.map.follow().await.unwrap();
             pool_state(&follower.view().unwrap(), &main, NodeId(1))
         };
         let first = with(&main, &[(2, "first")]);
