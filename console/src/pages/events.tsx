@@ -94,7 +94,7 @@ function EventTable({ caption, events }: { caption: string; events: EventEntry[]
   return (
     <Table caption={caption} rows={events} rowKey={(event) => String(event.id)} empty="There is no such event."
       columns={[
-        { name: "When", show: (event) => date(event.at_seconds) },
+        { name: "When", show: (event) => <span class="when">{date(event.at_seconds)}</span> },
         { name: "How bad", show: (event) => <Severity event={event} /> },
         { name: "What", show: (event) => <span class="wraps" dir="auto">{event.message}{event.action && <small>{event.action}</small>}</span> },
       ]} />

@@ -364,7 +364,7 @@ fn scrubs(before: &ScrubView, now: &ScrubView) -> Vec<Happened> {
     let is_done = now.stage == ScrubStage::Done
         && (is_another || before.finished_seconds != now.finished_seconds);
     let mut all = Vec::new();
-    if (is_running && (!was_running || is_another)) || (is_done && (!was_running || is_another)) {
+    if (is_running || is_done) && (!was_running || is_another) {
         let message = "a scrub reads and checks all data".to_owned();
         all.push(told(EventStage::Began, Severity::Info, message));
     }
