@@ -139,10 +139,16 @@ struct NodeHost {
 }
 
 impl NodeHost {
-    fn exported(&self, volume: &PoolVolume, service: Option<&VolumeService>) -> Volume {
+    fn exported(
+        &self,
+        volume: &PoolVolume,
+        is_clone: bool,
+        service: Option<&VolumeService>,
+    ) -> Volume {
         let failed = || FailedVolume {
             volume: volume.id,
             name: volume.name.to_string(),
+            root: (!is_clone).then_some(cairn_fs::ROOT),
         };
         match (service, &self.cluster) {
             (Some(VolumeService::Serving(fs)), _) => Volume::Serving(fs.clone()),
@@ -218,7 +224,11 @@ impl Host for NodeHost {
             .all_volumes()
             .filter(|volume| !volume.exports.is_empty())
             .map(|volume| Export {
-                volume: self.exported(volume, volumes.get(&volume.id)),
+                volume: self.exported(
+                    volume,
+                    state.clone_of(volume.id).is_some(),
+                    volumes.get(&volume.id),
+                ),
                 rules: volume.exports.iter().map(convert::client_rule).collect(),
                 gate: Some(self.shaper.gate(volume.id)),
             })

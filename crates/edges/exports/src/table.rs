@@ -34,6 +34,8 @@ pub enum Volume {
 pub struct FailedVolume {
     pub volume: VolumeId,
     pub name: String,
+    /// Its root directory; `None` for a clone, whose root only its store knows.
+    pub root: Option<Ino>,
 }
 
 impl Volume {
@@ -102,7 +104,7 @@ impl ExportTable {
 
     /// Whether it is this one that serves its volume: not one that was left, nor another that was opened since.
     pub fn serves(&self, fs: &Fs) -> bool {
-        let is_it = |export: &Export| matches!(&export.volume, Volume::Serving(at) if Arc::ptr_eq(at.meta(), fs.meta()));
+        let is_it = |export: &Export| matches!(&export.volume, Volume::Serving(at) if at.volume() == fs.volume() && Arc::ptr_eq(at.meta(), fs.meta()));
         self.exports.iter().any(is_it)
     }
 
@@ -244,11 +246,10 @@ impl PeerExports {
     }
 
     /// A volume of this name that another node serves, if the client may use it.
-    pub fn elsewhere_by_name(&self, name: &[u8]) -> Option<VolumeId> {
+    pub fn elsewhere_by_name(&self, name: &[u8]) -> Option<&FailedVolume> {
         let failed = self.failed_by_name(name)?;
-        self.table
-            .is_elsewhere(failed.volume)
-            .then_some(failed.volume)
+        let is_elsewhere = self.table.is_elsewhere(failed.volume);
+        is_elsewhere.then_some(failed)
     }
 
     pub fn failed_by_name(&self, name: &[u8]) -> Option<&FailedVolume> {

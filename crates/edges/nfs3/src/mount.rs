@@ -187,12 +187,13 @@ impl MountHandler {
 }
 
 /// The volume that another node owns whose directories a path leads through: only that node knows them. The root of a
-/// volume is known everywhere.
+/// volume is known everywhere, but for clones.
 fn below_elsewhere(session: &Session, path: &[u8]) -> Option<VolumeId> {
     let names = path.split(|byte| *byte == b'/');
     let mut names = names.filter(|name| !name.is_empty() && *name != b".");
-    let volume = session.exports.elsewhere_by_name(names.next()?)?;
-    names.next().map(|_| volume)
+    let found = session.exports.elsewhere_by_name(names.next()?)?;
+    let is_known_here = names.next().is_none() && found.root.is_some();
+    (!is_known_here).then_some(found.volume)
 }
 
 /// Lists the mounts of volumes that this client may use. It does not hear of others.
@@ -310,13 +311,13 @@ async fn find(
     if let Some(failed) = session.exports.failed_by_name(volume) {
         // No error of MOUNT makes clients wait: Linux fails the mount. Given the root, which is known, it goes
         // on to ask for attributes until the answer is no longer "later".
-        return match names.next() {
-            None => Ok(Target::Inode {
+        return match (names.next(), failed.root) {
+            (None, Some(ino)) => Ok(Target::Inode {
                 volume: failed.volume,
                 view: View::Live,
-                ino: cairn_fs::ROOT,
+                ino,
             }),
-            Some(_) => Err(MountError::ServerFault),
+            _ => Err(MountError::ServerFault),
         };
     }
     let Some(grant) = session.exports.by_name(volume) else {

@@ -128,8 +128,9 @@ impl Handler for NfsHandler {
             }
             Resolved::PseudoRoot => {
                 if let v3::Call::Lookup(args) = &decoded
-                    && let Some(volume) = self.session.exports.elsewhere_by_name(args.name.0)
+                    && let Some(found) = self.session.exports.elsewhere_by_name(args.name.0)
                 {
+                    let volume = found.volume;
                     let args = Bytes::copy_from_slice(args_bytes);
                     return self.pass(call, procedure, volume, [args], 0);
                 }

@@ -84,6 +84,7 @@ fn elsewhere(owner: &Server, by: Option<NodeId>) -> Vec<Export> {
             FailedVolume {
                 volume: fs.volume(),
                 name: fs.name().to_owned(),
+                root: Some(cairn_fs::ROOT),
             },
             by,
         ),

@@ -287,6 +287,7 @@ fn exports_that_change_while_a_payload_comes_hold_for_it() {
         volume: Volume::Failed(FailedVolume {
             volume: server.main.volume(),
             name: "main".into(),
+            root: Some(cairn_fs::ROOT),
         }),
         rules: vec![rule(INSIDE)],
         gate: None,
@@ -348,6 +349,7 @@ fn a_volume_that_cannot_be_opened_is_waited_for() {
     let failed = FailedVolume {
         volume: server.main.volume(),
         name: "main".into(),
+        root: Some(cairn_fs::ROOT),
     };
     server.exports.replace(vec![Export {
         volume: Volume::Failed(failed),

@@ -70,6 +70,7 @@ fn told(actions: &[Action]) -> Vec<String> {
         Action::MoveState { off, .. } => format!("state off {}", off.0),
         Action::RetireMetadata { disk, .. } => format!("metadata off {}", disk.0),
         Action::SetCopies { .. } => "copies".to_owned(),
+        Action::StateToJournal { .. } => "to a journal".to_owned(),
         Action::MoveShard { segment, index, .. } => format!("move {}.{index}", segment.0),
         Action::Rewrite { segments, .. } => {
             let ids: Vec<String> = segments.iter().map(|id| id.0.to_string()).collect();
