@@ -18,12 +18,16 @@ const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => [2 ** power, 1.5 *
 // A table of more rows is of use to nobody.
 const TABLE_ROWS = 24;
 
+// Of so short a time several marks of an axis are in one minute.
+const SECONDS_SHOWN_BELOW = 300;
+
 const variable = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function clock(seconds: number, spanSeconds: number): string {
   const at = new Date(seconds * 1000);
   const options: Intl.DateTimeFormatOptions =
-    spanSeconds > 3 * 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" };
+    spanSeconds > 3 * 86400 ? { day: "numeric", month: "short" }
+      : { hour: "2-digit", minute: "2-digit", ...(spanSeconds < SECONDS_SHOWN_BELOW ? { second: "2-digit" } : {}) };
   return new Intl.DateTimeFormat(undefined, options).format(at);
 }
 
@@ -68,7 +72,7 @@ export function Chart({ title, times, lines, show, isBinary }: {
         padding: [8, 28, 0, 0],
         scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
         axes: [
-          { stroke: quiet, grid: { show: false }, ticks: grid, font: "12px system-ui", space: 70,
+          { stroke: quiet, grid: { show: false }, ticks: grid, font: "12px system-ui", space: 100,
             values: (_, splits) => splits.map((at) => clock(at, span)) },
           { stroke: quiet, grid, ticks: { show: false }, font: "12px system-ui", size: 78, space: 36,
             ...(isBinary ? { incrs: BINARY_STEPS } : {}),

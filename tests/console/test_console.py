@@ -269,6 +269,8 @@ class Pages(WorldTest):
             re.compile(r"[1-9].* (µs|ms)"), timeout=SECONDS_MAX * 1000)
         self.shown(running, "Part 1 of 4: ")
         self.assertEqual(window.violations(), [])
+        OUT.mkdir(parents=True, exist_ok=True)
+        window.picture(OUT / "benchmark-running.png")
         browser.playwright().expect(page.get_by_role("button", name="Run a benchmark")).to_be_disabled()
         # Viewers only look.
         server.cairn("user", "create", "bob", "--role", "viewer", input="password of bob\n")
@@ -313,6 +315,7 @@ class Pages(WorldTest):
         page.get_by_text("Show them").click()
         self.shown(page.get_by_role("table", name="Published figures"), "This server, volume main")
         self.assertEqual(window.violations(), [])
+        window.picture(OUT / "benchmarks-compared.png")
         with page.expect_download() as report:
             compared.get_by_role("link", name="Download the report with charts").click()
         self.assertIn("<html", pathlib.Path(report.value.path()).read_text())

@@ -58,16 +58,16 @@ export function Benchmarks() {
         <Card title="Runs" wide>
           <Table<Benchmark> caption="Runs, newest first" rows={runs} rowKey={(run) => String(run.id)} empty="There was none yet."
             columns={[
-              { name: "When", show: (run) => <><span class="when">{date(run.started_seconds)}</span><small>{run.seconds > 0 ? `took ${duration(run.seconds)}` : ""}</small></> },
+              { name: "When", show: (run) => <>{date(run.started_seconds)}<small>{run.seconds > 0 ? `took ${duration(run.seconds)}` : ""}</small></> },
               { name: "Volume", show: (run) => <><a href={to("volumes", run.volume)}>{run.volume}</a><small>{bytes(run.working_set_bytes)} of files</small></> },
               ...TITLES.map(([title, short]) => ({ name: short, isNumber: true, show: (run: Benchmark) => <Cell figure={run.figures.find((one) => one.title === title)} /> })),
-              { name: "State", show: (run) => (run.partial ? <span class="wraps"><Badge tone="warn">Not all of it</Badge><small>{run.partial}</small></span> : <Badge tone="good">Done</Badge>) },
+              { name: "State", show: (run) => (run.partial ? <><Badge tone="warn">Not all of it</Badge><small class="why">{run.partial}</small></> : <Badge tone="good">Done</Badge>) },
               { name: "Compare", show: (run) => run.figures.length > 0 && <div class="row-actions">
                 <label class="check"><input type="checkbox" checked={chosen.includes(run.id)} onChange={(event) => choose(run.id, event.currentTarget.checked)} aria-label={`Compare the run of ${date(run.started_seconds)}`} /></label>
                 <a class="button" href={`${API}/benchmarks/${run.id}`} download aria-label={`Result of ${date(run.started_seconds)} as JSON`}>JSON</a>
               </div> },
             ]} />
-          <p class="hint">Below a figure is what 99 of 100 requests took at most. Choose two runs to compare them. A result as JSON is a file for <code>cairn bench show</code> and <code>cairn bench report</code>.</p>
+          {runs.length > 0 && <p class="hint">Below a figure is what 99 of 100 requests took at most. Choose two runs to compare them. A result as JSON is a file for <code>cairn bench show</code> and <code>cairn bench report</code>.</p>}
         </Card>
         {shown.length > 0 && <Compared runs={shown} />}
         {shown.length > 0 && published.data && <Published run={shown[shown.length - 1]!} figures={published.data.figures} />}

@@ -521,7 +521,9 @@ fn figures(result: &RunResult) -> Vec<BenchmarkFigure> {
             errors: phase.map_or(0, |phase| phase.errors),
         }
     };
-    result.summary.iter().map(of).collect()
+    // Of a part in which nothing was done yet there is nothing to say.
+    let measured = result.summary.iter().filter(|figure| figure.value > 0.0);
+    measured.map(of).collect()
 }
 
 /// Reads what is kept, and removes what a run left that the server did not outlive.

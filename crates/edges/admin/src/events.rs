@@ -250,7 +250,7 @@ mod tests {
             stage: EventStage::Began,
             subject: format!("disk /srv/Disk{id}"),
             message: "it is missing".to_owned(),
-            action: (id % 2 == 0).then(|| "Bring it back".to_owned()),
+            action: id.is_multiple_of(2).then(|| "Bring it back".to_owned()),
         }
     }
 
