@@ -338,7 +338,6 @@ impl Recount<'_> {
             if extent.start >= end_offset {
                 return Err(at("is empty"));
             }
-            eprintln!("DBG extent {ino} {}..{end_offset} {:?}", extent.start, extent.record.location);
             if last.is_some_and(|(other, end)| other == ino && end > extent.start) {
                 return Err(at("overlaps the one before"));
             }

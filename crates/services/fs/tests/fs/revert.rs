@@ -289,6 +289,44 @@ fn a_crash_goes_on_with_it() {
     });
 }
 
+/// A file is written, and gets its old size and times back, as archivers do: its record tells nothing of that, so restoring there
+/// and back leaves the record as it is. Its extents began and ended elsewhere, and some stayed beside those that came back.
+#[test]
+fn a_file_with_its_old_times_has_its_bytes_there_and_back() {
+    block_on(async {
+        let world = World::new(3, 4).await;
+        let fs = world.fs.clone();
+        let first = pattern(MIB as u32, 1);
+        let ino = make_file(&fs, ROOT_INO, "file", &first).await;
+        // A piece of its own in the middle.
+        let data = Bytes::from(pattern(4096, 2));
+        let written = fs.write(&ROOT_USER, ino, 64 << 10, data, Stability::Stable);
+        written.await.unwrap();
+        fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let mtime = fs.attr(ino).await.unwrap().mtime;
+        let pieces = read_all(&fs, ino).await;
+        let taken = fs.take_snapshot(b"pieces", b"").await.unwrap();
+        let whole = pattern(MIB as u32, 3);
+        write(&fs, ino, &whole).await;
+        fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let times = SetAttr {
+            mtime: SetTime::To(mtime),
+            ..SetAttr::default()
+        };
+        fs.set_attr(&ROOT_USER, ino, times, None).await.unwrap();
+        drop(fs);
+        let world = world.restore(4, taken.generation, Some("whole"), &[]).await;
+        check_same(&world.fs, taken.generation);
+        assert!(read_all(&world.fs, ino).await == pieces);
+        let before = world.fs.snapshot(b"whole").unwrap().generation;
+        let world = world.restore(5, before, None, &[]).await;
+        check_same(&world.fs, before);
+        assert!(read_all(&world.fs, ino).await == whole);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
 #[test]
 fn what_cannot_be_restored_changes_nothing() {
     block_on(async {
