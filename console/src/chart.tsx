@@ -62,7 +62,6 @@ export function Chart({ title, times, lines, show, isBinary }: {
     if (!element.current || width === 0) return undefined;
     const quiet = variable("--quiet");
     const grid = { stroke: variable("--rule"), width: 1 };
-    const span = (times.at(-1) ?? 0) - (times[0] ?? 0);
     plot.current = new uPlot(
       {
         width,
@@ -73,7 +72,7 @@ export function Chart({ title, times, lines, show, isBinary }: {
         scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
         axes: [
           { stroke: quiet, grid: { show: false }, ticks: grid, font: "12px system-ui", space: 100,
-            values: (_, splits) => splits.map((at) => clock(at, span)) },
+            values: (self, splits) => splits.map((at) => clock(at, (self.scales.x?.max ?? 0) - (self.scales.x?.min ?? 0))) },
           { stroke: quiet, grid, ticks: { show: false }, font: "12px system-ui", size: 78, space: 36,
             ...(isBinary ? { incrs: BINARY_STEPS } : {}),
             values: (_, splits) => splits.map((value) => show(value)) },
