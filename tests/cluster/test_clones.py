@@ -104,7 +104,7 @@ class Clones(ClusterTest):
         self.mounted(cluster, asked, "main").write_file("/new", b"of another")
         # Its store is still where it was, and told under the name of the earliest clone.
         cluster.start_nodes(owner)
-        cluster.cairn(asked, "volume", "move", "second", owner)
+        cluster.cairn(asked, "volume", "move", "second", "--to", owner)
         moved = lambda: cluster.owner("first") == owner
         harness.wait_until(moved, MOVED_SECONDS_MAX, f"that {owner} has the store of the clones")
         cluster.await_serving(asked)
