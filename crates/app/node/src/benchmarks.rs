@@ -271,8 +271,9 @@ impl PoolRoom {
     }
 
     fn has_room_for(self, working_set_bytes: u64) -> bool {
-        let needed = working_set_bytes.saturating_mul(ROOM_FACTOR);
-        self.free_bytes >= self.floor_bytes().saturating_add(needed)
+        let needed = working_set_bytes.checked_mul(ROOM_FACTOR);
+        let needed = needed.and_then(|needed| needed.checked_add(self.floor_bytes()));
+        needed.is_some_and(|needed| self.free_bytes >= needed)
     }
 }
 

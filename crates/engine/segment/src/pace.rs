@@ -398,6 +398,7 @@ mod tests {
         world.clock.advance(Duration::from_millis(20));
         assert!(is_ready(&mut second));
         let mut third: Spending<'_> = Box::pin(slow.spend(100));
+        assert!(!is_ready(&mut third));
         world.clock.advance(Duration::from_millis(500));
         assert!(!is_ready(&mut third), "its own rate");
         world.clock.advance(Duration::from_millis(700));

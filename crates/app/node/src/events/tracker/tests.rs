@@ -189,7 +189,7 @@ fn what_grows_is_told_at_once_and_then_every_minute() {
     let first = world.look();
     assert_eq!(first.len(), 1);
     assert!(first[0].contains("2 reads of disk /srv/disk1"), "{first:?}");
-    for _ in 0..120 {
+    for _ in 0..130 {
         world.seen.disks[0].checksum_errors += 1;
         world.look();
     }
