@@ -23,8 +23,16 @@ class Dedupe(WorldTest):
     def used(self, mount):
         """Bytes that are taken by what is there, once all of it is on the disks."""
         harness.wait_until(lambda: self.metric("cairn_volume_dirty_bytes") == 0, FLUSHED_SECONDS_MAX, "the flush")
-        total, free = mount.space()
-        return total - free
+        found = []
+
+        def is_settled():
+            # What files could still take is told as of a moment ago, and changes when segments are made or sealed.
+            total, free = mount.space()
+            found.append(total - free)
+            return len(found) > 1 and found[-1] == found[-2]
+
+        harness.wait_until(is_settled, FLUSHED_SECONDS_MAX, "the space to be counted", 0.3)
+        return found[-1]
 
     def check(self, mode, disks):
         self.world = self.server(disks, name=f"pool-{mode}")

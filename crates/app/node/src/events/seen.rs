@@ -134,7 +134,7 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             (DiskState::Draining, _) => (
                 EventKind::DiskDrain,
                 Severity::Info,
-                format!("{subject} is drained: its data is moved to the other disks"),
+                drain_began(subject),
                 None,
             ),
             (DiskState::Ok | DiskState::Drained, Some(why)) => (
@@ -290,7 +290,7 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         },
         EventKind::DiskDrain => match state {
             None => info(format!("{subject} is drained and left the pool")),
-            Some(DiskState::Drained) => info(format!("{subject} is drained: it can be removed")),
+            Some(DiskState::Drained) => info(drain_done(subject)),
             Some(DiskState::Missing | DiskState::Failed) => (
                 Severity::Warning,
                 format!("{subject} was lost before it was drained"),
@@ -344,6 +344,39 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         | EventKind::DataDamaged
         | EventKind::VolumeTakenOver => info(format!("{subject}: it is over")),
     }
+}
+
+fn drain_began(subject: &str) -> String {
+    format!("{subject} is drained: its data is moved to the other disks")
+}
+
+fn drain_done(subject: &str) -> String {
+    format!("{subject} is drained: it can be removed")
+}
+
+/// A disk with little data is drained between two looks: both are told then.
+fn quick_drains(before: &Seen, now: &Seen) -> Vec<Happened> {
+    let was_ok = |disk: &&SeenDisk| {
+        let mut earlier = before.disks.iter();
+        earlier.any(|earlier| earlier.subject == disk.subject && earlier.state == DiskState::Ok)
+    };
+    let drained = now.disks.iter();
+    let drained = drained.filter(|disk| disk.state == DiskState::Drained);
+    let told = |disk: &SeenDisk, stage, message| Happened {
+        stage,
+        kind: EventKind::DiskDrain,
+        subject: disk.subject.clone(),
+        severity: Severity::Info,
+        message,
+        action: None,
+    };
+    let both = drained.filter(was_ok).flat_map(|disk| {
+        [
+            told(disk, EventStage::Began, drain_began(&disk.subject)),
+            told(disk, EventStage::Ended, drain_done(&disk.subject)),
+        ]
+    });
+    both.collect()
 }
 
 /// A scrub of little data begins and ends between two looks: both are told then.
@@ -424,6 +457,7 @@ pub fn happened(before: &Seen, now: &Seen) -> Vec<Happened> {
             action: None,
         });
     }
+    all.extend(quick_drains(before, now));
     all.extend(scrubs(&before.scrub, &now.scrub));
     for volume in &now.volumes {
         let mut earlier = before.volumes.iter();

@@ -98,6 +98,17 @@ fn what_comes_and_goes_is_one_condition() {
 }
 
 #[test]
+fn a_drain_that_is_faster_than_a_look_is_told() {
+    let mut world = World::new();
+    world.seen.disks[1].state = DiskState::Drained;
+    let began = "began info: disk /srv/disk2 is drained: its data is moved to the other disks";
+    let ended = "ended info: disk /srv/disk2 is drained: it can be removed";
+    assert_eq!(world.looks(10), [began, ended]);
+    world.restart();
+    assert_eq!(world.looks(10), [""; 0]);
+}
+
+#[test]
 fn changes_are_told_in_their_words() {
     type Change = fn(&mut Seen);
     #[rustfmt::skip]
