@@ -155,6 +155,13 @@ fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 
+pub fn role(role: cairn_admin::api::DiskRole) -> cairn_base::DiskRole {
+    match role {
+        cairn_admin::api::DiskRole::Data => cairn_base::DiskRole::Data,
+        cairn_admin::api::DiskRole::Journal => cairn_base::DiskRole::Journal,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,12 +178,5 @@ mod tests {
         for (data, parity, want) in cases {
             assert_eq!(layout(Code::new(*data, *parity).unwrap()), *want);
         }
-    }
-}
-
-pub fn role(role: cairn_admin::api::DiskRole) -> cairn_base::DiskRole {
-    match role {
-        cairn_admin::api::DiskRole::Data => cairn_base::DiskRole::Data,
-        cairn_admin::api::DiskRole::Journal => cairn_base::DiskRole::Journal,
     }
 }

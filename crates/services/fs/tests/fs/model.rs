@@ -1149,7 +1149,7 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     while !left.is_empty() {
         let id = left.swap_remove((seed % 7919) as usize % left.len());
         drop_volume(&world, id).await;
-        if id % 2 == 0 {
+        if id.is_multiple_of(2) {
             world.fs.free_snapshots().await.unwrap();
             recount(&world.fs).await;
         }

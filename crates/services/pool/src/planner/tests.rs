@@ -470,13 +470,13 @@ fn a_state_beside_a_journal_disk_moves_to_it_and_is_not_tried_all_the_time() {
     assert!(planner.step(&seen).is_empty());
     content(&mut seen).is_beside_journal = true;
     let action = Action::StateToJournal { volume: VOLUME };
-    assert_eq!(planner.step(&seen), [action.clone()]);
+    assert_eq!(planner.step(&seen), std::slice::from_ref(&action));
     let why = "it has no space".to_owned();
     planner.note(seen.now, &action, &Outcome::Stays(why.clone()));
     assert!(planner.step(&seen).is_empty());
     assert_eq!(planner.problems(seen.now), [why]);
     seen.now += RETRY_AFTER;
-    assert_eq!(planner.step(&seen), [action.clone()]);
+    assert_eq!(planner.step(&seen), std::slice::from_ref(&action));
     // While its disk fails it is opened elsewhere.
     content(&mut seen).is_metadata_failing = true;
     assert!(planner.step(&seen).is_empty());
