@@ -604,6 +604,7 @@ fn pool(corpus: &Corpus) {
                 wrapped: [0x34; WRAPPED_LEN_BYTES],
             })),
             tiering: None,
+            is_deleted: false,
         }],
         users: BTreeMap::from([("alice".parse().expect("it is a name"), user())]),
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
@@ -623,6 +624,7 @@ fn pool(corpus: &Corpus) {
                 limits: Vec::new(),
                 encryption: None,
                 tiering: None,
+            is_deleted: false,
             },
         }],
         caches: Vec::new(),
@@ -646,6 +648,7 @@ fn pool(corpus: &Corpus) {
                 limits: Vec::new(),
                 encryption: Some(VolumeEncryption::Erased(CREATED)),
                 tiering: None,
+            is_deleted: false,
             })
             .collect(),
         deleted: Vec::new(),

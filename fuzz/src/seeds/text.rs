@@ -8,7 +8,7 @@ use cairn_config::{
 
 use super::{Corpus, write};
 use cairn_admin::api::{
-    AdminView, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
+    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
     ScrubReport, Status, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
@@ -266,6 +266,9 @@ fn error() -> ErrorBody {
 
 fn disk() -> DiskView {
     DiskView {
+        role: DiskRole::Journal,
+        logs: 2,
+        states: 1,
         id: "0123".to_owned(),
         label: "/data/1".to_owned(),
         state: DiskState::Ok,
@@ -298,6 +301,7 @@ fn volume() -> VolumeView {
         clone_of: Some(VolumeOrigin {
             volume: "main".parse().expect("it is a name"),
             snapshot: "daily.0".to_owned(),
+            deleted: true,
         }),
         problem: Some("it is being opened".to_owned()),
         used_bytes: 1,

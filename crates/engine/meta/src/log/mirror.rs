@@ -209,16 +209,12 @@ impl MirrorWriter {
     /// Goes on in another file, on healthy disks only.
     async fn roll(&mut self) -> Result<(), MetaError> {
         let prepared = self.take_prepared().await;
-        let wanted = self.files.choose(&[]);
+        let wanted = self.files.choose(&[]).len();
         let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
             let healthy = file.copies.iter().all(|(disk, _)| disks.takes_log(*disk));
             let is_as_asked = file.copies_wanted == disks.copies_wanted();
-            // One that was made before a disk came that is to have the log is no more use.
-            let has_it = |wanted: &usize| file.copies.iter().any(|(disk, _)| disk == wanted);
-            let mut first = wanted.iter().filter(|disk| disks.is_first(**disk));
-            let is_large = !file.copies.is_empty() && file.copies.len() == wanted.len();
-            healthy && is_as_asked && is_large && first.all(has_it)
+            healthy && is_as_asked && !file.copies.is_empty() && file.copies.len() == wanted
         };
         let file = match prepared {
             Some(file) if is_whole(&file) => file,

@@ -156,7 +156,9 @@ fn log_and_copies_go_to_the_disks_that_are_preferred() {
                 let id = DiskId(index as u128 + 1);
                 let disk: Arc<dyn Disk> = pool.disks[index].clone();
                 store.log().add_disk(id, disk, crate::Preference::First);
-                assert!(model.submit(&store) && model.wait(&store).await);
+                assert!(model.submit(&store));
+                let last = store.last_ticket();
+                store.durable(last).await.expect("the last group");
                 let on_it = store.stats().log_disks.contains(&id);
                 assert!(on_it, "the log has disk {index} at once");
             }
