@@ -69,7 +69,7 @@ fn failed(error: NodeError) -> ChangeFailure {
 impl Inner {
     /// What is done with a folder that is no disk yet, past everything that would notice that it hangs. It is given
     /// up after a while, for nobody else can change anything meanwhile.
-    async fn answer_of<T: Send + 'static>(
+    pub(crate) async fn answer_of<T: Send + 'static>(
         &self,
         folder: &str,
         work: impl FnOnce() -> T + Send + 'static,
@@ -95,7 +95,7 @@ impl Inner {
         })
     }
 
-    pub(crate) async fn within<T>(
+    async fn within<T>(
         &self,
         time: Duration,
         folder: &str,

@@ -13,7 +13,6 @@ use cairn_segment::ReadCache;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::node::{ChangeFailure, Inner};
@@ -46,21 +45,25 @@ fn use_them(inner: &Inner) {
     }
 }
 
-/// Opens a cache on a thread of its own, for its disk may hang: files are made and opened in it.
-fn open_one(inner: &Arc<Inner>, cache: &PoolCache) -> JoinHandle<Result<DiskCache, String>> {
+/// Opens a cache, for a thread of its own: files are made and opened in it, and its disk may hang.
+fn opening(
+    inner: &Inner,
+    cache: &PoolCache,
+) -> impl FnOnce() -> Result<DiskCache, String> + Send + 'static {
     let (pool, folder) = (inner.pool.state().pool, PathBuf::from(&cache.folder));
     let (runtime, size_bytes) = (Handle::current(), cache.size_bytes);
-    tokio::task::spawn_blocking(move || {
+    move || {
         let opened = runtime.block_on(DiskCache::open(&folder, pool, size_bytes));
         opened.map_err(|error| error.to_string())
-    })
+    }
 }
 
 /// Opens all that there are. One whose disk takes long is used once it is open.
 pub async fn open_all(inner: &Arc<Inner>) {
     let caches = inner.pool.state().caches.clone();
-    let opening = caches.into_iter().map(|cache| {
-        let (opening, weak) = (open_one(inner, &cache), Arc::downgrade(inner));
+    let all = caches.into_iter().map(|cache| {
+        let opening = tokio::task::spawn_blocking(opening(inner, &cache));
+        let weak = Arc::downgrade(inner);
         tokio::spawn(async move {
             let opened = opening.await.unwrap_or_else(|error| Err(error.to_string()));
             let Some(inner) = weak.upgrade() else { return };
@@ -81,7 +84,7 @@ pub async fn open_all(inner: &Arc<Inner>) {
             use_them(&inner);
         })
     });
-    if timeout(OPEN_MAX, join_all(opening)).await.is_err() {
+    if timeout(OPEN_MAX, join_all(all)).await.is_err() {
         tracing::warn!("a read cache takes long to open; serving without it until then");
     }
 }
@@ -104,9 +107,8 @@ impl Inner {
                 cache.folder
             )));
         }
-        let opening = open_one(self, &cache);
-        let opened = self.within(self.config.hang_after, &cache.folder, opening);
-        let opened = opened.await?.unwrap_or_else(|error| Err(error.to_string()));
+        // As with folders of disks, few of those that hang are tried at a time.
+        let opened = self.answer_of(&cache.folder, opening(self, &cache)).await?;
         let opened = opened.map_err(ChangeFailure::Impossible)?;
         if let Err(refused) = self.pool.cache_add(cache.clone()).await {
             opened.close().await;
@@ -139,16 +141,12 @@ impl Inner {
             opened.close().await;
         }
         let (folder, pool) = (PathBuf::from(&cache.folder), state.pool);
-        let removing = tokio::task::spawn_blocking(move || DiskCache::remove(&folder, pool));
-        match self
-            .within(self.config.hang_after, &cache.folder, removing)
-            .await
-        {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => {
+        let removing = move || DiskCache::remove(&folder, pool);
+        match self.answer_of(&cache.folder, removing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
                 tracing::warn!(folder = cache.folder, %error, "the removed read cache was not emptied");
             }
-            Ok(Err(error)) => tracing::warn!(%error, "emptying the removed read cache broke off"),
             Err(error) => tracing::warn!(%error, "the removed read cache was not emptied"),
         }
         tracing::info!(folder = cache.folder, "a read cache was removed");
