@@ -517,8 +517,11 @@ kind = "service"
 level = "extreme"
 volumes = 3
 quota_bytes = "10TiB""#;
+    // Together more than a cluster may hold, whatever their size.
+    let large = cluster.replace("nodes = 6", "nodes = 66");
     let shapes = [
         ("cluster", cluster),
+        ("cluster-too-large", &large),
         ("server", server),
         ("san", san),
         ("lustre", lustre),

@@ -264,7 +264,7 @@ mod tests {
         let first = of_admin(&env, &config, &folders).unwrap().unwrap();
         assert_eq!(first.name.as_deref(), Some("cairn.example.org"));
         assert!(first.shown_pem.starts_with("-----BEGIN CERTIFICATE-----"));
-        assert!(!first.shown_pem.contains("KEY"));
+        assert!(!first.shown_pem.contains("PRIVATE KEY"));
         let on = |folder: &Path| std::fs::read(folder.join(SELF_SIGNED_NAME)).unwrap();
         assert_eq!(on(&folders[0]), on(&folders[1]));
         let mode = folders[0]

@@ -571,9 +571,11 @@ fn volume_sizes(
             let most = of
                 .ssd
                 .volume_tib_limit(nodes.clamp(1, COUNT_MAX), volumes.clamp(1, COUNT_MAX));
-            sizes.push(Bytes::from_tib(
-                given.tib().clamp(of.ssd.volume_tib_min, most),
-            ));
+            // So many volumes leave no size that is allowed.
+            if most >= of.ssd.volume_tib_min {
+                let within = given.tib().clamp(of.ssd.volume_tib_min, most);
+                sizes.push(Bytes::from_tib(within));
+            }
         }
     }
     let mut all = vec![(0.0, given)];
