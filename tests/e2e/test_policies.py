@@ -93,11 +93,11 @@ class Policies(WorldTest):
             cairn("policy", "set", "main/a", "--compression", "zstd:3", "--dedupe", "on")
             cairn("policy", "set", "main/a/deep", "--compression", "off")
             deep = self.policy("main/a/deep")
-            self.assertEqual(deep["policy"], {"compression": "none", "dedupe": None, "access_pattern": None})
+            self.assertEqual(deep["policy"], {"compression": "none", "dedupe": None, "access_pattern": None, "media": None})
             self.assertEqual((deep["in_force"]["compression"], deep["in_force"]["dedupe"]), ("none", "on"))
             cairn("policy", "set", "main/a", "--dedupe", "inherit", "--access-pattern", "random")
             said = self.policy("main/a")["policy"]
-            self.assertEqual(said, {"compression": "zstd:3", "dedupe": None, "access_pattern": "random"})
+            self.assertEqual(said, {"compression": "zstd:3", "dedupe": None, "access_pattern": "random", "media": None})
             self.assertIn("zstd:3", cairn("policy", "list", "main").stdout)
 
             # New data follows its directory, wherever that is by now.

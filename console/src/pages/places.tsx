@@ -5,7 +5,7 @@ import { bytes, count, date, exactSize, parseSize } from "../format";
 import type { Policy, Quota, QuotaLimit } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Failure, Field, Meter, Table } from "../ui";
 import { useApi } from "../use";
-import { COMPRESSIONS, DEDUPES, PATTERNS } from "./volumes";
+import { COMPRESSIONS, DEDUPES, MEDIA, PATTERNS } from "./volumes";
 
 const OF: [string, string][] = [
   ["all", "everything in the directory"],
@@ -148,6 +148,7 @@ export function Policies({ name }: { name: string }) {
             { name: "Compression", show: (policy) => said(policy.policy.compression, policy.in_force.compression) },
             { name: "Deduplication", show: (policy) => said(policy.policy.dedupe, policy.in_force.dedupe) },
             { name: "Access", show: (policy) => said(policy.policy.access_pattern, policy.in_force.access_pattern) },
+            { name: "Kind of disks", show: (policy) => said(policy.policy.media, policy.in_force.media) },
             { name: "Actions", show: (policy) => (
               <div class="row-actions">
                 <button type="button" onClick={() => setAction({ kind: "apply", policy })} aria-label={`Convert what is in ${policy.path}`}>Convert data</button>
@@ -179,7 +180,8 @@ function SetPolicy({ name, onClose, onDone }: { name: string; onClose: () => voi
   const [compression, setCompression] = useState("");
   const [dedupe, setDedupe] = useState("");
   const [pattern, setPattern] = useState("");
-  const policy = { ...(compression ? { compression } : {}), ...(dedupe ? { dedupe } : {}), ...(pattern ? { access_pattern: pattern } : {}) };
+  const [media, setMedia] = useState("");
+  const policy = { ...(compression ? { compression } : {}), ...(dedupe ? { dedupe } : {}), ...(pattern ? { access_pattern: pattern } : {}), ...(media ? { media } : {}) };
   const flags = Object.entries(policy).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
   return (
     <ActionForm title={`Set a policy in ${name}`} submit="Set" done={`${rooted(path)} has a policy.`} onClose={onClose} onDone={onDone}
@@ -190,6 +192,7 @@ function SetPolicy({ name, onClose, onDone }: { name: string; onClose: () => voi
       <Choice label="Compression" value={compression} onValue={setCompression} choices={[AS_ABOVE, ...COMPRESSIONS]} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={[AS_ABOVE, ...DEDUPES]} />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={[AS_ABOVE, ...PATTERNS]} />
+      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={[AS_ABOVE, ...MEDIA]} />
     </ActionForm>
   );
 }

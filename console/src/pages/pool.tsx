@@ -9,6 +9,7 @@ import type { Cache, Disk, Rebuild, Scrub, ScrubReport } from "../types";
 import type { Tone } from "../ui";
 import { ActionForm, Badge, Card, Check, Choice, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
 import { useApi } from "../use";
+import { MEDIA } from "./volumes";
 
 const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
   ok: ["OK", "good"],
@@ -32,7 +33,7 @@ const ROLES: [Role, string][] = [
   ["cache", "Read cache: what is read often, on a faster disk"],
 ];
 
-type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
+type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
 
 export function Pool() {
   const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
@@ -122,6 +123,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
       columns={[
         { name: "Disk", show: (disk) => <><span class="path" dir="auto">{disk.label || "(folder unknown)"}</span><small>{disk.id.slice(0, 8)}</small></> },
         { name: "Role", show: (disk) => (disk.role === "journal" ? "Journal" : "Data") },
+        { name: "Kind", show: (disk) => (disk.media && disk.media !== "any" ? disk.media : "–") },
         { name: "State", show: (disk) => <><Badge tone={STATES[disk.state][1]}>{STATES[disk.state][0]}</Badge>{disk.problem && <small class="problem">{disk.problem}</small>}</> },
         { name: "Used", show: (disk) => {
           const used = disk.total_bytes - disk.free_bytes;
@@ -136,6 +138,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
           <div class="row-actions">
             {disk.state === "ok" && <button type="button" onClick={() => onAction({ kind: "drain", disk })} aria-label={`Drain ${disk.label}`}>Drain</button>}
             {(disk.state === "draining" || disk.state === "drained") && <button type="button" onClick={() => onAction({ kind: "cancel", disk })} aria-label={`Stop draining ${disk.label}`}>Keep</button>}
+            <button type="button" onClick={() => onAction({ kind: "media", disk })} aria-label={`Kind of ${disk.label}`}>Kind</button>
             <button type="button" onClick={() => onAction({ kind: "replace", disk })} aria-label={`Replace ${disk.label}`}>Replace</button>
             {disk.state !== "ok" && <button type="button" onClick={() => onAction({ kind: "remove", disk })} aria-label={`Remove ${disk.label}`}>Remove</button>}
           </div>
@@ -215,6 +218,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
   const [rate, setRate] = useState("");
   const [role, setRole] = useState<Role>("data");
   const [size, setSize] = useState("");
+  const [media, setMedia] = useState("disk" in action ? (action.disk.media ?? "any") : "any");
   const common = { onClose, onDone };
   const disk = "disk" in action ? action.disk : undefined;
   const id = disk?.id ?? "";
@@ -243,12 +247,13 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       }
       return (
         <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a disk of the pool.`}
-          request={{ method: "POST", path: "/disks", body: { ...body, role } }}
-          command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), wipe && "--wipe")}>
+          request={{ method: "POST", path: "/disks", body: { ...body, role, ...(media === "any" ? {} : { media }) } }}
+          command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), ...(media === "any" ? [] : ["--media", media]), wipe && "--wipe")}>
           {choice}
           <p>{role === "journal"
             ? "Logs and metadata of all volumes go there, and no data. It takes as many as a log has copies to gain all there is to gain: three in a pool of three disks or more."
             : "New data is spread over it as well. What is stored already stays where it is."}</p>
+          <Choice label="Kind of disk" value={media} onValue={setMedia} choices={MEDIA} />
           {folder}
         </ActionForm>
       );
@@ -267,6 +272,14 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
           command={cairn("disk", "replace", id, path || "FOLDER", wipe && "--wipe")}>
           <p>The old disk leaves the pool when everything that it held is on others. If it is lost, that is rebuilt.</p>
           {folder}
+        </ActionForm>
+      );
+    case "media":
+      return (
+        <ActionForm {...common} title={`Kind of ${disk?.label}`} submit="Change" done={`${disk?.label} has another kind.`}
+          request={{ method: "PATCH", path: `/disks/${part(id)}`, body: { media } }} command={cairn("disk", "set", id, "--media", media)}>
+          <p>Data that is to live on one kind of disks moves to them, and off all others. Other data stays.</p>
+          <Choice label="Kind of disk" value={media} onValue={setMedia} choices={MEDIA} />
         </ActionForm>
       );
     case "drain":

@@ -12,7 +12,7 @@ import { useApi } from "../use";
 import { Policies, Quotas } from "./places";
 import { ClassCard, ClassCharts, PartLimits, SetClass } from "./service";
 import { SetTiering } from "./tiers";
-import { COMPRESSIONS, DEDUPES, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
+import { COMPRESSIONS, DEDUPES, MEDIA, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
 
 type Action =
   | { kind: "edit" | "delete" | "export" | "snapshot" | "class" | "tiering" }
@@ -67,6 +67,7 @@ export function VolumePage({ name }: { name: string }) {
             ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
+            ["Kind of disks", mediaWords(volume)],
             ["Deduplication", volume.deduplicated_bytes ? `${volume.dedupe}; ${bytes(volume.deduplicated_bytes)} were there already, since the server was started` : volume.dedupe ?? "off"],
             ...(volume.clone_of ? [["Clone of", <>{volume.clone_of.deleted ? `${volume.clone_of.volume} (deleted)` : <a href={to("volumes", volume.clone_of.volume)}>{volume.clone_of.volume}</a>} at {volume.clone_of.snapshot}</>] as [string, ComponentChildren]] : []),
             ["Cold data", volume.tiering ? <>{volume.tiering.policy}, to <a href={to("tiers")}>{volume.tiering.tier}</a>; {bytes(volume.tiering.remote_bytes)} are there</> : "stays on the disks"],
@@ -302,6 +303,13 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
   }
 }
 
+/** The kind of disks that data is to live on, and how much is where. */
+function mediaWords(volume: Volume): string {
+  const parts = (volume.media_bytes ?? []).map((it) =>
+    it.on === it.wanted ? `${bytes(it.bytes)} on ${it.on}` : `${bytes(it.bytes)} for ${it.wanted} elsewhere until there is room`);
+  return parts.length > 0 ? `${volume.media ?? "any"}: ${parts.join(", ")}` : (volume.media ?? "any");
+}
+
 /** A name for a snapshot of now. */
 const stamp = () => new Date().toISOString().slice(0, 16).replace("T", "-");
 
@@ -310,6 +318,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   const [pattern, setPattern] = useState(volume.access_pattern);
   const [compression, setCompression] = useState(volume.compression);
   const [dedupe, setDedupe] = useState(volume.dedupe ?? "off");
+  const [media, setMedia] = useState(volume.media ?? "any");
   const [limit, setLimit] = useState(volume.size_limit);
   const size = limit.replaceAll(" ", "") || "none";
   const isOther = (now: string, before: string) => now !== before;
@@ -319,6 +328,7 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
     ...(isOther(pattern, volume.access_pattern) ? { access_pattern: pattern } : {}),
     ...(isOther(compression, volume.compression) ? { compression } : {}),
     ...(isOther(dedupe, volume.dedupe ?? "off") ? { dedupe } : {}),
+    ...(isOther(media, volume.media ?? "any") ? { media } : {}),
     ...(sized ? { size_limit: size } : {}),
   };
   const flags = Object.entries(body).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
@@ -328,12 +338,13 @@ function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () =
   return (
     <ActionForm title={`Change volume ${volume.name}`} submit="Change" done={`Volume ${volume.name} is changed.`} onClose={onClose} onDone={onDone}
       request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body }} command={cairn("volume", "set", volume.name, ...flags)}>
-      <p>Protection, compression and deduplication are for data that is written from then on.</p>
+      <p>Protection, compression, deduplication and the kind of disks are for data that is written from then on.</p>
       <Choice label="Protection" value={protection} onValue={setProtection} choices={also(PROTECTIONS, protection)} />
       <Field label="Size limit" value={limit} onValue={setLimit} hint="none, or a size such as 500GiB." />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={also(PATTERNS, pattern)} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={also(COMPRESSIONS, compression)} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
+      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={MEDIA} />
     </ActionForm>
   );
 }

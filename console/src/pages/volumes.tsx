@@ -30,6 +30,13 @@ export const DEDUPES: [string, string][] = [
   ["on", "On: bytes that are there are not written again"],
   ["verify", "Verify: they are read and compared first"],
 ];
+/** Kinds of disks. */
+export const MEDIA: [string, string][] = [
+  ["any", "Any"],
+  ["hdd", "Hard disks"],
+  ["ssd", "SSD"],
+  ["nvme", "NVMe"],
+];
 export const COMPRESSIONS: [string, string][] = [
   ["lz4", "lz4: fast"],
   ["zstd", "zstd: smaller"],

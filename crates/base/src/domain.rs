@@ -47,6 +47,47 @@ impl DiskRole {
     }
 }
 
+/// What kind of device a disk is, as far as the operator says: data that is to live on one kind is put on those disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Media {
+    Hdd,
+    Ssd,
+    Nvme,
+}
+
+impl Media {
+    pub const ALL: [Self; 3] = [Self::Hdd, Self::Ssd, Self::Nvme];
+
+    /// The number that stands for it in files.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Hdd => 1,
+            Self::Ssd => 2,
+            Self::Nvme => 3,
+        }
+    }
+
+    /// That of a number in a file: 0 says nothing. `None` if no medium has it.
+    pub fn of_number(number: u8) -> Option<Option<Self>> {
+        if number == 0 {
+            return Some(None);
+        }
+        let found = Self::ALL.into_iter().find(|it| it.number() == number);
+        found.map(Some)
+    }
+}
+
+impl std::fmt::Display for Media {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Hdd => "hdd",
+            Self::Ssd => "ssd",
+            Self::Nvme => "nvme",
+        })
+    }
+}
+
 /// How many losses something survives, whichever they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Survives {

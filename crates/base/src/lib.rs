@@ -18,7 +18,7 @@ pub mod view;
 pub mod words;
 
 pub use buf::AlignedBuf;
-pub use domain::{DiskRole, DomainPath};
+pub use domain::{DiskRole, DomainPath, Media};
 pub use ids::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, TierId,
     VolumeId,

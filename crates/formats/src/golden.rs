@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, DiskRole, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId,
-    Timestamp, View, VolumeId,
+    Branch, DiskId, DiskRole, Epoch, Generation, Ino, LogPosition, Media, PoolId, SegmentId,
+    TierId, Timestamp, View, VolumeId,
 };
 
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
@@ -30,7 +30,7 @@ use crate::pool_file::{
     encode_pool,
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
-use crate::settings::{Compression, Dedupe, Tiering};
+use crate::settings::{Compression, Dedupe, MediaChoice, Tiering};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
@@ -403,6 +403,7 @@ fn values_are_golden() {
         compression: Some(Compression::Zstd(3)),
         dedupe: Some(Dedupe::On),
         access_pattern: None,
+        media: Some(MediaChoice::Nvme),
     };
     let apply = ApplyRecord {
         state: ApplyState::Running,
@@ -763,6 +764,7 @@ fn a_pool_file_is_golden() {
     });
     let mut journal = PoolDisk::new(DiskId(9), "/data/9", TIME);
     journal.role = DiskRole::Journal;
+    journal.media = Some(Media::Nvme);
     state.left.push(journal);
     state.deleted.push(DeletedVolume {
         id: VolumeId(0),

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use cairn_base::{DiskId, DiskRole, DomainPath, NodeId, PoolId, TierId, Timestamp, VolumeId};
+use cairn_base::{
+    DiskId, DiskRole, DomainPath, Media, NodeId, PoolId, TierId, Timestamp, VolumeId,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
@@ -76,6 +78,9 @@ pub struct PoolDisk {
     /// What it is for. It stays as it was when the disk was added.
     #[serde(default, skip_serializing_if = "DiskRole::is_data")]
     pub role: DiskRole,
+    /// What kind of device it is, as far as somebody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<Media>,
     /// Nothing new is put on it, and what is there goes to others.
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
@@ -107,6 +112,7 @@ impl PoolDisk {
             label: label.into(),
             added,
             role: DiskRole::Data,
+            media: None,
             draining: false,
             replaced: false,
             holds_nothing: false,

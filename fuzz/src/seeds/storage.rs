@@ -369,6 +369,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         live_records: 5,
         remote: None,
         used_day: 20_000,
+        media: Some(cairn_base::Media::Ssd),
     };
     let remote_segment = SegmentRecord {
         disks: Vec::new(),
@@ -417,6 +418,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         compression: cairn_config::Compression::zstd(3),
         dedupe: Some(Dedupe::Verify),
         access_pattern: Some(AccessPattern::Random),
+        media: Some(cairn_config::MediaChoice::Hdd),
     };
     let in_tree = InodeRecord {
         stored_bytes: 7,

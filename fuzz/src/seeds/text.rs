@@ -2,13 +2,13 @@
 
 use cairn_base::{Generation, Ino, View, VolumeId};
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, Protection, SizeLimit,
+    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, MediaChoice, Protection, SizeLimit,
     Tiering,
 };
 
 use super::{Corpus, write};
 use cairn_admin::api::{
-    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
+    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView, MediaBytes,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
     ScrubReport, Status, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
@@ -267,6 +267,7 @@ fn error() -> ErrorBody {
 fn disk() -> DiskView {
     DiskView {
         role: DiskRole::Journal,
+        media: MediaChoice::Nvme,
         logs: 2,
         states: 1,
         id: "0123".to_owned(),
@@ -295,6 +296,12 @@ fn volume() -> VolumeView {
         access_pattern: AccessPattern::Random,
         compression: Compression::Zstd(3),
         dedupe: Dedupe::Verify,
+        media: MediaChoice::Ssd,
+        media_bytes: vec![MediaBytes {
+            wanted: MediaChoice::Ssd,
+            on: MediaChoice::Any,
+            bytes: 7,
+        }],
         created_seconds: -1,
         serving: false,
         owner: None,

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
-    Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName, VolumeName,
+    MediaChoice, Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName,
+    VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -342,6 +343,8 @@ pub enum DiskCommand {
     List(ViewArgs),
     /// Take an empty folder into the pool as a new disk
     Add(DiskAddArgs),
+    /// Say what kind of device a disk is
+    Set(DiskSetArgs),
     /// Move everything off a disk while clients work
     Drain(DiskDrainArgs),
     /// Take a disk out of the pool
@@ -368,12 +371,27 @@ pub struct DiskAddArgs {
     /// What it is for
     #[arg(long, value_enum, default_value_t = RoleArg::Data)]
     pub role: RoleArg,
+    /// What kind of device it is: hdd, ssd or nvme. Data that is to live on one kind is put there: `cairn volume set main
+    /// --media ssd`, `cairn policy set main/scratch --media nvme`
+    #[arg(long, default_value_t)]
+    pub media: MediaChoice,
     /// What a read cache may take of the folder's file system, at least 256MiB
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskSetArgs {
+    /// The disk: its folder, its id, or the first four or more digits of its id
+    pub disk: String,
+    /// hdd, ssd or nvme; any says nothing. Data that is to live on one kind of disks moves there, and off the others
+    #[arg(long)]
+    pub media: MediaChoice,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -544,6 +562,10 @@ pub struct VolumeFlags {
     /// reads and compares first; for data written from then on: `cairn volume set backups --dedupe on` [a new volume: off]
     #[arg(long)]
     pub dedupe: Option<Dedupe>,
+    /// any, or hdd, ssd, nvme: the kind of disks that data lives on which is written from then on; `cairn policy apply` moves
+    /// what is there [a new volume: any]
+    #[arg(long)]
+    pub media: Option<MediaChoice>,
     /// none, or a class of service: standard, premium, extreme, another of `cairn class list` [a new volume: none]
     #[arg(long)]
     pub class: Option<ClassChoice>,
@@ -567,6 +589,7 @@ impl VolumeFlags {
             access_pattern: self.access_pattern,
             compression: self.compression,
             dedupe: self.dedupe,
+            media: self.media,
             class: self.class.clone(),
             tier: self.tier.clone(),
             tiering: self.tiering,

@@ -6,9 +6,12 @@ use cairn_admin::api::{
     RebuildView,
 };
 use cairn_base::units::format_size;
+use cairn_config::MediaChoice;
 
 use crate::access;
-use crate::args::{DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, RoleArg, ViewArgs};
+use crate::args::{
+    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskSetArgs, RoleArg, ViewArgs,
+};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 use crate::status::{duration, size_or_none};
@@ -58,8 +61,12 @@ pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--size is for read caches")
             .hint("a disk takes what its file system has; `--role cache` makes a read cache"));
     }
-    let wipe = args.wipe;
-    let add = DiskAdd { path, role, wipe };
+    let add = DiskAdd {
+        path,
+        role,
+        media: args.media,
+        wipe: args.wipe,
+    };
     let disk = access::client(&args.view.server)?.disk_add(&add)?;
     shown(&disk, args.view.json, |disk| {
         let what = match disk.role {
@@ -76,6 +83,10 @@ fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
             "for instance --size 100GiB: what it may take of the folder's file system; a fifth of what is read often is a good start",
         ));
     };
+    if !args.media.is_any() {
+        return Err(Failure::usage("--media is for disks")
+            .hint("no data lives on a read cache, whatever it is on"));
+    }
     if args.wipe {
         return Err(Failure::usage("--wipe is for disks")
             .hint("a read cache leaves alone what else is in its folder"));
@@ -93,11 +104,35 @@ fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
     ))
 }
 
+pub fn set(args: &DiskSetArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    let change = DiskChange {
+        draining: None,
+        media: Some(args.media),
+    };
+    let disk = client.disk_set(&id, &change)?;
+    shown(&disk, args.view.json, |disk| match disk.media.is_any() {
+        true => format!(
+            "of {} it is not known any more what kind of device it is",
+            disk.label
+        ),
+        false => format!(
+            "{} is {}; data that is to live there moves to it, and other data stays",
+            disk.label, disk.media
+        ),
+    })
+}
+
 pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
     let draining = !args.cancel;
-    let disk = client.disk_set(&id, &DiskChange { draining })?;
+    let change = DiskChange {
+        draining: Some(draining),
+        media: None,
+    };
+    let disk = client.disk_set(&id, &change)?;
     shown(&disk, args.view.json, |disk| drain_text(disk, draining))
 }
 
@@ -269,6 +304,7 @@ pub fn disk_table(disks: &[DiskView]) -> String {
     const COLUMNS: &[Column] = &[
         ("DISK", Align::Left),
         ("ROLE", Align::Left),
+        ("MEDIA", Align::Left),
         ("STATE", Align::Left),
         ("SIZE", Align::Right),
         ("FREE", Align::Right),
@@ -284,6 +320,7 @@ pub fn disk_table(disks: &[DiskView]) -> String {
         vec![
             disk.label.clone(),
             disk.role.to_string(),
+            media_or_none(disk.media),
             disk.state.to_string(),
             size_or_none(disk.total_bytes),
             size_or_none(disk.free_bytes),
@@ -297,6 +334,13 @@ pub fn disk_table(disks: &[DiskView]) -> String {
         ]
     });
     print::table(COLUMNS, rows.collect())
+}
+
+fn media_or_none(media: MediaChoice) -> String {
+    match media.is_any() {
+        true => "-".to_owned(),
+        false => media.to_string(),
+    }
 }
 
 fn cache_table(caches: &[CacheView]) -> String {
@@ -341,6 +385,7 @@ mod tests {
                 id: "0123".to_owned(),
                 label: "/disk".to_owned(),
                 role: DiskRole::Data,
+                media: MediaChoice::Any,
                 logs: 0,
                 states: 0,
                 state,

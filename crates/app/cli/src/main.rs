@@ -107,6 +107,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(args) => status::status(&args),
         Command::Disk(DiskCommand::List(args)) => disk::list(&args),
         Command::Disk(DiskCommand::Add(args)) => disk::add(&args),
+        Command::Disk(DiskCommand::Set(args)) => disk::set(&args),
         Command::Disk(DiskCommand::Drain(args)) => disk::drain(&args),
         Command::Disk(DiskCommand::Remove(args)) => disk::remove(&args),
         Command::Disk(DiskCommand::Replace(args)) => disk::replace(&args),

@@ -8,7 +8,7 @@ use cairn_admin::policies::{
     ApplyStart, ApplyState, ApplyView, PolicySet, PolicySettings, PolicyView,
 };
 use cairn_base::units::format_size;
-use cairn_config::{AccessPattern, Compression, Dedupe, Protection, VolumeName};
+use cairn_config::{AccessPattern, Compression, Dedupe, MediaChoice, Protection, VolumeName};
 use clap::{Args, Subcommand};
 
 use crate::access;
@@ -88,6 +88,9 @@ pub struct PolicySetArgs {
     /// concurrent, streaming, random or inherit: how large records are
     #[arg(long, value_name = "PATTERN")]
     pub access_pattern: Option<Choice<AccessPattern>>,
+    /// any, hdd, ssd, nvme, or inherit: the kind of disks that data lives on
+    #[arg(long, value_name = "MEDIA")]
+    pub media: Option<Choice<MediaChoice>>,
     /// Refused: files have the protection of their volume
     #[arg(long, allow_hyphen_values = true, hide = true)]
     pub protection: Option<Protection>,
@@ -167,8 +170,10 @@ pub fn policy(command: &PolicyCommand) -> Result<(), Failure> {
 
 fn set(args: &PolicySetArgs) -> Result<(), Failure> {
     let Place { volume, path } = &args.place;
-    let is_given =
-        args.compression.is_some() || args.dedupe.is_some() || args.access_pattern.is_some();
+    let is_given = args.compression.is_some()
+        || args.dedupe.is_some()
+        || args.access_pattern.is_some()
+        || args.media.is_some();
     if !is_given && args.protection.is_none() {
         return Err(Failure::usage("nothing is said")
             .hint("for example: cairn policy set main/backups --compression zstd:3 --dedupe on"));
@@ -184,6 +189,7 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
         access_pattern: args
             .access_pattern
             .map_or(before.access_pattern, Choice::into_option),
+        media: args.media.map_or(before.media, Choice::into_option),
     };
     let set = PolicySet {
         path: path.clone(),
@@ -222,6 +228,7 @@ fn shown(view: &PolicyView, json: bool) -> Result<(), Failure> {
             said(policy.access_pattern),
             in_force.access_pattern.to_string(),
         ),
+        row("media", said(policy.media), in_force.media.to_string()),
         row(
             "protection",
             "of the volume".to_owned(),
@@ -238,6 +245,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
         ("COMPRESSION", Align::Left),
         ("DEDUPE", Align::Left),
         ("ACCESS PATTERN", Align::Left),
+        ("MEDIA", Align::Left),
     ];
     let volume = &args.volume;
     let list = access::client(&args.view.server)?.policies(volume)?;
@@ -255,6 +263,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
             said(view.policy.compression),
             said(view.policy.dedupe),
             said(view.policy.access_pattern),
+            said(view.policy.media),
         ]
     });
     print::text(&print::table(COLUMNS, rows.collect()))

@@ -157,6 +157,30 @@ fn deduplication(volume: &VolumeView) -> String {
     }
 }
 
+/// The kind of disks that its data is to live on, and how much is there.
+fn media(volume: &VolumeView) -> String {
+    let bytes = volume.media_bytes.iter();
+    let parts = bytes.map(|it| match it.on == it.wanted {
+        true => format!("{} on {}", format_size(it.bytes), it.on),
+        false if it.on.is_any() => format!(
+            "{} for {} elsewhere until there is room",
+            format_size(it.bytes),
+            it.wanted
+        ),
+        false => format!(
+            "{} for {} on {} until there is room",
+            format_size(it.bytes),
+            it.wanted,
+            it.on
+        ),
+    });
+    let parts: Vec<String> = parts.collect();
+    match parts.is_empty() {
+        true => volume.media.to_string(),
+        false => format!("{} ({})", volume.media, parts.join(", ")),
+    }
+}
+
 fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     if json {
         return print::json(volume);
@@ -169,6 +193,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
         format!("deduplication    {}", deduplication(volume)),
+        format!("media            {}", media(volume)),
         format!("encryption       {}", encryption(volume)),
         format!("class            {}", volume.class),
         format!(

@@ -9,16 +9,18 @@ use std::time::Duration;
 
 use cairn_admin::api::{
     AdminView, CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskRole, DiskState,
-    DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView, RebuildView, ScrubReport,
-    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeOrigin, VolumeTieringView, VolumeView,
+    DiskView, ErrorKind, ExportView, MediaBytes, MemoryView, NfsView, PoolView, RebuildView,
+    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
-use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_base::{DiskId, Media, NodeId, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::NodeRecord;
-use cairn_config::{ClassChoice, ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_config::{
+    ClassChoice, ClientNet, ExportRule, MediaChoice, Protection, VolumeName, VolumeSettings,
+};
 use cairn_segment::DiskStatus;
 
 use crate::addresses;
@@ -53,7 +55,12 @@ impl Control for Controller {
             self.require_node_stays()?;
             let added = self
                 .inner
-                .disk_add(&add.path, add.wipe, convert::role(add.role))
+                .disk_add(
+                    &add.path,
+                    add.wipe,
+                    convert::role(add.role),
+                    add.media.kind(),
+                )
                 .await;
             self.disk_now(added.map_err(refusal)?)
         })
@@ -62,6 +69,13 @@ impl Control for Controller {
     fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView> {
         Box::pin(async move {
             let changed = self.inner.pool.drain(&disk, draining).await;
+            self.disk_now(changed.map_err(refusal)?)
+        })
+    }
+
+    fn disk_media(&self, disk: String, media: MediaChoice) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let changed = self.inner.pool.set_media(&disk, media.kind()).await;
             self.disk_now(changed.map_err(refusal)?)
         })
     }
@@ -305,6 +319,7 @@ impl Control for Controller {
                     "make it without, then `cairn volume set VOLUME --tier TIER --tiering auto`",
                 ));
             }
+            self.require_media(create.settings.media)?;
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
             if create.encrypt {
@@ -332,6 +347,7 @@ impl Control for Controller {
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
         Box::pin(async move {
             let tiering = self.tiering_change(&name, &change)?;
+            self.require_media(change.media)?;
             self.inner
                 .pool
                 .volume_set(&name, |volume| {
@@ -712,6 +728,7 @@ impl Controller {
                 true => DiskRole::Journal,
                 false => DiskRole::Data,
             },
+            media: table.member(disk.id).and_then(|it| it.media).into(),
             state,
             total_bytes: disk.total_bytes,
             free_bytes: disk.free_bytes,
@@ -724,6 +741,12 @@ impl Controller {
             states: 0,
             problem,
         }
+    }
+
+    /// Whether data can be put on disks of a kind that is asked for.
+    pub(crate) fn require_media(&self, choice: Option<MediaChoice>) -> Result<(), ControlError> {
+        let required = self.inner.pool.require_media(choice.unwrap_or_default());
+        required.map_err(refusal)
     }
 
     async fn volume_views(&self) -> Vec<VolumeView> {
@@ -837,6 +860,8 @@ impl Controller {
             access_pattern: store.settings.access_pattern,
             compression: store.settings.compression,
             dedupe: store.settings.dedupe,
+            media: store.settings.media,
+            media_bytes: media_bytes(inner.pool.store.media_bytes(store.id)),
             class: match &volume.class {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,
@@ -966,6 +991,19 @@ fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
     if let Some(dedupe) = change.dedupe {
         settings.dedupe = dedupe;
     }
+    if let Some(media) = change.media {
+        settings.media = media;
+    }
+}
+
+fn media_bytes(known: Option<BTreeMap<(Media, Option<Media>), u64>>) -> Vec<MediaBytes> {
+    let each = known.into_iter().flatten();
+    let view = each.map(|((wanted, on), bytes)| MediaBytes {
+        wanted: Some(wanted).into(),
+        on: on.into(),
+        bytes,
+    });
+    view.collect()
 }
 
 pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
@@ -1046,6 +1084,9 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
         ),
+        ChangeFailure::NoMedia(kind) => ControlError::new(ErrorKind::Conflict, message).hint(format!(
+            "`cairn disk add FOLDER --media {kind}` adds one; `cairn disk set DISK --media {kind}` says that one is"
+        )),
         ChangeFailure::NoDisk(_) => ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn disk list` shows all disks"),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
-use cairn_base::{DiskId, DiskRole};
+use cairn_base::{DiskId, DiskRole, Media};
 use cairn_config::DATA_FOLDERS_MAX;
 use cairn_formats::pool_file::PoolDisk;
 use cairn_pool::disk_changes::{Force, Joining, no_answer_of};
@@ -113,10 +113,11 @@ impl Inner {
         path: &str,
         wipe_it: bool,
         role: DiskRole,
+        media: Option<Media>,
     ) -> Result<DiskId, ChangeFailure> {
         let _joining = self.joining.lock().await;
         let disk = self.make_ready(path, wipe_it, None).await?;
-        self.join(disk, Joining::New(role)).await
+        self.join(disk, Joining::New(role, media)).await
     }
 
     async fn join(&self, disk: Arc<dyn Disk>, place: Joining) -> Result<DiskId, ChangeFailure> {

@@ -69,6 +69,7 @@ fn settings_of(policy: &PolicyRecord) -> PolicySettings {
         compression: policy.compression,
         dedupe: policy.dedupe,
         access_pattern: policy.access_pattern,
+        media: policy.media,
     }
 }
 
@@ -95,6 +96,7 @@ async fn view_of(
             compression: view.said.compression.unwrap_or(settings.compression),
             dedupe: view.said.dedupe.unwrap_or(settings.dedupe),
             access_pattern: view.said.access_pattern.unwrap_or(settings.access_pattern),
+            media: view.said.media.unwrap_or(settings.media),
             protection: settings.protection,
         },
     })
@@ -181,6 +183,7 @@ impl PolicyControl for Controller {
                     "make a volume for them: `cairn volume create NAME --protection {protection}`"
                 )));
             }
+            self.require_media(set.policy.media)?;
             let fs = self.fs_of(&volume)?;
             let settings = self.settings_of(&volume)?;
             let dir = self.directory_for_policy(&fs, &set.path).await?;
@@ -188,6 +191,7 @@ impl PolicyControl for Controller {
                 compression: set.policy.compression,
                 dedupe: set.policy.dedupe,
                 access_pattern: set.policy.access_pattern,
+                media: set.policy.media,
             };
             let path: String = names_of(&set.path).map(|name| format!("/{name}")).collect();
             let done = fs.set_dir_policy(dir, policy).await;

@@ -1,8 +1,8 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, Protection,
-    SizeLimit, TierName, Tiering, VolumeName,
+    AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, MediaChoice,
+    Protection, SizeLimit, TierName, Tiering, VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -164,6 +164,10 @@ pub struct DiskView {
     /// Its folder.
     pub label: String,
     pub role: DiskRole,
+    /// What kind of device it is, as far as somebody said: hdd, ssd or nvme; else any.
+    #[schema(value_type = String, example = "nvme")]
+    #[serde(default)]
+    pub media: MediaChoice,
     pub state: DiskState,
     pub total_bytes: u64,
     pub free_bytes: u64,
@@ -209,12 +213,16 @@ pub struct DiskAdd {
     pub path: String,
     #[serde(default)]
     pub role: DiskRole,
+    /// What kind of device it is: hdd, ssd or nvme; any says nothing.
+    #[schema(value_type = String, example = "nvme")]
+    #[serde(default)]
+    pub media: MediaChoice,
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
 }
 
-/// A disk that takes the place of another, in its role: an empty folder, by its path on the server.
+/// A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskReplace {
@@ -277,12 +285,29 @@ pub struct CacheAdd {
     pub size_bytes: u64,
 }
 
+/// Bytes of a volume on disks, protection included, that are to live on one kind of disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MediaBytes {
+    /// The kind that is asked for.
+    #[schema(value_type = String, example = "ssd")]
+    pub wanted: MediaChoice,
+    /// The kind that they are on now. What is elsewhere moves as soon as there is room.
+    #[schema(value_type = String, example = "ssd")]
+    pub on: MediaChoice,
+    pub bytes: u64,
+}
+
 /// What to change about a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
     /// Move its data to the other disks, or stop doing that.
-    pub draining: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<bool>,
+    /// What kind of device it is: hdd, ssd or nvme; any says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "nvme")]
+    pub media: Option<MediaChoice>,
 }
 
 /// Moving and rebuilding of shards from draining disks or are lost.
@@ -605,6 +630,13 @@ pub struct VolumeView {
     #[schema(value_type = String, example = "off")]
     #[serde(default)]
     pub dedupe: Dedupe,
+    /// The kind of disks that its data is to live on, unless a directory says another.
+    #[schema(value_type = String, example = "ssd")]
+    #[serde(default)]
+    pub media: MediaChoice,
+    /// Where data is that is to live on a kind of disks, if there is such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub media_bytes: Vec<MediaBytes>,
     /// The class of service, or none.
     #[schema(value_type = String, example = "gold")]
     #[serde(default)]
@@ -725,6 +757,10 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "on")]
     pub dedupe: Option<Dedupe>,
+    /// any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "ssd")]
+    pub media: Option<MediaChoice>,
     /// none, or the name of a class of service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "gold")]

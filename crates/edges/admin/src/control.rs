@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use cairn_base::NodeId;
-use cairn_config::{ClientNet, ExportRule, VolumeName};
+use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
     CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody, ErrorDetail,
@@ -71,6 +71,8 @@ pub trait Control: Send + Sync + 'static {
     /// much of the beginning of that as is its alone.
     fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView>;
     /// Takes a disk out of the pool: one with nothing on it, or with `force` one whose data the others have.
+    /// Says what kind of device a disk is.
+    fn disk_media(&self, disk: String, media: MediaChoice) -> Answer<'_, DiskView>;
     fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()>;
     /// Puts a new disk into the place of one, which is drained, or rebuilt if it is lost, and removed.
     fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView>;

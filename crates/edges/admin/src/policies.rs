@@ -1,6 +1,6 @@
 //! The JSON of policies of directories, and what the API asks of a node for them.
 
-use cairn_config::{AccessPattern, Compression, Dedupe, Protection, VolumeName};
+use cairn_config::{AccessPattern, Compression, Dedupe, MediaChoice, Protection, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -23,6 +23,10 @@ pub struct PolicySettings {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "streaming")]
     pub access_pattern: Option<AccessPattern>,
+    /// any, hdd, ssd or nvme: the kind of disks that it lives on.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "ssd")]
+    pub media: Option<MediaChoice>,
 }
 
 /// A policy to set, in the place of one that is there.
@@ -47,6 +51,8 @@ pub struct PolicyInForce {
     pub dedupe: Dedupe,
     #[schema(value_type = String, example = "streaming")]
     pub access_pattern: AccessPattern,
+    #[schema(value_type = String, example = "ssd")]
+    pub media: MediaChoice,
     /// That of the volume.
     #[schema(value_type = String, example = "+2n")]
     pub protection: Protection,

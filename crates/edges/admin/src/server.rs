@@ -798,19 +798,28 @@ async fn disk_add(
     Ok((StatusCode::CREATED, Json(disk)))
 }
 
-/// Moves the data of a disk to the others, or stops that. `disk` is its id, or the beginning of it.
+/// Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it.
 #[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path)),
     request_body = DiskChange, responses(
-    (status = 200, body = DiskView), (status = 404, body = ErrorBody),
-    (status = 409, body = ErrorBody)))]
+    (status = 200, body = DiskView), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn disk_set(
     State(shared): Api,
     DiskNamed(disk): DiskNamed,
     Given(change): Given<DiskChange>,
 ) -> Result<Json<DiskView>, ControlError> {
-    to_the_end(async move { shared.control.disk_drain(disk, change.draining).await })
-        .await
-        .map(Json)
+    to_the_end(async move {
+        let mut view = None;
+        if let Some(media) = change.media {
+            view = Some(shared.control.disk_media(disk.clone(), media).await?);
+        }
+        if let Some(draining) = change.draining {
+            view = Some(shared.control.disk_drain(disk, draining).await?);
+        }
+        view.ok_or_else(|| ControlError::new(ErrorKind::Invalid, "nothing is to be changed"))
+    })
+    .await
+    .map(Json)
 }
 
 /// Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can

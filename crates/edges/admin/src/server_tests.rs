@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 
 use axum::http::Method;
-use cairn_config::ExportRule;
+use cairn_config::{ExportRule, MediaChoice};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
@@ -47,6 +47,8 @@ fn view(name: &VolumeName) -> VolumeView {
         access_pattern: cairn_config::AccessPattern::Random,
         compression: cairn_config::Compression::Zstd(3),
         dedupe: cairn_config::Dedupe::On,
+        media: MediaChoice::Ssd,
+        media_bytes: Vec::new(),
         class: Default::default(),
         tiering: None,
         rates: None,
@@ -85,6 +87,7 @@ fn cache() -> CacheView {
 fn disk(id: &str) -> DiskView {
     DiskView {
         role: DiskRole::Data,
+        media: MediaChoice::Any,
         logs: 0,
         states: 0,
         id: id.to_owned(),
@@ -190,6 +193,10 @@ impl Control for Pretend {
     fn disk_drain(&self, id: String, draining: bool) -> Answer<'_, DiskView> {
         self.tell(format!("drain {id} {draining}"));
         answer(Ok(disk(&id)))
+    }
+
+    fn disk_media(&self, id: String, media: MediaChoice) -> Answer<'_, DiskView> {
+        Box::pin(async move { Ok(DiskView { media, ..disk(&id) }) })
     }
 
     fn disk_remove(&self, id: String, force: bool) -> Answer<'_, ()> {
@@ -673,12 +680,28 @@ fn the_client_speaks_to_the_server() {
     }
     let add = DiskAdd {
         path: "/new".to_owned(),
+        media: MediaChoice::Any,
         role: DiskRole::Journal,
         wipe: false,
     };
     assert_eq!(client.disk_add(&add).unwrap().id, "ab");
-    let change = DiskChange { draining: true };
+    let change = DiskChange {
+        draining: Some(true),
+        media: None,
+    };
     assert_eq!(client.disk_set("ab", &change).unwrap().id, "ab");
+    let change = DiskChange {
+        draining: None,
+        media: Some(MediaChoice::Nvme),
+    };
+    let changed = client.disk_set("ab", &change).unwrap();
+    assert_eq!(changed.media, MediaChoice::Nvme);
+    let nothing = DiskChange {
+        draining: None,
+        media: None,
+    };
+    let refused = client.disk_set("ab", &nothing).unwrap_err();
+    assert_eq!(refused.kind(), Some(ErrorKind::Invalid));
     client.disk_remove("ab", true).unwrap();
     let by = DiskReplace {
         path: "/new".to_owned(),

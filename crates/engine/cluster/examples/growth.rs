@@ -76,6 +76,7 @@ fn disk(node: u128, number: u128) -> DiskRecord {
         node: NodeId(node),
         label: format!("storage-{node:03}:/srv/cairn/disk{number}"),
         role: DiskRole::Data,
+        media: None,
         draining: false,
         replaced: false,
         added: Timestamp::new(1_790_000_000, 0),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cairn_base::disk::DiskError;
+use cairn_base::domain::{DomainPath, survives};
 use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, NodeId, VolumeId};
@@ -18,6 +19,7 @@ use futures_util::future::join_all;
 use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 
+use crate::disk_table::Members;
 use crate::error::{Result, SegmentError};
 use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
@@ -26,7 +28,7 @@ use crate::placement::{choose_disks, fit_code_in};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
-use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
+use crate::types::{Appended, Placing, SegmentInfo, SegmentPin, Stream};
 use crate::volume::Volume;
 use cairn_formats::summary::SummaryEntry;
 
@@ -101,7 +103,7 @@ impl Refusals {
 /// What an append asks for.
 #[derive(Clone, Copy)]
 struct Wanted {
-    code: Code,
+    placing: Placing,
     stream: Stream,
 }
 
@@ -133,10 +135,14 @@ impl SegmentStore {
     pub async fn append(
         self: &Arc<Self>,
         volume: VolumeId,
-        code: Code,
+        placing: impl Into<Placing>,
         stream: Stream,
         records: Vec<EncodedRecord>,
     ) -> Result<Appended> {
+        let wanted = Wanted {
+            placing: placing.into(),
+            stream,
+        };
         let volume = self.volume(volume)?;
         volume.require_owned()?;
         let is_wrong = |record: &EncodedRecord| record.is_encrypted() != volume.key.is_some();
@@ -146,7 +152,7 @@ impl SegmentStore {
         let (done, appended) = oneshot::channel();
         let store = self.clone();
         let task = async move {
-            let result = store.append_now(&volume, code, stream, &records).await;
+            let result = store.append_now(&volume, wanted, &records).await;
             let _ = done.send(result);
         };
         self.env.spawner.spawn("segment append", Box::pin(task));
@@ -156,8 +162,7 @@ impl SegmentStore {
     async fn append_now(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        code: Code,
-        stream: Stream,
+        wanted: Wanted,
         records: &[EncodedRecord],
     ) -> Result<Appended> {
         let blocks: u32 = records
@@ -177,7 +182,7 @@ impl SegmentStore {
                 count(&self.counters.append_retries, 1);
             }
             let failures = match self
-                .append_once(volume, code, stream, records, &mut refusals)
+                .append_once(volume, wanted, records, &mut refusals)
                 .await?
             {
                 // A disk may have told somebody else meanwhile that this owner has ended.
@@ -205,19 +210,17 @@ impl SegmentStore {
     async fn append_once(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        code: Code,
-        stream: Stream,
+        wanted: Wanted,
         records: &[EncodedRecord],
         refusals: &mut Refusals,
     ) -> Result<std::result::Result<Appended, Vec<WriteFailure>>> {
-        let wanted = Wanted { code, stream };
         let shapes: Vec<RecordShape> = records.iter().map(RecordShape::from).collect();
         let mut locations = Vec::with_capacity(records.len());
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         let mut pin = SegmentPin::default();
         let mut writes = Vec::new();
         while locations.len() < records.len() {
-            let segment = match self.open_segment(volume, code, stream, refusals).await {
+            let segment = match self.open_segment(volume, wanted, refusals).await {
                 Ok(segment) => segment,
                 Err(error) => {
                     self.give_back(volume, wanted, refusals, writes).await;
@@ -364,7 +367,7 @@ impl SegmentStore {
     ) -> bool {
         let mut refusals = refusals.clone();
         refusals.avoided.extend(late.iter().copied());
-        let placed = self.place(wanted.code, wanted.stream, &refusals);
+        let placed = self.place(wanted, &refusals);
         placed.is_ok_and(|place| place.code.parity() >= parity)
     }
 
@@ -393,24 +396,25 @@ impl SegmentStore {
     async fn open_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        code: Code,
-        stream: Stream,
+        wanted: Wanted,
         refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
-        if let Some(segment) = self.current_segment(volume, code, stream, refusals) {
+        let Wanted { placing, stream } = wanted;
+        let code = placing.code;
+        if let Some(segment) = self.current_segment(volume, wanted, refusals) {
             return Ok(segment);
         }
         let _creating = volume.creating.lock().await;
-        if let Some(segment) = self.current_segment(volume, code, stream, refusals) {
+        if let Some(segment) = self.current_segment(volume, wanted, refusals) {
             return Ok(segment);
         }
         let idle = {
             let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
-            volume.streams.lock().take_idle(code, usable)
+            volume.streams.lock().take_idle(placing, usable)
         };
         let segment = match idle {
             Some(segment) => segment,
-            None => match self.create_segment(volume, code, stream, refusals).await {
+            None => match self.create_segment(volume, wanted, refusals).await {
                 Ok(segment) => segment,
                 Err(error @ SegmentError::NoSpace { .. }) => {
                     // Room that another stream reserved is better than none.
@@ -424,7 +428,7 @@ impl SegmentStore {
         };
         let surplus = {
             let mut streams = volume.streams.lock();
-            streams.set(code, stream, segment.clone());
+            streams.set(placing, stream, segment.clone());
             streams.trim(self.settings.streams_max, self.settings.open_segments_max)
         };
         for segment in surplus {
@@ -437,12 +441,12 @@ impl SegmentStore {
     fn current_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
-        code: Code,
-        stream: Stream,
+        wanted: Wanted,
         refusals: &Refusals,
     ) -> Option<Arc<Segment>> {
-        let segment = volume.streams.lock().get(code, stream)?.clone();
-        if self.is_usable(&segment, code, refusals) {
+        let Wanted { placing, stream } = wanted;
+        let segment = volume.streams.lock().get(placing, stream)?.clone();
+        if self.is_usable(&segment, placing.code, refusals) {
             return Some(segment);
         }
         self.retire(volume, &segment);
@@ -479,27 +483,22 @@ impl SegmentStore {
     async fn create_segment(
         self: &Arc<Self>,
         volume: &Volume,
-        wanted: Code,
-        stream: Stream,
+        wanted: Wanted,
         refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
         let mut detail = String::new();
         for _ in 0..ATTEMPTS_MAX {
-            let mut plan = self.place(wanted, stream, refusals);
+            let mut plan = self.place(wanted, refusals);
             if plan.is_err() && !refusals.avoided.is_empty() {
                 // Too few disks without them, and they have not failed: they are asked again.
                 refusals.avoided.clear();
-                plan = self.place(wanted, stream, refusals);
+                plan = self.place(wanted, refusals);
             }
             let SegmentPlace {
                 code,
                 disks,
                 shard_len_bytes,
             } = plan?;
-            let wanted = Wanted {
-                code: wanted,
-                stream,
-            };
             let can_do_without =
                 |late: &[DiskId]| self.can_do_without(wanted, code.parity(), refusals, late);
             let place = SegmentPlace {
@@ -507,7 +506,7 @@ impl SegmentStore {
                 disks,
                 shard_len_bytes,
             };
-            let created = self.create_on(volume, &place, stream, can_do_without);
+            let created = self.create_on(volume, &place, wanted, can_do_without);
             match created.await {
                 Ok(segment) => return Ok(segment),
                 Err(refused) => {
@@ -527,19 +526,54 @@ impl SegmentStore {
 
     /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
     /// disks that work: they are no reason for less protection. Fails with `NoSpace`, or with `Write` if no disk works.
-    fn place(&self, wanted: Code, stream: Stream, refusals: &Refusals) -> Result<SegmentPlace> {
+    ///
+    /// Those of the kind that is asked for are chosen, unless a segment on all of them would survive more.
+    fn place(&self, wanted: Wanted, refusals: &Refusals) -> Result<SegmentPlace> {
+        let members = self.members();
         let healthy: Vec<(Arc<dyn ShardService>, u64)> = self
             .roomy_disks()
             .into_iter()
             .map(|disk| {
                 let room_bytes = match refusals.takes_shards(disk.id()) {
-                    true => self.room_bytes(&*disk, stream),
+                    true => self.room_bytes(&*disk, wanted.stream),
                     false => 0,
                 };
                 (disk, room_bytes)
             })
             .collect();
-        let members = self.members();
+        let code = wanted.placing.code;
+        let media = wanted.placing.media;
+        if media.is_none() || !members.has_media() {
+            return self.place_on(code, &members, &healthy);
+        }
+        let is_right = |(disk, _): &&(Arc<dyn ShardService>, u64)| members.is_of(disk.id(), media);
+        let right: Vec<_> = healthy.iter().filter(is_right).cloned().collect();
+        if right.is_empty() {
+            return self.place_on(code, &members, &healthy);
+        }
+        let any = self.place_on(code, &members, &healthy)?;
+        let survives = |place: &SegmentPlace| {
+            let disks = place.disks.iter();
+            let places: Vec<DomainPath> = disks.map(|disk| members.domain(disk.id())).collect();
+            survives(&places, usize::from(place.code.parity()))
+        };
+        let is_as_safe = |place: &SegmentPlace| {
+            let (ours, others) = (survives(place), survives(&any));
+            ours.disks >= others.disks && ours.nodes >= others.nodes
+        };
+        match self.place_on(code, &members, &right) {
+            Ok(place) if is_as_safe(&place) || planted::is(Bug::MediaBeforeProtection) => Ok(place),
+            _ => Ok(any),
+        }
+    }
+
+    /// The same on some disks, given with their room in bytes.
+    fn place_on(
+        &self,
+        wanted: Code,
+        members: &Members,
+        healthy: &[(Arc<dyn ShardService>, u64)],
+    ) -> Result<SegmentPlace> {
         let nodes_of = |disks: &[&(Arc<dyn ShardService>, u64)]| -> Vec<NodeId> {
             let nodes = disks.iter().map(|(disk, _)| members.domain(disk.id()).node);
             nodes.collect()
@@ -622,7 +656,7 @@ impl SegmentStore {
         self: &Arc<Self>,
         volume: &Volume,
         place: &SegmentPlace,
-        stream: Stream,
+        wanted: Wanted,
         can_do_without: impl Fn(&[DiskId]) -> bool,
     ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
         let SegmentPlace {
@@ -638,6 +672,7 @@ impl SegmentStore {
             shard_len_bytes,
             sealed: false,
             remote: None,
+            media: wanted.placing.media,
         };
         let segment = Arc::new(Segment::created(volume.id, volume.epoch, info));
         // Known before its shards are there, so that a sweep does not take them for orphans.
@@ -646,7 +681,7 @@ impl SegmentStore {
         let creations = disks.iter().zip(0..).map(|(disk, index)| {
             let name = segment.shard_name(index);
             // The disk looks again: other owners may have taken what was free.
-            let kept_bytes = self.kept_bytes(disk_space(&**disk).total_bytes, stream);
+            let kept_bytes = self.kept_bytes(disk_space(&**disk).total_bytes, wanted.stream);
             let disk_of = disk.clone();
             DiskOp {
                 disk: disk.id(),

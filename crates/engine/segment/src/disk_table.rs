@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use cairn_base::domain::{DomainPath, Survives, survives};
-use cairn_base::{DiskId, NodeId};
+use cairn_base::{DiskId, Media, NodeId};
 use cairn_shard::ShardService;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
@@ -26,6 +26,8 @@ pub(crate) struct Members {
     draining: FxHashSet<DiskId>,
     /// Given no shards at all.
     journals: FxHashSet<DiskId>,
+    /// What kind of device they are, of those of which it is known.
+    media: FxHashMap<DiskId, Media>,
 }
 
 impl Members {
@@ -36,6 +38,7 @@ impl Members {
             nodes: FxHashMap::default(),
             draining: FxHashSet::default(),
             journals: FxHashSet::default(),
+            media: FxHashMap::default(),
         }
     }
 
@@ -62,6 +65,20 @@ impl Members {
         !self.draining.contains(&id) && !self.journals.contains(&id)
     }
 
+    pub fn media(&self, id: DiskId) -> Option<Media> {
+        self.media.get(&id).copied()
+    }
+
+    /// Whether it is known of any disk what kind of device it is.
+    pub fn has_media(&self) -> bool {
+        !self.media.is_empty()
+    }
+
+    /// Whether a disk is what data is to live on that asks for `media`.
+    pub fn is_of(&self, id: DiskId, media: Option<Media>) -> bool {
+        media.is_none() || self.media(id) == media
+    }
+
     pub fn is_journal(&self, id: DiskId) -> bool {
         self.journals.contains(&id)
     }
@@ -73,11 +90,14 @@ impl Members {
         ids.filter(stays).map(|id| self.domain(*id).node).collect()
     }
 
-    /// A number for which disks are to stay, and where: it is another one when that changes.
+    /// A number for which disks are to stay, where, and of which kind: it is another one when that changes.
     pub fn layout(&self) -> u64 {
         let ids = self.disks.keys().chain(&self.missing);
-        let mut all: Vec<(DiskId, NodeId, bool)> = ids
-            .map(|id| (*id, self.domain(*id).node, self.takes_shards(*id)))
+        let mut all: Vec<(DiskId, NodeId, bool, Option<Media>)> = ids
+            .map(|id| {
+                let (node, stays) = (self.domain(*id).node, self.takes_shards(*id));
+                (*id, node, stays, self.media(*id))
+            })
             .collect();
         all.sort_unstable();
         let mut hasher = FxHasher::default();
@@ -110,6 +130,7 @@ pub struct Member {
     /// The node that has it: what fails with it.
     pub node: NodeId,
     pub role: Role,
+    pub media: Option<Media>,
     /// `None` if it is not there.
     pub disk: Option<Arc<dyn ShardService>>,
 }
@@ -134,6 +155,10 @@ impl SegmentStore {
                 nodes: members.iter().map(|it| (it.id, it.node)).collect(),
                 draining: of_role(Role::Draining).collect(),
                 journals: of_role(Role::Journal).collect(),
+                media: members
+                    .iter()
+                    .filter_map(|it| Some((it.id, it.media?)))
+                    .collect(),
             };
         });
         let is_new = |disk: &&Arc<dyn ShardService>| {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
+use cairn_base::{DiskId, Epoch, Media, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::metadata::RemoteSegment;
 use cairn_formats::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry};
@@ -40,6 +40,8 @@ pub(crate) struct Segment {
     pub shard_len_bytes: u64,
     /// If its bytes are in a tier and on no disk. A segment whose bytes go there gets another one of these in its place.
     pub remote: Option<RemoteSegment>,
+    /// The kind of disks that it is to be on.
+    pub media: Option<Media>,
     /// Whether clients read it since that was asked last.
     is_used: AtomicBool,
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
@@ -193,6 +195,7 @@ impl Segment {
             disks: ArcSwap::from_pointee(info.disks),
             shard_len_bytes: info.shard_len_bytes,
             remote: info.remote,
+            media: info.media,
             is_used: AtomicBool::new(false),
             gate: Arc::default(),
             repair: tokio::sync::Mutex::default(),
@@ -231,6 +234,7 @@ impl Segment {
             shard_len_bytes: settled.unwrap_or(self.shard_len_bytes),
             sealed: settled.is_some(),
             remote: self.remote,
+            media: self.media,
         }
     }
 
@@ -615,6 +619,7 @@ mod tests {
             shard_len_bytes: 1 << 20,
             sealed: false,
             remote: None,
+            media: None,
         };
         let now = Duration::ZERO;
         let removed_at: [fn(&Segment); 4] = [
@@ -647,6 +652,7 @@ mod tests {
             shard_len_bytes: 1 << 20,
             sealed: false,
             remote: None,
+            media: None,
         };
         let segment = Segment::created(VolumeId(1), Epoch(1), info);
         let begin = || segment.begin_move(0, DiskId(2));

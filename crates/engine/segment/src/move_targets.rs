@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cairn_base::domain::{DomainPath, survives};
-use cairn_base::{DiskId, NodeId};
+use cairn_base::{DiskId, Media, NodeId};
 use cairn_erasure::Code;
 use cairn_shard::file_len_bytes;
 
@@ -19,6 +19,7 @@ pub struct DiskRoom {
     pub disk: DiskId,
     /// The node that has it: what fails with it.
     pub node: NodeId,
+    pub media: Option<Media>,
     pub free_bytes: u64,
     /// Of these, what new data leaves alone.
     pub reserve_bytes: u64,
@@ -49,6 +50,8 @@ pub struct MovingShard<'a> {
     pub code: Code,
     pub index: u8,
     pub len_bytes: u64,
+    /// The kind of disks that its segment is to be on.
+    pub media: Option<Media>,
 }
 
 /// A disk of the pool, as far as that matters to those that take its shards.
@@ -59,6 +62,7 @@ pub struct Place {
     pub is_there: bool,
     /// It is to stay in the pool.
     pub stays: bool,
+    pub media: Option<Media>,
 }
 
 impl Place {
@@ -80,6 +84,9 @@ pub struct MoveRoom {
     places: BTreeMap<DiskId, Place>,
     /// Those that are to stay, if they are on several nodes.
     pool: Topology,
+    /// All disks of the pool, if it is known of any what kind of device it is: their kind, and whether what is on them
+    /// may stay there.
+    kinds: BTreeMap<DiskId, (Option<Media>, bool)>,
 }
 
 impl MoveRoom {
@@ -90,6 +97,7 @@ impl MoveRoom {
             leaves_reserve: false,
             places: BTreeMap::new(),
             pool: Topology::default(),
+            kinds: BTreeMap::new(),
         };
         room.disks.sort_unstable_by_key(Self::key);
         room
@@ -100,6 +108,11 @@ impl MoveRoom {
         self.places = places.into_iter().collect();
         let staying = self.places.values().filter(|place| place.stays);
         self.pool = staying.map(|place| place.node).collect();
+        if self.places.values().any(|place| place.media.is_some()) {
+            let places = self.places.iter();
+            let kind = |place: &Place| (place.media, place.is_there && place.stays);
+            self.kinds = places.map(|(disk, place)| (*disk, kind(place))).collect();
+        }
         let mut nodes = self.places.values().map(|place| place.node);
         let first = nodes.next();
         if nodes.all(|node| Some(node) == first) {
@@ -130,8 +143,12 @@ impl MoveRoom {
                 node: disk.node,
                 is_there: true,
                 stays: true,
+                media: disk.media,
             };
             self.places.insert(disk.disk, place);
+        }
+        if !self.kinds.is_empty() {
+            self.kinds.insert(disk.disk, (disk.media, true));
         }
         self.disks.push(disk);
         self.disks.sort_unstable_by_key(Self::key);
@@ -145,6 +162,9 @@ impl MoveRoom {
     /// The disk for a shard: of those that hold none of its segment and are on the nodes with the fewest of its shards,
     /// one of those with most room. No other choice survives the loss of more nodes. None if no disk has room, or if the
     /// segment would survive fewer nodes than where the shard is now.
+    ///
+    /// A segment that is to be on one kind of disks gets one of these, as long as it is spread as well there. A shard that
+    /// is on another kind, and could stay there, gets none else.
     pub fn target(&self, shard: MovingShard<'_>) -> Option<DiskId> {
         let index = self.target_index(shard)?;
         Some(self.disks[index].disk)
@@ -158,6 +178,8 @@ impl MoveRoom {
             !self.leaves_reserve
                 || disk.free_bytes >= needed_bytes.saturating_add(disk.reserve_bytes)
         };
+        let (own, may_stay) = self.kind_of_own(shard);
+        let is_misplaced = may_stay && shard.media.is_some() && own != shard.media;
         let is_held = |disk: &DiskRoom| shard.held.contains(&disk.disk);
         let roomy = self
             .disks
@@ -165,8 +187,44 @@ impl MoveRoom {
             .enumerate()
             .take_while(|(_, disk)| disk.free_bytes >= least_bytes)
             .filter(|(_, disk)| has_room(disk) && !is_held(disk));
-        let (index, _) = self.best(shard, roomy)?;
-        Some(index)
+        let Some(media) = shard.media.filter(|_| !self.kinds.is_empty()) else {
+            return self.best(shard, roomy).map(|(index, _)| index);
+        };
+        let is_right = |disk: &DiskRoom| disk.media == Some(media);
+        if is_misplaced {
+            // Nothing has to move, so it takes nothing of the reserve.
+            let beside_reserve = |disk: &DiskRoom| disk.beside_reserve_bytes() >= needed_bytes;
+            let right = roomy.filter(|(_, disk)| is_right(disk) && beside_reserve(disk));
+            return self.best(shard, right).map(|(index, _)| index);
+        }
+        let any = self.best(shard, roomy.clone())?;
+        let counts = self.counts_beside(shard);
+        let count_on = |disk: &DiskRoom| counts.get(&disk.node).copied().unwrap_or_default();
+        let right = self.best(shard, roomy.filter(|(_, disk)| is_right(disk)));
+        let right = right.filter(|(_, disk)| count_on(disk) <= count_on(any.1));
+        Some(right.unwrap_or(any).0)
+    }
+
+    /// The kind of the disk that a shard is on, and whether it may stay there.
+    fn kind_of_own(&self, shard: MovingShard<'_>) -> (Option<Media>, bool) {
+        let own = shard.held.get(usize::from(shard.index));
+        let kind = own.and_then(|disk| self.kinds.get(disk));
+        kind.copied().unwrap_or_default()
+    }
+
+    /// How many of the other shards of its segment each node has: those that can be read, and all.
+    fn counts_beside(&self, shard: MovingShard<'_>) -> BTreeMap<NodeId, (usize, usize)> {
+        let others = (0..).zip(shard.held);
+        let others = others
+            .filter(|(index, _)| *index != shard.index)
+            .filter_map(|(_, disk)| self.places.get(disk));
+        let mut counts: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
+        for place in others {
+            let (there, all) = counts.entry(place.node).or_default();
+            *there += usize::from(place.is_there);
+            *all += 1;
+        }
+        counts
     }
 
     /// Of the disks on the nodes that have the fewest shards of the segment one of those with most room, if the shard may
@@ -180,17 +238,8 @@ impl MoveRoom {
         if self.places.is_empty() {
             return disks.clone().next();
         }
-        let others = (0..).zip(shard.held);
-        let others = others
-            .filter(|(index, _)| *index != shard.index)
-            .filter_map(|(_, disk)| self.places.get(disk));
         // What can be read counts first: it is what the segment survives now. What is away may be back.
-        let mut counts: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
-        for place in others {
-            let (there, all) = counts.entry(place.node).or_default();
-            *there += usize::from(place.is_there);
-            *all += 1;
-        }
+        let counts = self.counts_beside(shard);
         let count_on = |disk: &DiskRoom| counts.get(&disk.node).copied().unwrap_or_default();
         // Most room comes first.
         let (_, roomiest) = disks.clone().min_by_key(|(_, disk)| count_on(disk))?;
@@ -204,7 +253,13 @@ impl MoveRoom {
 
     /// A shard that should go elsewhere, of a segment with all its shards there: it is on the node that has most of them,
     /// and one that has at least two fewer has room for it. None if no move spreads them better.
-    pub fn crowded_shard(&self, held: &[DiskId], code: Code, len_bytes: u64) -> Option<u8> {
+    pub fn crowded_shard(
+        &self,
+        held: &[DiskId],
+        code: Code,
+        len_bytes: u64,
+        media: Option<Media>,
+    ) -> Option<u8> {
         let node_of = |disk: &DiskId| self.places.get(disk).map(|place| place.node);
         let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
         for node in held.iter().filter_map(node_of) {
@@ -219,10 +274,36 @@ impl MoveRoom {
             code,
             index: u8::try_from(index).ok()?,
             len_bytes,
+            media,
         };
         let target = self.target(shard)?;
         let there = counts.get(&node_of(&target)?).copied().unwrap_or(0);
         (there + 1 < *most).then_some(shard.index)
+    }
+
+    /// The shards that are on another kind of disk than their segment is to be on, and have a place on one of these.
+    pub fn misplaced_shards(
+        &self,
+        held: &[DiskId],
+        code: Code,
+        len_bytes: u64,
+        media: Option<Media>,
+    ) -> Vec<u8> {
+        if media.is_none() || self.kinds.is_empty() {
+            return Vec::new();
+        }
+        let shard = |index| MovingShard {
+            held,
+            code,
+            index,
+            len_bytes,
+            media,
+        };
+        let is_misplaced = |index: &u8| {
+            let (own, may_stay) = self.kind_of_own(shard(*index));
+            may_stay && own != media && self.target(shard(*index)).is_some()
+        };
+        (0..code.total()).filter(is_misplaced).collect()
     }
 
     /// How many nodes a segment on these disks may lose now.
@@ -298,6 +379,7 @@ mod tests {
         DiskRoom {
             disk: DiskId(id),
             node: NodeId::ONLY,
+            media: None,
             free_bytes: shards * file_len_bytes(SHARD).unwrap(),
             reserve_bytes,
         }
@@ -310,6 +392,7 @@ mod tests {
             code: Code::new(1, 0).unwrap(),
             index,
             len_bytes: SHARD,
+            media: None,
         }
     }
 
@@ -421,6 +504,7 @@ mod tests {
                 node: NodeId(*node),
                 is_there: *is_there,
                 stays: true,
+                media: None,
             };
             (DiskId(id), place)
         });
@@ -446,6 +530,7 @@ mod tests {
                 code: Code::new(1, 2).unwrap(),
                 index: (segment / 360) as u8,
                 len_bytes: SHARD,
+                media: None,
             };
             *taken.entry(room.target(shard).unwrap()).or_default() += 1;
         }
@@ -456,6 +541,102 @@ mod tests {
         );
         let most = taken.values().max().unwrap();
         assert!(*most < 100, "{taken:?}");
+    }
+
+    /// Disks 1 to 3 are hdd and 4 to 6 ssd, each with so many shards free, and on these nodes.
+    fn of_kinds(free: [u64; 6], nodes: [u128; 6], leaving: Option<u128>) -> MoveRoom {
+        let kind = |id: u128| Some(if id <= 3 { Media::Hdd } else { Media::Ssd });
+        let numbered = || (1_u128..).zip(free.iter().zip(nodes));
+        let rooms = numbered().filter(|(id, _)| Some(*id) != leaving);
+        let rooms = rooms.map(|(id, (shards, node))| DiskRoom {
+            node: NodeId(node),
+            media: kind(id),
+            ..disk(id, *shards, SHARD)
+        });
+        let places = numbered().map(|(id, (_, node))| {
+            let place = Place {
+                node: NodeId(node),
+                is_there: true,
+                stays: Some(id) != leaving,
+                media: kind(id),
+            };
+            (DiskId(id), place)
+        });
+        MoveRoom::new(rooms).among(places)
+    }
+
+    #[test]
+    fn shards_go_to_disks_of_the_kind_that_is_asked_for() {
+        const ONE: [u128; 6] = [1; 6];
+        let ssd = Some(Media::Ssd);
+        type Case<'a> = (
+            &'a str,
+            MoveRoom,
+            (&'a [u128], Option<Media>),
+            (Option<u128>, Option<u8>),
+        );
+        let cases: [Case; 8] = [
+            (
+                "any goes where most is free, and need not go",
+                of_kinds([9, 9, 9, 3, 3, 3], ONE, None),
+                (&[1, 2], None),
+                (Some(3), None),
+            ),
+            (
+                "a misplaced one goes to its kind",
+                of_kinds([9, 9, 9, 3, 4, 5], ONE, None),
+                (&[1, 6], ssd),
+                (Some(5), Some(0)),
+            ),
+            (
+                "it stays if there is no room beside the reserve",
+                of_kinds([9, 9, 9, 1, 1, 1], ONE, None),
+                (&[1, 6], ssd),
+                (None, None),
+            ),
+            (
+                "one that is there already stays",
+                of_kinds([9, 9, 9, 5, 5, 5], ONE, None),
+                (&[4, 5], ssd),
+                (Some(6), None),
+            ),
+            (
+                "off a disk that leaves it goes to its kind",
+                of_kinds([9, 9, 9, 5, 5, 5], ONE, Some(4)),
+                (&[4, 5], ssd),
+                (Some(6), None),
+            ),
+            (
+                "or to any, if that has no room",
+                of_kinds([8, 9, 8, 0, 0, 0], ONE, Some(4)),
+                (&[4, 5], ssd),
+                (Some(2), None),
+            ),
+            (
+                "nodes come before the kind",
+                of_kinds([9; 6], [1, 2, 3, 4, 4, 4], None),
+                (&[1, 4], ssd),
+                (None, None),
+            ),
+            (
+                "off a disk that leaves, too",
+                of_kinds([9, 8, 8, 9, 9, 9], [1, 2, 3, 4, 4, 4], Some(1)),
+                (&[1, 4, 2], ssd),
+                (Some(3), None),
+            ),
+        ];
+        for (name, room, (held, media), (target, misplaced)) in cases {
+            let held = ids(held);
+            let code = Code::new(1, held.len() as u8 - 1).unwrap();
+            let shard = MovingShard {
+                code,
+                media,
+                ..moving(&held, 0)
+            };
+            assert_eq!(room.target(shard), target.map(DiskId), "{name}");
+            let found = room.misplaced_shards(&held, code, SHARD, media);
+            assert_eq!(found, Vec::from_iter(misplaced), "{name}");
+        }
     }
 
     #[test]
@@ -474,13 +655,13 @@ mod tests {
         for (name, free, held, want) in cases {
             let held: Vec<DiskId> = held.iter().copied().map(DiskId).collect();
             let code = Code::new(held.len() as u8 - 2, 2).unwrap();
-            let found = disks(free).crowded_shard(&held, code, SHARD);
+            let found = disks(free).crowded_shard(&held, code, SHARD, None);
             assert_eq!(found.is_some(), want.is_some(), "{name}: {found:?}");
             assert!(found.is_none_or(|index| index < 2), "{name}: {found:?}");
         }
         let alone = MoveRoom::new([disk(1, 9, 0), disk(2, 9, 0)]);
         let code = Code::new(1, 0).unwrap();
-        assert_eq!(alone.crowded_shard(&[DiskId(1)], code, SHARD), None);
+        assert_eq!(alone.crowded_shard(&[DiskId(1)], code, SHARD, None), None);
     }
 
     #[test]

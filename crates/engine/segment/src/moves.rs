@@ -247,6 +247,7 @@ impl SegmentStore {
             code: info.code,
             index,
             len_bytes: info.shard_len_bytes,
+            media: info.media,
         })
     }
 
@@ -260,6 +261,7 @@ impl SegmentStore {
                 node: at.node,
                 is_there: self.healthy_disk(at.disk).is_some(),
                 stays: members.takes_shards(at.disk),
+                media: members.media(at.disk),
             };
             (at.disk, place)
         };
@@ -268,9 +270,11 @@ impl SegmentStore {
 
     /// What a disk with so much space has free, also one that is not in the pool yet.
     pub fn disk_room(&self, disk: DiskId, space: DiskSpace) -> DiskRoom {
+        let members = self.members();
         DiskRoom {
             disk,
-            node: self.members().domain(disk).node,
+            node: members.domain(disk).node,
+            media: members.media(disk),
             free_bytes: space.free_bytes,
             reserve_bytes: self.reserve_bytes(space.total_bytes),
         }

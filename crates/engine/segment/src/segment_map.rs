@@ -15,6 +15,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::life::Segment;
 
+/// How a segment lies.
+pub(crate) struct Looked {
+    pub id: SegmentId,
+    /// It survives the loss of fewer nodes than it could.
+    pub is_crowded: bool,
+    /// It has shards on disks of another kind than it asks for.
+    pub is_misplaced: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct SegmentMap {
     all: FxHashMap<SegmentId, Arc<Segment>>,
@@ -22,7 +31,9 @@ pub(crate) struct SegmentMap {
     by_parity: BTreeMap<u8, FxHashSet<SegmentId>>,
     /// They survive the loss of fewer nodes than they could.
     crowded: FxHashSet<SegmentId>,
-    /// Nobody has looked yet whether they do.
+    /// They have shards on disks of another kind than they ask for.
+    misplaced: FxHashSet<SegmentId>,
+    /// Nobody has looked yet whether they do, or have.
     unlooked: FxHashSet<SegmentId>,
     /// What the pool's disks were when the others were looked at.
     layout: u64,
@@ -72,6 +83,7 @@ impl SegmentMap {
             ids.remove(id);
         }
         self.crowded.remove(id);
+        self.misplaced.remove(id);
         self.unlooked.remove(id);
         Some(removed)
     }
@@ -106,13 +118,22 @@ impl SegmentMap {
         found.collect()
     }
 
-    /// Notes whether segments survive the loss of fewer nodes than they could.
-    pub fn note_crowded(&mut self, looked: impl IntoIterator<Item = (SegmentId, bool)>) {
-        for (id, is_crowded) in looked {
-            match is_crowded && self.all.contains_key(&id) {
-                true => self.crowded.insert(id),
-                false => self.crowded.remove(&id),
+    /// Notes how segments lie.
+    pub fn note_looked(&mut self, looked: impl IntoIterator<Item = Looked>) {
+        fn note(set: &mut FxHashSet<SegmentId>, id: SegmentId, is_in: bool) {
+            match is_in {
+                true => set.insert(id),
+                false => set.remove(&id),
             };
+        }
+        for looked in looked {
+            let is_known = self.all.contains_key(&looked.id);
+            note(&mut self.crowded, looked.id, looked.is_crowded && is_known);
+            note(
+                &mut self.misplaced,
+                looked.id,
+                looked.is_misplaced && is_known,
+            );
         }
     }
 
@@ -142,8 +163,8 @@ impl SegmentMap {
         narrow.map(|(_, ids)| ids.len() as u64).sum()
     }
 
-    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity`, and those that
-    /// survive the loss of fewer nodes than they could; each once.
+    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity`, those that
+    /// survive the loss of fewer nodes than they could, and those on disks of another kind than they ask for; each once.
     pub fn at_stake(
         &self,
         is_sound: impl Fn(DiskId) -> bool,
@@ -154,6 +175,7 @@ impl SegmentMap {
         let mut sets: Vec<&FxHashSet<SegmentId>> = on_them.collect();
         sets.extend(self.by_parity.range(..parity).map(|(_, ids)| ids));
         sets.extend((!self.crowded.is_empty()).then_some(&self.crowded));
+        sets.extend((!self.misplaced.is_empty()).then_some(&self.misplaced));
         let ids: Vec<SegmentId> = match &sets[..] {
             [] => Vec::new(),
             [one] => one.iter().copied().collect(),
@@ -182,6 +204,7 @@ mod tests {
             shard_len_bytes: 4096,
             sealed: true,
             remote: None,
+            media: None,
         };
         Arc::new(Segment::known(VolumeId(1), Epoch(1), info))
     }
@@ -202,11 +225,12 @@ mod tests {
                 let disks = segment.disks();
                 disks.contains(&DiskId(1)) && disks.contains(&DiskId(3))
             };
-            let looked: Vec<(SegmentId, bool)> = found
-                .iter()
-                .map(|segment| (segment.id, is_crowded(segment)))
-                .collect();
-            map.note_crowded(looked);
+            let looked = found.iter().map(|segment| Looked {
+                id: segment.id,
+                is_crowded: is_crowded(segment),
+                is_misplaced: segment.disks().contains(&DiskId(9)),
+            });
+            map.note_looked(looked);
             found.len()
         };
         let mut map = SegmentMap::default();
@@ -227,7 +251,19 @@ mod tests {
         look(&mut map, 7);
         assert_eq!(at_stake(&map, &[], 0), [3]);
         let removed = map.remove(&SegmentId(3)).expect("it was there");
-        map.note_crowded([(removed.id, true)]);
+        map.note_looked([Looked {
+            id: removed.id,
+            is_crowded: true,
+            is_misplaced: true,
+        }]);
+        assert_eq!(at_stake(&map, &[], 0), [0; 0]);
+        let other = segment(4, &[2, 9], 1);
+        map.insert(Arc::clone(&other));
+        look(&mut map, 7);
+        assert_eq!(at_stake(&map, &[], 0), [4], "it is on disk 9");
+        assert!(other.begin_move(1, DiskId(8)));
+        map.place(&other, 1, DiskId(8));
+        look(&mut map, 7);
         assert_eq!(at_stake(&map, &[], 0), [0; 0]);
     }
 

@@ -3,6 +3,7 @@
 //! Owns: opening and closing of volumes, sealing and removal of segments, space and status.
 //! The ways of a write and of a read are in `append` and `read`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use cairn_base::disk::DiskSpace;
 use cairn_base::domain::{DomainPath, Losses, Survives, survives};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, SegmentId, TierId, VolumeId};
+use cairn_base::{DiskId, Epoch, Media, SegmentId, TierId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_keys::VolumeKey;
@@ -36,6 +37,7 @@ use crate::placement::{self, NodeRoom};
 use crate::read::Second;
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
+use crate::segment_map::Looked;
 use crate::stripe_cache::StripeCache;
 use crate::summary::summary_slack_bytes;
 use crate::tier::{COPIES_MAX, Tier};
@@ -597,18 +599,18 @@ impl SegmentStore {
         parity: u8,
     ) -> Option<Vec<SegmentInfo>> {
         let opened = self.volume(volume).ok()?;
-        self.look_for_crowded(&opened);
+        self.look_at_places(&opened);
         let segments = opened.segments.read();
         let at_stake = segments.at_stake(is_sound, parity);
         Some(at_stake.map(|segment| segment.info()).collect())
     }
 
     /// Finds segments with several shards on a node where there are enough nodes for them: made, or made anew, while nodes
-    /// were away, or before nodes joined.
-    fn look_for_crowded(&self, opened: &Volume) {
+    /// were away, or before nodes joined. And those with shards on disks of another kind than they ask for.
+    fn look_at_places(&self, opened: &Volume) {
         let members = self.members();
         let staying = members.staying(&[]);
-        if staying.node_count() < 2 {
+        if staying.node_count() < 2 && !members.has_media() {
             return;
         }
         let layout = members.layout();
@@ -619,19 +621,23 @@ impl SegmentStore {
             .write()
             .take_unlooked(layout, LOOKED_AT_A_TIME_MAX);
         let mut possible: FxHashMap<(u8, u8), usize> = FxHashMap::default();
-        let looked: Vec<(SegmentId, bool)> = batch
+        let looked: Vec<Looked> = batch
             .iter()
             .map(|segment| {
                 let code = segment.code;
                 let best = possible
                     .entry((code.data(), code.parity()))
                     .or_insert_with(|| staying.survives(code).nodes);
-                let is_crowded = nodes_survived(&members, segment) < *best;
-                (segment.id, is_crowded)
+                let is_right = |disk: &DiskId| members.is_of(*disk, segment.media);
+                Looked {
+                    id: segment.id,
+                    is_crowded: nodes_survived(&members, segment) < *best,
+                    is_misplaced: !segment.disks().iter().all(is_right),
+                }
             })
             .collect();
         if !looked.is_empty() {
-            opened.segments.write().note_crowded(looked);
+            opened.segments.write().note_looked(looked);
         }
     }
 
@@ -639,11 +645,36 @@ impl SegmentStore {
     /// `None` if there is none, or the volume is not open.
     pub fn crowded_nodes_survived(&self, volume: VolumeId) -> Option<usize> {
         let opened = self.volume(volume).ok()?;
-        self.look_for_crowded(&opened);
+        self.look_at_places(&opened);
         let members = self.members();
         let segments = opened.segments.read();
         let all = segments.crowded();
         all.map(|segment| nodes_survived(&members, segment)).min()
+    }
+
+    /// Bytes on disks that segments of a volume take which ask for a kind of disks, by the kind they ask for and the kind
+    /// that they are on. `None` if the volume is not open.
+    pub fn media_bytes(&self, volume: VolumeId) -> Option<BTreeMap<(Media, Option<Media>), u64>> {
+        let opened = self.volume(volume).ok()?;
+        let members = self.members();
+        let mut bytes = BTreeMap::new();
+        for segment in opened.segments.read().values() {
+            let Some(wanted) = segment.media else {
+                continue;
+            };
+            let shard_len_bytes = segment.info().shard_len_bytes;
+            for disk in segment.disks().iter() {
+                *bytes.entry((wanted, members.media(*disk))).or_default() += shard_len_bytes;
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Whether the pool has disks of this kind that new shards may be put on.
+    pub fn has_media(&self, media: Media) -> bool {
+        let members = self.members();
+        let mut ids = members.domains().map(|at| at.disk);
+        ids.any(|id| members.takes_shards(id) && members.media(id) == Some(media))
     }
 
     /// How many segments of a volume have a shard on each disk. `None` if the volume is not open.
@@ -802,8 +833,7 @@ impl SegmentStore {
         for volume in self.volumes.read().values() {
             let streams = volume.streams.lock();
             open += streams.room_bytes(code, may_borrow);
-            let rewrite = streams.get(code, Stream::Rewrite);
-            open_rewrite += rewrite.map_or(0, |segment| segment.room_bytes());
+            open_rewrite += streams.rewrite_room_bytes(code);
         }
         let usable = |room: &[NodeRoom]| placement::usable_bytes_in(room, code, &pool);
         let total_bytes = usable(&total);

@@ -4,6 +4,7 @@ mod damage;
 mod domains;
 mod encrypted;
 mod fence;
+mod media;
 mod moves;
 mod moves_damaged;
 mod overdue;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::{DiskId, SegmentId};
+use cairn_base::{DiskId, Media, SegmentId};
 use cairn_erasure::Code;
 use cairn_formats::metadata::RemoteSegment;
 use cairn_formats::pointer::Location;
@@ -71,6 +71,22 @@ pub struct SegmentInfo {
     pub sealed: bool,
     /// If it is in a tier. Then it has no disks.
     pub remote: Option<RemoteSegment>,
+    /// The kind of disks that it is to be on, if that matters. It may be elsewhere while those have no room.
+    pub media: Option<Media>,
+}
+
+/// What is asked of the place of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Placing {
+    pub code: Code,
+    /// The kind of disks they are to be on, as long as these have room, and protection does not suffer.
+    pub media: Option<Media>,
+}
+
+impl From<Code> for Placing {
+    fn from(code: Code) -> Self {
+        Self { code, media: None }
+    }
 }
 
 /// How a volume protects what is written to it.

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
 use crate::segment_map::SegmentMap;
-use crate::types::{SegmentInfo, Stream};
+use crate::types::{Placing, SegmentInfo, Stream};
 
 /// Makes a new segment id; the metadata sees to it that none is given twice.
 pub(crate) type Allocate = Arc<dyn Fn() -> SegmentId + Send + Sync>;
@@ -90,38 +90,38 @@ impl Volume {
 /// Which open segment each stream appends to.
 #[derive(Default)]
 pub(crate) struct Streams {
-    current: FxHashMap<(Code, Stream), Arc<Segment>>,
+    current: FxHashMap<(Placing, Stream), Arc<Segment>>,
     /// Segments with room that no stream has now; the next stream takes one before a new one is made.
-    idle: Vec<(Code, Arc<Segment>)>,
+    idle: Vec<(Placing, Arc<Segment>)>,
 }
 
 impl Streams {
-    pub fn get(&self, code: Code, stream: Stream) -> Option<&Arc<Segment>> {
-        self.current.get(&(code, stream))
+    pub fn get(&self, placing: Placing, stream: Stream) -> Option<&Arc<Segment>> {
+        self.current.get(&(placing, stream))
     }
 
     /// Gives a stream its segment; a segment it had before becomes idle.
-    pub fn set(&mut self, code: Code, stream: Stream, segment: Arc<Segment>) {
-        if let Some(before) = self.current.insert((code, stream), segment) {
-            self.idle.push((code, before));
+    pub fn set(&mut self, placing: Placing, stream: Stream, segment: Arc<Segment>) {
+        if let Some(before) = self.current.insert((placing, stream), segment) {
+            self.idle.push((placing, before));
         }
     }
 
-    /// An idle segment that was made for `code` and is `wanted`.
+    /// An idle segment that was made for `placing` and is `wanted`.
     pub fn take_idle(
         &mut self,
-        code: Code,
+        placing: Placing,
         wanted: impl Fn(&Segment) -> bool,
     ) -> Option<Arc<Segment>> {
         self.idle.retain(|(_, segment)| segment.takes_stripes());
         let index = self
             .idle
             .iter()
-            .position(|(made_for, segment)| *made_for == code && wanted(segment))?;
+            .position(|(made_for, segment)| *made_for == placing && wanted(segment))?;
         Some(self.idle.swap_remove(index).1)
     }
 
-    /// Any open segment that was made for `code`: when there is no space for a new one. Garbage
+    /// Any open segment that was made for `code`, on whatever disks: when there is no space for a new one. Garbage
     /// collection's only if it `may_rewrite`.
     pub fn borrow_any(
         &self,
@@ -140,14 +140,22 @@ impl Streams {
         let current = self
             .current
             .iter()
-            .filter(move |((made_for, stream), _)| *made_for == code && is_wanted(stream))
+            .filter(move |((made_for, stream), _)| made_for.code == code && is_wanted(stream))
             .map(|(_, segment)| segment);
         let idle = self
             .idle
             .iter()
-            .filter(move |(made_for, _)| *made_for == code)
+            .filter(move |(made_for, _)| made_for.code == code)
             .map(|(_, segment)| segment);
         current.chain(idle)
+    }
+
+    /// Room in the open segments made for `code` that garbage collection fills, in bytes of data.
+    pub fn rewrite_room_bytes(&self, code: Code) -> u64 {
+        let current = self.current.iter();
+        let its = current
+            .filter(|((made_for, stream), _)| made_for.code == code && *stream == Stream::Rewrite);
+        its.map(|(_, segment)| segment.room_bytes()).sum()
     }
 
     pub fn forget(&mut self, segment: &Arc<Segment>) {
@@ -158,7 +166,7 @@ impl Streams {
     /// Takes file streams above `streams_max` their segments away (least recently used first; they
     /// become idle), and returns the open segments above `open_max`, to be sealed.
     pub fn trim(&mut self, streams_max: usize, open_max: usize) -> Vec<Arc<Segment>> {
-        let mut files: Vec<((Code, Stream), Duration)> = self
+        let mut files: Vec<((Placing, Stream), Duration)> = self
             .current
             .iter()
             .filter(|((_, stream), _)| matches!(stream, Stream::File(_)))

@@ -3,11 +3,11 @@
 //! Owns: the bytes of these values (docs/reference/formats/metadata.md). Pure: no I/O, no clock.
 //! Must not know: what lies below a directory, how data is rewritten.
 
-use cairn_base::Ino;
+use cairn_base::{Ino, Media};
 
 use super::fields::{Fields, put_u64};
 use super::records::{RecordError, VERSION};
-use crate::settings::{AccessPattern, Compression, Dedupe};
+use crate::settings::{AccessPattern, Compression, Dedupe, MediaChoice};
 
 /// What a directory says about data of files below it. What it leaves open is said by the next directory above it that
 /// does, or by the volume.
@@ -16,6 +16,8 @@ pub struct PolicyRecord {
     pub compression: Option<Compression>,
     pub dedupe: Option<Dedupe>,
     pub access_pattern: Option<AccessPattern>,
+    /// The kind of disks that it lives on.
+    pub media: Option<MediaChoice>,
 }
 
 /// The byte of a level of zstd: this and the level, 1 to 19.
@@ -53,6 +55,7 @@ impl PolicyRecord {
             compression: self.compression.or(around.compression),
             dedupe: self.dedupe.or(around.dedupe),
             access_pattern: self.access_pattern.or(around.access_pattern),
+            media: self.media.or(around.media),
         }
     }
 
@@ -69,11 +72,16 @@ impl PolicyRecord {
             Some(AccessPattern::Streaming) => 2,
             Some(AccessPattern::Random) => 3,
         };
+        let media = match self.media {
+            None => 0,
+            Some(choice) => 1 + choice.kind().map_or(0, Media::number),
+        };
         vec![
             VERSION,
             compression_byte(self.compression),
             dedupe,
             access_pattern,
+            media,
         ]
     }
 
@@ -95,11 +103,19 @@ impl PolicyRecord {
             3 => Some(AccessPattern::Random),
             _ => return Err(fields.malformed("access pattern")),
         };
+        let media = match fields.u8("media")? {
+            0 => None,
+            number => {
+                let kind = Media::of_number(number - 1).ok_or(fields.malformed("media"))?;
+                Some(MediaChoice::from(kind))
+            }
+        };
         fields.end()?;
         Ok(Self {
             compression,
             dedupe,
             access_pattern,
+            media,
         })
     }
 }
@@ -250,6 +266,7 @@ mod tests {
                 compression,
                 dedupe: Some(Dedupe::Verify),
                 access_pattern: Some(AccessPattern::Random),
+                media: Some(MediaChoice::Hdd),
             };
             check(&policy, policy.encode(), PolicyRecord::decode);
         }
@@ -269,12 +286,13 @@ mod tests {
 
     #[test]
     fn what_is_no_policy_is_refused() {
-        let cases: &[(&str, [u8; 4])] = &[
-            ("compression", [VERSION, 4, 0, 0]),
-            ("level 0 of zstd", [VERSION, ZSTD, 0, 0]),
-            ("level 20 of zstd", [VERSION, ZSTD + 20, 0, 0]),
-            ("dedupe", [VERSION, 0, 4, 0]),
-            ("access pattern", [VERSION, 0, 0, 4]),
+        let cases: &[(&str, [u8; 5])] = &[
+            ("compression", [VERSION, 4, 0, 0, 0]),
+            ("level 0 of zstd", [VERSION, ZSTD, 0, 0, 0]),
+            ("level 20 of zstd", [VERSION, ZSTD + 20, 0, 0, 0]),
+            ("dedupe", [VERSION, 0, 4, 0, 0]),
+            ("access pattern", [VERSION, 0, 0, 4, 0]),
+            ("media", [VERSION, 0, 0, 0, 5]),
         ];
         for (name, bytes) in cases {
             assert!(PolicyRecord::decode(bytes).is_err(), "{name}");
@@ -287,6 +305,7 @@ mod tests {
             compression: Some(Compression::Lz4),
             dedupe: Some(Dedupe::On),
             access_pattern: None,
+            media: Some(MediaChoice::Any),
         };
         let inner = PolicyRecord {
             compression: Some(Compression::None),

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, TierId, Timestamp, VolumeId,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, Media, TierId, Timestamp, VolumeId,
 };
 
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
@@ -466,6 +466,8 @@ pub struct SegmentRecord {
     pub remote: Option<RemoteSegment>,
     /// The day (since 1970) on which clients used it last, as far as that was noted; 0: it was not yet.
     pub used_day: u32,
+    /// The kind of disks that it is to be on, if that matters.
+    pub media: Option<Media>,
 }
 
 impl SegmentRecord {
@@ -485,6 +487,7 @@ impl SegmentRecord {
             out.extend_from_slice(&disk.0.to_be_bytes());
         }
         put_u32(&mut out, self.used_day);
+        out.push(self.media.map_or(0, Media::number));
         match &self.remote {
             None => out.push(0),
             Some(remote) => {
@@ -515,6 +518,7 @@ impl SegmentRecord {
             disks.push(DiskId(u128::from_be_bytes(fields.array("disks")?)));
         }
         let used_day = fields.u32("used day")?;
+        let media = Media::of_number(fields.u8("media")?).ok_or(fields.malformed("media"))?;
         let remote = match fields.bool("remote")? {
             false => None,
             true => Some(RemoteSegment {
@@ -530,6 +534,7 @@ impl SegmentRecord {
         Ok(Self {
             remote,
             used_day,
+            media,
             data,
             parity,
             disks,
@@ -800,6 +805,7 @@ mod tests {
             live_records: 5,
             remote: None,
             used_day: 20_000,
+            media: Some(Media::Ssd),
         }
     }
 

@@ -31,8 +31,8 @@ pub use user::{
     USERS_MAX, UserName, UserRecord,
 };
 pub use volume::{
-    AccessPattern, Compression, Dedupe, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX,
-    VolumeName, VolumeSettings,
+    AccessPattern, Compression, Dedupe, MediaChoice, Protection, SizeLimit,
+    VOLUME_NAME_LEN_BYTES_MAX, VolumeName, VolumeSettings,
 };
 
 /// Letters, digits, '.', '_' and '-', starting with a letter or digit: the rule for names of volumes, classes and users.

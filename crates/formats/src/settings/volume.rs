@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use cairn_base::Media;
 use cairn_base::units::{format_size, parse_size};
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +121,46 @@ word_enum!(
         Verify = "verify",
     }
 );
+
+word_enum!(
+    /// The kind of disks that something is, or is to live on.
+    #[derive(Default)]
+    MediaChoice, "a kind of disks", "any, hdd, ssd or nvme" {
+        /// Whatever they are; of a disk: nobody has said what it is.
+        #[default]
+        Any = "any",
+        Hdd = "hdd",
+        Ssd = "ssd",
+        Nvme = "nvme",
+    }
+);
+
+impl MediaChoice {
+    pub fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+
+    /// The kind; `None`: any.
+    pub fn kind(self) -> Option<Media> {
+        match self {
+            Self::Any => None,
+            Self::Hdd => Some(Media::Hdd),
+            Self::Ssd => Some(Media::Ssd),
+            Self::Nvme => Some(Media::Nvme),
+        }
+    }
+}
+
+impl From<Option<Media>> for MediaChoice {
+    fn from(kind: Option<Media>) -> Self {
+        match kind {
+            None => Self::Any,
+            Some(Media::Hdd) => Self::Hdd,
+            Some(Media::Ssd) => Self::Ssd,
+            Some(Media::Nvme) => Self::Nvme,
+        }
+    }
+}
 
 impl Dedupe {
     fn is_off(&self) -> bool {
@@ -252,6 +293,9 @@ pub struct VolumeSettings {
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Dedupe::is_off")]
     pub dedupe: Dedupe,
+    /// The kind of disks that its data is to live on.
+    #[serde(default, skip_serializing_if = "MediaChoice::is_any")]
+    pub media: MediaChoice,
 }
 
 impl Default for VolumeSettings {
@@ -263,6 +307,7 @@ impl Default for VolumeSettings {
             // Cheap enough to leave on: the probe gives up early on data that does not compress.
             compression: Compression::Lz4,
             dedupe: Dedupe::Off,
+            media: MediaChoice::Any,
         }
     }
 }

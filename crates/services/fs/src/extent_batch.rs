@@ -38,6 +38,7 @@ impl Shared {
                         shard_len_bytes: info.shard_len_bytes,
                         sealed: info.sealed,
                         epoch: self.meta.epoch(),
+                        media: info.media,
                         ..SegmentRecord::default()
                     },
                 );

@@ -15,9 +15,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, LogPosition, SegmentId};
 use cairn_meta::{Batch, Fold, Key, MetaError, Ticket};
-use cairn_segment::{
-    Appended, EncodedRecord, Location, RecordOwner, RecordPointer, SegmentInfo, Stream,
-};
+use cairn_segment::{Location, RecordOwner, RecordPointer, SegmentInfo, Stream};
 use futures_util::FutureExt as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
@@ -28,6 +26,7 @@ use crate::dirty::{Load, Run};
 use crate::extents::{Ahead, Change, Extent};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::share::Sharers;
+use crate::storing::{Records, Stored};
 use crate::types::FsError;
 use crate::volume::{Policy, Shared, segment_error};
 
@@ -194,7 +193,7 @@ impl Shared {
             }
         };
         let mut pieces: Vec<Vec<Piece>> = Vec::with_capacity(jobs.len());
-        let mut records = Vec::new();
+        let mut records = Records::default();
         let mut made = FxHashMap::default();
         for job in &jobs {
             let mut of_job: Vec<Piece> = Vec::new();
@@ -206,19 +205,19 @@ impl Shared {
                 let hash = self.hash_of(cut.start, &cut.parts, &policy);
                 let source = match &hash {
                     Some(hash) => {
-                        let found = self.find_record(hash, &cut.parts, policy.dedupe, &made);
+                        let found = self.find_record(hash, &cut.parts, &policy, &made, &records);
                         found.await
                     }
                     None => None,
                 };
-                let source = source.unwrap_or(Source::New(records.len()));
+                let source = source.unwrap_or(Source::New(records.all.len()));
                 if let Source::New(index) = source {
                     let owner = RecordOwner {
                         object: job.inode.ino.0,
                         offset: cut.start,
                     };
                     let record = encoder.encode(cut.parts.clone(), policy.compression);
-                    records.push(record.owned_by(owner));
+                    records.add(record.owned_by(owner), policy.media);
                     if let Some(hash) = hash {
                         made.insert(hash, (index, cut.parts.clone()));
                     }
@@ -228,12 +227,8 @@ impl Shared {
             pieces.push(of_job);
         }
         drop(made);
-        let appended = match records.is_empty() {
-            true => Ok(None),
-            false => self.append(jobs[0].stream, &records).await.map(Some),
-        };
-        let appended = match appended {
-            Ok(appended) => appended,
+        let stored = match self.store_records(jobs[0].stream, &records).await {
+            Ok(stored) => stored,
             Err(error) => {
                 for job in jobs {
                     self.turn_back(job, error.clone());
@@ -241,14 +236,16 @@ impl Shared {
                 return Vec::new();
             }
         };
-        if appended.is_some() {
+        if !stored.locations.is_empty() {
             self.dirty.note_space();
         }
-        let (locations, segments, pin) = match appended {
-            Some(appended) => (appended.locations, appended.segments, Some(appended.pin)),
-            None => Default::default(),
-        };
+        let Stored {
+            locations,
+            segments,
+            pins,
+        } = stored;
         let written: Vec<Arc<RecordPointer>> = records
+            .all
             .iter()
             .zip(&locations)
             .map(|(record, location)| Arc::new(record.pointer(*location)))
@@ -268,7 +265,7 @@ impl Shared {
             }
             tickets.push(landed);
         }
-        drop(pin);
+        drop(pins);
         let mut left = Vec::new();
         let mut landed = Vec::with_capacity(jobs.len());
         for (job, ticket) in jobs.into_iter().zip(tickets) {
@@ -295,18 +292,24 @@ impl Shared {
         &self,
         hash: &Hash,
         parts: &[Bytes],
-        dedupe: Dedupe,
+        policy: &Policy,
         made: &FxHashMap<Hash, (usize, Vec<Bytes>)>,
+        records: &Records,
     ) -> Option<Source> {
+        let dedupe = policy.dedupe;
         let len_of = |parts: &[Bytes]| parts.iter().map(|part| part.len() as u64).sum::<u64>();
         if let Some((index, others)) = made.get(hash) {
             let is_same = match dedupe {
                 Dedupe::Verify => are_same_bytes(others, parts),
                 Dedupe::On | Dedupe::Off => len_of(others) == len_of(parts),
             };
-            return is_same.then_some(Source::Again(*index));
+            let is_placed = records.media(*index) == policy.media;
+            return (is_same && is_placed).then_some(Source::Again(*index));
         }
         let known = self.dedupe.find(hash, len_of(parts))?;
+        if !self.is_placed_for(known.location.segment, policy.media) {
+            return None;
+        }
         let code = self.code().ok()?;
         // What cannot be looked up is written.
         let there = self.reading(|| self.record_there(&known, code)).await;
@@ -405,14 +408,6 @@ impl Shared {
             }
         }
         Ok(())
-    }
-
-    async fn append(&self, stream: Stream, records: &[EncodedRecord]) -> Result<Appended, FsError> {
-        let code = self.code()?;
-        self.segments
-            .append(self.volume, code, stream, records.to_vec())
-            .await
-            .map_err(segment_error)
     }
 
     /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. Where

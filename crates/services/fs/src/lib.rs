@@ -46,6 +46,7 @@ mod room;
 mod scrub;
 mod share;
 mod snapshots;
+mod storing;
 mod tasks;
 mod tiering;
 pub mod types;

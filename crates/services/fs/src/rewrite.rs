@@ -36,6 +36,7 @@ use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
+use crate::storing::{Records, Stored};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Policy, Shared, meta_error, parse_extent, segment_error};
@@ -527,7 +528,7 @@ impl Shared {
         let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
         let mut moved = Vec::new();
-        let mut records = Vec::new();
+        let mut records = Records::default();
         // Those whose bytes were copied for somebody else before, or are by now.
         let mut copied = Vec::new();
         let mut others = Vec::new();
@@ -574,7 +575,8 @@ impl Shared {
                             true => self.hash_of(victim.extent.start, &parts, policy),
                             false => None,
                         };
-                        records.push(encoder.encode(parts, policy.compression).owned_by(owner));
+                        let record = encoder.encode(parts, policy.compression);
+                        records.add(record.owned_by(owner), policy.media);
                         moved.push((victim, hash));
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {
@@ -591,26 +593,17 @@ impl Shared {
                 }
             }
         }
-        let appended = match records.is_empty() {
-            true => None,
-            false => {
-                let code = self.code()?;
-                let records = records.clone();
-                let append = self
-                    .segments
-                    .append(self.volume, code, Stream::Rewrite, records);
-                Some(append.await.map_err(segment_error)?)
-            }
-        };
-        let (locations, segments, pin) = match appended {
-            Some(appended) => (appended.locations, appended.segments, Some(appended.pin)),
-            None => Default::default(),
-        };
+        let Stored {
+            locations,
+            segments,
+            pins,
+        } = self.store_records(Stream::Rewrite, &records).await?;
         let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
         let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
         // Of whole records: whoever writes these bytes finds them where they are now.
         let mut hashes: FxHashMap<Location, Hash> = FxHashMap::default();
-        for (((victim, hash), record), location) in moved.into_iter().zip(&records).zip(&locations)
+        for (((victim, hash), record), location) in
+            moved.into_iter().zip(&records.all).zip(&locations)
         {
             if let Some(hash) = hash {
                 hashes.insert(*location, hash);
@@ -727,7 +720,7 @@ impl Shared {
                 }
             }
         }
-        drop(pin);
+        drop(pins);
         if planted::is(Bug::RewritingDeletesEarly) {
             return Ok(left);
         }

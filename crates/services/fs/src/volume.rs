@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, Ino, Timestamp, View, VolumeId};
+use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
@@ -81,6 +81,8 @@ pub struct Policy {
     pub access_pattern: AccessPattern,
     pub compression: Compression,
     pub dedupe: Dedupe,
+    /// The kind of disks that data is to live on.
+    pub media: Option<Media>,
     /// Most bytes of files in the volume.
     pub size_limit_bytes: Option<u64>,
     /// Keep access times (relative: once a day, or after a change), or never.
@@ -105,6 +107,7 @@ impl Default for Policy {
             access_pattern: AccessPattern::Concurrent,
             compression: Compression::Lz4,
             dedupe: Dedupe::Off,
+            media: None,
             size_limit_bytes: None,
             relatime: true,
         }
@@ -386,6 +389,7 @@ impl Fs {
                     shard_len_bytes: record.shard_len_bytes,
                     sealed: true,
                     remote: record.remote,
+                    media: record.media,
                 })
             })
             .collect::<Result<Vec<_>, FsError>>()?;

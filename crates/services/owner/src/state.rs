@@ -160,6 +160,7 @@ pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
         node: disk.node,
         label: disk.label.clone(),
         role: disk.role,
+        media: disk.media,
         draining: disk.draining,
         replaced: disk.replaced,
         added: disk.added,
@@ -183,6 +184,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
         PoolDisk {
             node: record.node,
             role: record.role,
+            media: record.media,
             draining: record.draining,
             replaced: record.replaced,
             by_label: known.is_some_and(|disk| disk.by_label),

@@ -88,12 +88,14 @@ impl Cluster {
         let rooms = self.free_bytes.iter().enumerate().skip(DISKS_PER_NODE);
         let rooms = rooms.map(|(disk, free)| DiskRoom {
             disk: disk_id(disk),
+            media: None,
             node: node_id(node_of(disk)),
             free_bytes: *free as u64,
             reserve_bytes: 0,
         });
         let places = (0..self.free_bytes.len()).map(|disk| {
             let place = Place {
+                media: None,
                 node: node_id(node_of(disk)),
                 is_there: node_of(disk) > 0,
                 stays: node_of(disk) > 0,
@@ -120,6 +122,7 @@ impl Cluster {
         let held: Vec<DiskId> = disks.map(disk_id).collect();
         let target = self.room.target(MovingShard {
             held: &held,
+            media: None,
             code: self.code,
             index: 0,
             len_bytes: SHARD_BYTES,

@@ -54,6 +54,7 @@ fn segments(count: u64, on_it: u64, code: Code) -> Vec<SegmentInfo> {
             shard_len_bytes: 8 << 20,
             sealed: true,
             remote: None,
+            media: None,
         }
     };
     (0..count).map(info).collect()

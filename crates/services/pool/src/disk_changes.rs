@@ -12,7 +12,7 @@ use std::time::Duration;
 use cairn_base::disk::{Disk, DiskSpace};
 use cairn_base::domain::Survives;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, DiskRole};
+use cairn_base::{DiskId, DiskRole, Media};
 use cairn_fs::Fs;
 use cairn_meta::Preference;
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -22,12 +22,13 @@ use crate::planner::{self, Standing};
 use crate::policy::protection;
 use crate::pool::{ChangeFailure, Pool, VolumeService};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
+use cairn_formats::settings::MediaChoice;
 
 /// As what a disk joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joining {
-    New(DiskRole),
-    /// In the role of a disk that leaves.
+    New(DiskRole, Option<Media>),
+    /// In the role, and of the kind, of a disk that leaves.
     Replacing(DiskId),
 }
 
@@ -66,10 +67,10 @@ impl Pool {
         place: Joining,
     ) -> Result<DiskId, ChangeFailure> {
         let mut state = PoolState::clone(&self.state());
-        let (role, replaces) = match place {
-            Joining::New(role) => (role, None),
+        let (role, media, replaces) = match place {
+            Joining::New(role, media) => (role, media, None),
             Joining::Replacing(old) => match state.disk_mut(old) {
-                Some(member) => (member.role, Some(old)),
+                Some(member) => (member.role, member.media, Some(old)),
                 None => return Err(ChangeFailure::NoDisk(old.to_string())),
             },
         };
@@ -92,6 +93,7 @@ impl Pool {
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
         member.role = role;
+        member.media = media;
         if let Some(seats) = &self.seats {
             member.node = seats.node();
         }
@@ -176,6 +178,34 @@ impl Pool {
         tracing::info!(disk = disk.label, draining, "draining");
         self.after_a_change().await;
         Ok(disk.id)
+    }
+
+    /// Says what kind of device a disk is. Data that is to live on this kind, or on the one that it was said to be, moves.
+    pub async fn set_media(
+        &self,
+        words: &str,
+        media: Option<Media>,
+    ) -> Result<DiskId, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        if let Some(entry) = state.disk_mut(disk.id) {
+            entry.media = media;
+        }
+        self.save(&mut tried, &mut state).await?;
+        drop(tried);
+        let kind = MediaChoice::from(media);
+        tracing::info!(disk = disk.label, media = %kind, "a disk is of this kind");
+        self.after_a_change().await;
+        Ok(disk.id)
+    }
+
+    /// Whether data can be put on disks of a kind at all.
+    pub fn require_media(&self, choice: MediaChoice) -> Result<(), ChangeFailure> {
+        match choice.kind() {
+            Some(kind) if !self.store.has_media(kind) => Err(ChangeFailure::NoMedia(kind)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the pool can do without a disk: enough others for every volume's protection, and room.

@@ -22,6 +22,7 @@ pub fn policy(settings: &VolumeSettings) -> Policy {
             Dedupe::On => cairn_fs::Dedupe::On,
             Dedupe::Verify => cairn_fs::Dedupe::Verify,
         },
+        media: settings.media.kind(),
         size_limit_bytes: settings.size_limit.bytes(),
         relatime: true,
     }

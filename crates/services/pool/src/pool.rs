@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use cairn_base::disk::Disk;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, PoolId, VolumeId};
+use cairn_base::{DiskId, Media, PoolId, VolumeId};
 use cairn_formats::settings::VolumeName;
 use cairn_fs::{Fs, FsSettings};
 use cairn_keys::MasterKeys;
@@ -547,6 +547,8 @@ pub enum ChangeFailure {
     Refused(#[from] ChangeError),
     #[error("there is no disk \"{0}\" in the pool")]
     NoDisk(String),
+    #[error("no disk of the pool that takes data is known to be {0}")]
+    NoMedia(Media),
     #[error("the volume \"{0}\" is exported")]
     Exported(VolumeName),
     /// The disks do not allow it.

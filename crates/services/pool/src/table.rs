@@ -177,6 +177,7 @@ impl Table {
             id: member.id,
             node: member.node,
             role: role(member),
+            media: member.media,
             disk: self.service(member.id),
         });
         members.collect()

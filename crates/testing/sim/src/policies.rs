@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_formats::settings::{AccessPattern, Compression, Dedupe};
+use cairn_base::{Ino, Media};
+use cairn_formats::settings::{AccessPattern, Compression, Dedupe, MediaChoice};
 use cairn_fs::{
     ApplyFailure, Credentials, FileKind, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT,
 };
@@ -73,6 +73,7 @@ impl Policer {
         let compressions = [None, Lz4, Zstd(1), Auto];
         fs.set_policy(Policy {
             compression: compressions[self.rng.below(4) as usize],
+            media: self.some_media().and_then(MediaChoice::kind),
             ..fs.policy()
         })
     }
@@ -92,6 +93,11 @@ impl Policer {
             Err(PolicyFailure::Fs(error)) => Err(error),
             Err(error) => Err(FsError::Io(error.to_string())),
         }
+    }
+
+    fn some_media(&mut self) -> Option<MediaChoice> {
+        let number = self.rng.below(5) as u8;
+        Media::of_number(number).map(MediaChoice::from)
     }
 
     fn some_policy(&mut self) -> PolicyRecord {
@@ -123,6 +129,7 @@ impl Policer {
                 true => AccessPattern::Random,
                 false => pattern,
             }),
+            media: self.some_media(),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_base::{DiskId, DiskRole, SegmentId};
+use cairn_base::{DiskId, DiskRole, Media, SegmentId};
 use cairn_fs::{ExtentAt, Fs};
 use cairn_pool::disk_changes::{Force, Joining};
 use cairn_pool::planner::{Action, Outcome, Standing};
@@ -108,6 +108,9 @@ impl Worker {
         } else if let Some(job) = self.job {
             self.begin(job).await?;
         }
+        if self.life.shape.sets_policies {
+            self.name_media().await?;
+        }
         self.note_drains().await;
         for _ in 0..ROUNDS_MAX {
             if self.is_over() || !self.round().await? {
@@ -135,6 +138,30 @@ impl Worker {
         PoolFile::of(&self.pool.state())
     }
 
+    fn some_media(&self) -> Option<Media> {
+        let kinds = [None, Some(Media::Hdd), Some(Media::Ssd), Some(Media::Nvme)];
+        match self.life.shape.sets_policies {
+            true => kinds[(self.env.entropy.u64() % 4) as usize],
+            false => None,
+        }
+    }
+
+    /// Says of some disks what kind of device they are, which may be another one than before.
+    async fn name_media(&self) -> Result<(), String> {
+        let members: Vec<DiskId> = self.file().members.iter().map(|it| it.id).collect();
+        for id in members {
+            if self.env.entropy.u64() % 3 == 0 {
+                continue;
+            }
+            let words = id.to_string();
+            let named = self.pool.set_media(&words, self.some_media());
+            if let Err(error) = named.await {
+                self.excuse("saying what kind of device a disk is", &error)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Does what an operator does: a disk is added, replaced, drained, or removed by force.
     async fn begin(&self, job: Job) -> Result<(), String> {
         let (has_spare, leaves) = match job.kind {
@@ -154,8 +181,8 @@ impl Worker {
                 let settings = shard_settings(&self.life.shape);
                 let place = match leaving {
                     Some(old) => Joining::Replacing(old),
-                    None if job.kind == WorkKind::Journal => Joining::New(DiskRole::Journal),
-                    None => Joining::New(DiskRole::Data),
+                    None if job.kind == WorkKind::Journal => Joining::New(DiskRole::Journal, None),
+                    None => Joining::New(DiskRole::Data, self.some_media()),
                 };
                 let joined = self.pool.join(disk.clone(), settings, place);
                 joined.await.map(drop)

@@ -309,6 +309,7 @@ fn record_of(disk: &PoolDisk) -> DiskRecord {
         node: disk.node,
         label: disk.label.clone(),
         role: disk.role,
+        media: disk.media,
         draining: disk.draining,
         replaced: disk.replaced,
         added: disk.added,

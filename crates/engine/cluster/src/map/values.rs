@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, Media, NodeId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -262,6 +262,8 @@ pub struct DiskRecord {
     pub node: NodeId,
     pub label: String,
     pub role: DiskRole,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<Media>,
     /// Whether what it holds is being moved to other disks.
     pub draining: bool,
     /// Another one took its place.

@@ -30,6 +30,7 @@ fn set_members(world: &World, draining: &[u128], lost: &[u128]) {
         .map(|id| Member {
             id,
             node: node_of(id),
+            media: None,
             role: match draining.contains(&id.0) {
                 true => Role::Draining,
                 false => Role::Staying,
@@ -173,6 +174,7 @@ fn one_node_is_as_it_was() {
             .map(|disk| Member {
                 id: disk.id(),
                 node: NodeId(77),
+                media: None,
                 role: Role::Staying,
                 disk: Some(Arc::clone(disk)),
             })

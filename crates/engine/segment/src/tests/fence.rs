@@ -33,6 +33,7 @@ fn successor(world: &World) -> Arc<SegmentStore> {
         .all()
         .map(|disk| Member {
             id: disk.id(),
+            media: None,
             node: cairn_base::NodeId::ONLY,
             role: Role::Staying,
             disk: Some(disk.clone()),

@@ -122,6 +122,7 @@ fn only_the_last_stripes_are_given_back() {
         shard_len_bytes: 1 << 20,
         sealed: false,
         remote: None,
+        media: None,
     };
     let segment = Segment::created(VOLUME, EPOCH, info);
     segment.open_with(Vec::new(), 256, Duration::ZERO);

@@ -84,6 +84,7 @@ impl CopiedOut {
             shard_len_bytes: self.shard_len_bytes,
             sealed: true,
             remote: Some(self.remote),
+            media: self.segment.media,
         };
         let remote = Segment::known(self.segment.volume, self.segment.epoch, known);
         let is_current = {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, SegmentId};
+use cairn_base::{Ino, Media, SegmentId};
 use cairn_erasure::Code;
 use cairn_meta::{Batch, Key, Ticket};
 use cairn_segment::{
@@ -29,6 +29,7 @@ use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::flight::Source;
 use crate::inode::State;
 use crate::share::Sharers;
+use crate::storing::{Records, Stored};
 use crate::types::FsError;
 use crate::volume::{Policy, Shared, meta_error, segment_error};
 
@@ -100,14 +101,19 @@ struct Plan {
 /// The records that a step makes.
 #[derive(Default)]
 struct Made {
-    records: Vec<EncodedRecord>,
+    records: Records,
     by_hash: FxHashMap<Hash, (usize, Vec<Bytes>)>,
 }
 
 impl Made {
-    fn add(&mut self, record: EncodedRecord, hash: Option<Hash>, parts: Vec<Bytes>) -> Source {
-        let index = self.records.len();
-        self.records.push(record);
+    fn add(
+        &mut self,
+        record: EncodedRecord,
+        media: Option<Media>,
+        hash: Option<Hash>,
+        parts: Vec<Bytes>,
+    ) -> Source {
+        let index = self.records.add(record, media);
         if let Some(hash) = hash {
             self.by_hash.insert(hash, (index, parts));
         }
@@ -229,22 +235,14 @@ impl Shared {
         if plans.is_empty() {
             return Ok(Vec::new());
         }
-        let appended = match made.records.is_empty() {
-            true => None,
-            false => {
-                let records = made.records.clone();
-                let append = self
-                    .segments
-                    .append(self.volume, code, Stream::Rewrite, records);
-                Some(append.await.map_err(segment_error)?)
-            }
-        };
-        let (locations, segments, pin) = match appended {
-            Some(appended) => (appended.locations, appended.segments, Some(appended.pin)),
-            None => Default::default(),
-        };
+        let Stored {
+            locations,
+            segments,
+            pins,
+        } = self.store_records(Stream::Rewrite, &made.records).await?;
         let written: Vec<Arc<RecordPointer>> = made
             .records
+            .all
             .iter()
             .zip(&locations)
             .map(|(record, location)| Arc::new(record.pointer(*location)))
@@ -264,7 +262,7 @@ impl Shared {
                 None => refused.extend(pointed.into_iter().map(|pointed| pointed.victim)),
             }
         }
-        drop(pin);
+        drop(pins);
         self.durable(ticket).await?;
         Ok(refused)
     }
@@ -291,6 +289,7 @@ impl Shared {
         let (policy, extent) = (victim.policy.clone(), &victim.extent);
         let cuts = cut(extent.start, parts, record_bytes(&policy));
         let is_one = cuts.len() == 1;
+        let is_placed = self.is_placed_for(extent.record.location.segment, policy.media);
         let is_whole = is_one
             && extent.offset_in_record == 0
             && extent.len_bytes() == u64::from(extent.record.file_len_bytes);
@@ -307,7 +306,7 @@ impl Shared {
             let source = match found {
                 Some((source, codec)) if has_codec(&policy, codec) => source,
                 found => {
-                    let is_right = is_one && has_codec(&policy, extent.record.codec);
+                    let is_right = is_one && is_placed && has_codec(&policy, extent.record.codec);
                     let encoded =
                         (!is_right).then(|| encoder.encode(parts.clone(), policy.compression));
                     match (found, encoded) {
@@ -315,12 +314,14 @@ impl Shared {
                         (Some((source, codec)), Some(encoded)) if encoded.codec() == codec => {
                             source
                         }
-                        (_, Some(encoded)) if !is_one || encoded.codec() != extent.record.codec => {
+                        (_, Some(encoded))
+                            if !is_one || !is_placed || encoded.codec() != extent.record.codec =>
+                        {
                             let owner = RecordOwner {
                                 object: victim.ino.0,
                                 offset: range.start,
                             };
-                            made.add(encoded.owned_by(owner), hash, parts)
+                            made.add(encoded.owned_by(owner), policy.media, hash, parts)
                         }
                         _ => {
                             self.remember_whole(&victim, is_whole, hash);
@@ -346,10 +347,10 @@ impl Shared {
         victim: &Victim,
         made: &Made,
     ) -> Option<(Source, Codec)> {
-        let dedupe = victim.policy.dedupe;
-        let found = self.find_record(hash, parts, dedupe, &made.by_hash).await?;
+        let found = self.find_record(hash, parts, &victim.policy, &made.by_hash, &made.records);
+        let found = found.await?;
         let codec = match found {
-            Source::New(index) | Source::Again(index) => made.records.get(index)?.codec(),
+            Source::New(index) | Source::Again(index) => made.records.all.get(index)?.codec(),
             Source::There(known) if known.location == victim.extent.record.location => return None,
             Source::There(known) => {
                 let code = self.code().ok()?;
@@ -541,7 +542,9 @@ impl Shared {
                 Ok((_, extent)) => {
                     seen_bytes += extent.len_bytes();
                     at = extent.end;
-                    if may_differ(policy, &extent) {
+                    let segment = extent.record.location.segment;
+                    let is_placed = self.is_placed_for(segment, policy.media);
+                    if !is_placed || may_differ(policy, &extent) {
                         step.add(Victim {
                             ino,
                             policy: policy.clone(),

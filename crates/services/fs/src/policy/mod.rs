@@ -199,6 +199,7 @@ impl Shared {
             access_pattern: said
                 .access_pattern
                 .map_or(volume.access_pattern, access_pattern_of),
+            media: said.media.map_or(volume.media, |choice| choice.kind()),
             ..volume
         }
     }

@@ -141,6 +141,7 @@ mod tests {
         let disks = (1..).zip(free_mib);
         MoveRoom::new(disks.map(|(id, free)| DiskRoom {
             disk: DiskId(id),
+            media: None,
             node: NodeId::ONLY,
             free_bytes: free * MIB,
             reserve_bytes: 0,
@@ -163,6 +164,8 @@ mod tests {
             has_away: false,
             is_narrow: false,
             is_crowded: false,
+            is_misplaced: false,
+            media: None,
         };
         (0..count).map(one).collect()
     }
@@ -263,6 +266,7 @@ mod tests {
             let node_of = |disk: DiskId| NodeId(if disk.0 == 6 { node_of_6 } else { disk.0 });
             let disks = (1..=6).map(DiskId).map(|disk| DiskRoom {
                 disk,
+                media: None,
                 node: node_of(disk),
                 free_bytes: 100 * MIB,
                 reserve_bytes: 0,

@@ -719,7 +719,11 @@ pub fn work_at_hand(
         let nodes_spare = |info: &SegmentInfo| seen.room.nodes_survived(&info.disks, info.code);
         let crowded = |info: &SegmentInfo| {
             let room = &seen.room;
-            room.crowded_shard(&info.disks, info.code, info.shard_len_bytes)
+            room.crowded_shard(&info.disks, info.code, info.shard_len_bytes, info.media)
+        };
+        let misplaced = |info: &SegmentInfo| {
+            let room = &seen.room;
+            room.misplaced_shards(&info.disks, info.code, info.shard_len_bytes, info.media)
         };
         let segments = &content.segments;
         work.extend(work_of(
@@ -729,6 +733,7 @@ pub fn work_at_hand(
             standing,
             nodes_spare,
             crowded,
+            misplaced,
         ));
     }
     work
@@ -761,7 +766,10 @@ fn too_little_room(seen: &Observed, work: &[Work]) -> Option<String> {
             .find(|(it, _)| it.id == id)
             .and_then(|(_, it)| it.code)
     };
-    let lack = room_for(seen, &mut seen.room.clone(), work, &code_of).lack()?;
+    // What is on another kind of disk than it asks for may stay there.
+    let must_move = work.iter().filter(|work| !work.is_misplaced);
+    let must_move: Vec<Work> = must_move.cloned().collect();
+    let lack = room_for(seen, &mut seen.room.clone(), &must_move, &code_of).lack()?;
     Some(format!(
         "{lack}: add a disk or delete data; what has lost most redundancy comes first"
     ))

@@ -23,6 +23,7 @@ fn segment(id: u64, disks: &[u128]) -> SegmentInfo {
         shard_len_bytes: 10,
         sealed: true,
         remote: None,
+        media: None,
     }
 }
 
@@ -32,6 +33,7 @@ fn seen(disk_count: u128, segments: Vec<SegmentInfo>) -> Observed {
     let records = records.map(|info| (info.id, (5, info.disks.clone())));
     let room = |id| DiskRoom {
         disk: DiskId(id),
+        media: None,
         node: cairn_base::NodeId::ONLY,
         free_bytes: 1 << 30,
         reserve_bytes: 0,

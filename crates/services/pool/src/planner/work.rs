@@ -3,7 +3,7 @@
 //! Owns: what a disk's standing means for a segment, and which segment comes first.
 //! Must not know: how any of it is done, or when.
 
-use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_base::{DiskId, Media, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_segment::{MoveError, MovingShard, SegmentInfo, Urgency};
 
@@ -19,6 +19,8 @@ pub struct Work {
     /// Bytes of one shard.
     pub shard_len_bytes: u64,
     pub code: Code,
+    /// The kind of disks that it is to be on.
+    pub media: Option<Media>,
     /// How many more of its shards may be lost.
     pub spare: i16,
     /// How many nodes may be lost.
@@ -36,6 +38,8 @@ pub struct Work {
     /// More of its shards are on one node than have to be: it was made, or made anew, while nodes were away or had not
     /// joined yet.
     pub is_crowded: bool,
+    /// It is on another kind of disks than it asks for, and has all else.
+    pub is_misplaced: bool,
 }
 
 impl Work {
@@ -51,6 +55,7 @@ impl Work {
             code: self.code,
             index,
             len_bytes: self.shard_len_bytes,
+            media: self.media,
         }
     }
 
@@ -95,7 +100,7 @@ pub enum Standing {
 
 /// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
 /// could lose. `nodes_spare`: how many nodes a segment may lose. `crowded`: a shard of a segment whose disks are all fine
-/// that should be on another node.
+/// that should be on another node; `misplaced`: those that should be on another kind of disk.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],
@@ -103,6 +108,7 @@ pub fn work_of(
     standing: impl Fn(DiskId) -> Standing,
     nodes_spare: impl Fn(&SegmentInfo) -> usize,
     crowded: impl Fn(&SegmentInfo) -> Option<u8>,
+    misplaced: impl Fn(&SegmentInfo) -> Vec<u8>,
 ) -> Vec<Work> {
     let mut all = Vec::new();
     for info in segments {
@@ -113,6 +119,7 @@ pub fn work_of(
             shards: Vec::new(),
             shard_len_bytes: info.shard_len_bytes,
             code: info.code,
+            media: info.media,
             nodes_spare: 0,
             spare: i16::from(info.code.parity()),
             is_short: false,
@@ -120,6 +127,7 @@ pub fn work_of(
             has_away: false,
             is_narrow: false,
             is_crowded: false,
+            is_misplaced: false,
         };
         for (index, disk) in (0..).zip(&info.disks) {
             let standing = standing(*disk);
@@ -148,6 +156,10 @@ pub fn work_of(
             work.shards.extend(crowded(info));
             work.is_crowded = !work.shards.is_empty();
         }
+        if !work.is_short && info.sealed && work.shards.is_empty() {
+            work.shards.extend(misplaced(info));
+            work.is_misplaced = !work.shards.is_empty();
+        }
         if !work.shards.is_empty() {
             work.disks.clone_from(&info.disks);
             work.nodes_spare = nodes_spare(info);
@@ -174,6 +186,7 @@ mod tests {
             shard_len_bytes: 10,
             sealed: true,
             remote: None,
+            media: None,
         }
     }
 
@@ -184,6 +197,10 @@ mod tests {
 
     fn nobody(_: &SegmentInfo) -> Option<u8> {
         None
+    }
+
+    fn none(_: &SegmentInfo) -> Vec<u8> {
+        Vec::new()
     }
 
     /// What crowds a node moves, unless its segment has other worries.
@@ -205,7 +222,15 @@ mod tests {
             info(3, &[5, 6, 7, 8]),
             open,
         ];
-        let work = work_of(VolumeId(1), &segments, 2, standing, one_node, |_| Some(3));
+        let work = work_of(
+            VolumeId(1),
+            &segments,
+            2,
+            standing,
+            one_node,
+            |_| Some(3),
+            nobody,
+        );
         let got: Vec<(u64, Vec<u8>, Urgency)> = work
             .into_iter()
             .map(|work| (work.segment.0, work.shards.clone(), work.urgency()))
@@ -228,7 +253,15 @@ mod tests {
             info(3, &[1, 5, 6, 8]),
         ];
         let nodes_spare = |info: &SegmentInfo| usize::from(info.id != SegmentId(3));
-        let mut work = work_of(VolumeId(1), &segments, 2, standing, nodes_spare, nobody);
+        let mut work = work_of(
+            VolumeId(1),
+            &segments,
+            2,
+            standing,
+            nodes_spare,
+            nobody,
+            nobody,
+        );
         order(&mut work);
         let ids: Vec<u64> = work.iter().map(|work| work.segment.0).collect();
         assert_eq!(ids, [3, 2, 1]);
@@ -251,7 +284,15 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node, nobody);
+        let mut work = work_of(
+            VolumeId(1),
+            &segments,
+            2,
+            standing,
+            one_node,
+            nobody,
+            nobody,
+        );
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool, Urgency);
         let row = |work: Work| {
@@ -279,7 +320,7 @@ mod tests {
             disks: vec![DiskId(1)],
             ..info(7, &[1, 5, 6])
         };
-        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node, nobody)[..] else {
+        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node, nobody, none)[..] else {
             panic!("it has to move")
         };
         assert_eq!((work.spare, work.urgency()), (0, Urgency::Calm));
@@ -307,6 +348,7 @@ mod tests {
                 standing,
                 one_node,
                 nobody,
+                none,
             );
             assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
         }
@@ -322,10 +364,10 @@ mod tests {
         };
         let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
         assert_eq!(
-            work_of(VolumeId(1), &segments, 2, fine, one_node, nobody),
+            work_of(VolumeId(1), &segments, 2, fine, one_node, nobody, none),
             []
         );
-        let work = work_of(VolumeId(1), &segments, 3, fine, one_node, nobody);
+        let work = work_of(VolumeId(1), &segments, 3, fine, one_node, nobody, none);
         let got: Vec<(u64, usize)> = work
             .iter()
             .map(|work| (work.segment.0, work.shards.len()))
@@ -337,7 +379,15 @@ mod tests {
             5 => Standing::Draining,
             _ => Standing::Fine,
         };
-        let work = work_of(VolumeId(1), &segments[..1], 3, draining, one_node, nobody);
+        let work = work_of(
+            VolumeId(1),
+            &segments[..1],
+            3,
+            draining,
+            one_node,
+            nobody,
+            nobody,
+        );
         assert!(work[0].is_narrow && work[0].may_rewrite);
         assert_eq!(work[0].shards, [0]);
         // What cannot be read now cannot be written either.
@@ -346,7 +396,7 @@ mod tests {
             _ => Standing::Fine,
         };
         assert_eq!(
-            work_of(VolumeId(1), &segments, 3, away, one_node, nobody),
+            work_of(VolumeId(1), &segments, 3, away, one_node, nobody, none),
             []
         );
     }

@@ -216,6 +216,7 @@ impl Start {
                 node: own,
                 label: disk.label.clone(),
                 role: DiskRole::Data,
+                media: None,
                 draining: false,
                 replaced: false,
                 added: disk.added,
