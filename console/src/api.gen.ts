@@ -331,7 +331,7 @@ export interface paths {
         delete: operations["disk_remove"];
         options?: never;
         head?: never;
-        /** Moves the data of a disk to the others, or stops that. `disk` is its id, or the beginning of it. */
+        /** Moves the data of a disk to the others, or stops that; says what kind of device it is. `disk` is its id, or the beginning of it. */
         patch: operations["disk_set"];
         trace?: never;
     };
@@ -2004,6 +2004,11 @@ export interface components {
         };
         /** @description A disk to add: an empty folder, by its path on the server. */
         DiskAdd: {
+            /**
+             * @description What kind of device it is: hdd, ssd or nvme; any says nothing.
+             * @example nvme
+             */
+            media?: string;
             path: string;
             role?: components["schemas"]["DiskRole"];
             /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
@@ -2012,12 +2017,17 @@ export interface components {
         /** @description What to change about a disk. */
         DiskChange: {
             /** @description Move its data to the other disks, or stop doing that. */
-            draining: boolean;
+            draining?: boolean | null;
+            /**
+             * @description What kind of device it is: hdd, ssd or nvme; any says nothing.
+             * @example nvme
+             */
+            media?: string | null;
         };
         DiskList: {
             disks: components["schemas"]["DiskView"][];
         };
-        /** @description A disk that takes the place of another, in its role: an empty folder, by its path on the server. */
+        /** @description A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server. */
         DiskReplace: {
             path: string;
             /** @description Take it although it was a disk of Cairn's, and delete what is on it. */
@@ -2045,6 +2055,11 @@ export interface components {
              * @description Volumes whose log is written to it, of those that this server serves.
              */
             logs: number;
+            /**
+             * @description What kind of device it is, as far as somebody said: hdd, ssd or nvme; else any.
+             * @example nvme
+             */
+            media?: string;
             /** @description What is wrong with it, if anything is. */
             problem?: string | null;
             /** Format: int64 */
@@ -2496,6 +2511,21 @@ export interface components {
             /** @description Where they come from: `file PATH`, `command LINE`; `null` if the server was given none. */
             source?: string | null;
         };
+        /** @description Bytes of a volume on disks, protection included, that are to live on one kind of disks. */
+        MediaBytes: {
+            /** Format: int64 */
+            bytes: number;
+            /**
+             * @description The kind that they are on now. What is elsewhere moves as soon as there is room.
+             * @example ssd
+             */
+            on: string;
+            /**
+             * @description The kind that is asked for.
+             * @example ssd
+             */
+            wanted: string;
+        };
         /** @description The memory limit and its parts. */
         MemoryView: {
             /** Format: int64 */
@@ -2724,6 +2754,8 @@ export interface components {
             compression: string;
             /** @example on */
             dedupe: string;
+            /** @example ssd */
+            media: string;
             /**
              * @description That of the volume.
              * @example +2n
@@ -2764,6 +2796,11 @@ export interface components {
              * @example on
              */
             dedupe?: string | null;
+            /**
+             * @description any, hdd, ssd or nvme: the kind of disks that it lives on.
+             * @example ssd
+             */
+            media?: string | null;
         };
         /** @description What a directory says, and what holds there. */
         PolicyView: {
@@ -3542,6 +3579,11 @@ export interface components {
              */
             dedupe?: string | null;
             /**
+             * @description any, or hdd, ssd, nvme: the kind of disks that data written from then on is to live on.
+             * @example ssd
+             */
+            media?: string | null;
+            /**
              * @description default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
              * @example +2n
              */
@@ -3664,6 +3706,13 @@ export interface components {
             inodes: number;
             /** @description What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY". */
             layout: string;
+            /**
+             * @description The kind of disks that its data is to live on, unless a directory says another.
+             * @example ssd
+             */
+            media?: string;
+            /** @description Where data is that is to live on a kind of disks, if there is such. */
+            media_bytes?: components["schemas"]["MediaBytes"][];
             /** @example main */
             name: string;
             /**
