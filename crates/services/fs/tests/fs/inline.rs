@@ -131,6 +131,7 @@ fn files_in_the_metadata_change_as_others_do() {
         let shown = fs.in_view(view).unwrap();
         assert!(read_all(&shown, ino).await == at_first);
         assert!(fs.meta().counters().history_bytes >= 100);
+        drop(shown);
         let world = world.crash(21, Crash::LoseUnsynced).await;
         let fs = &world.fs;
         assert!(read_all(fs, large).await == around);
