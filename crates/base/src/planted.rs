@@ -129,6 +129,9 @@ pub enum Bug {
     // conversions of data, in fs
     ConversionIgnoresOverwrites,
     CutApartBornNow,
+    // bytes in extents
+    InlineCutAtItsBegin,
+    InlineHistoryForgotten,
     // deduplication, in fs
     DedupeTakesDead,
     DedupeTakesOther,
@@ -218,6 +221,8 @@ impl Bug {
         Bug::RewriteIgnoresOverwrites,
         Bug::ConversionIgnoresOverwrites,
         Bug::CutApartBornNow,
+        Bug::InlineCutAtItsBegin,
+        Bug::InlineHistoryForgotten,
         Bug::DedupeTakesDead,
         Bug::DedupeTakesOther,
         Bug::DedupeHashPrefix,

@@ -20,9 +20,10 @@ use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
     AppliedRecord, ApplyRecord, ApplyState, CloneRecord, CookieRecord, CountersRecord,
-    DirentRecord, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry,
-    Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RemoteSegment,
-    RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord, state_file, versions,
+    DirentRecord, ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord,
+    JournalEntry, Key, KeyKind, PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord,
+    RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
+    state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{
@@ -310,8 +311,14 @@ fn values_are_golden() {
     };
     let extent = ExtentRecord {
         start: 1 << 40,
-        offset_in_record: 4096,
-        record: pointers()[0].clone(),
+        place: ExtentPlace::Record {
+            record: pointers()[0].clone(),
+            offset_in_record: 4096,
+        },
+    };
+    let inline = ExtentRecord {
+        start: 3,
+        place: ExtentPlace::Inline(Bytes::from_static(b"few bytes")),
     };
     let segment = SegmentRecord {
         data: 4,
@@ -435,6 +442,7 @@ fn values_are_golden() {
     lines.add("policy", policy.encode());
     lines.add("apply", apply.encode());
     lines.add("segment in a tier", remote_segment.encode());
+    lines.add("extent with its bytes", inline.encode());
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -453,6 +461,7 @@ fn values_are_golden() {
     assert_eq!(PolicyRecord::decode(&golden[14]), Ok(policy));
     assert_eq!(ApplyRecord::decode(&golden[15]), Ok(apply));
     assert_eq!(SegmentRecord::decode(&golden[16]), Ok(remote_segment));
+    assert_eq!(ExtentRecord::decode(&golden[17]), Ok(inline));
 }
 
 #[test]

@@ -7,7 +7,10 @@ use cairn_base::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, TierId, Timestamp,
     VolumeId,
 };
-use cairn_config::{AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, Tiering, UserRecord, VolumeSettings};
+use cairn_config::{
+    AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, Tiering, UserRecord,
+    VolumeSettings,
+};
 use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
@@ -15,7 +18,7 @@ use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
-    ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
+    ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
     PolicyRecord, Put, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord, RemoteSegment, RequestRecord,
     SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
 };
@@ -273,10 +276,18 @@ fn meta(corpus: &Corpus) {
     let (record, _) = pointer_and_stored(b"stone", Compression::None);
     let value = ExtentRecord {
         start: 5,
-        offset_in_record: 1,
-        record,
+        place: ExtentPlace::Record {
+            record,
+            offset_in_record: 1,
+        },
     };
     for (name, end) in [("pair-extent", 9), ("pair-extent-too-long", 10)] {
+        let key = Key::extent(Ino(3), end);
+        seed(1, name, &[key.as_bytes(), &value.encode()].concat());
+    }
+    // The same of one that has its bytes.
+    let value = inline_extent();
+    for (name, end) in [("pair-inline", 10), ("pair-inline-too-long", 11)] {
         let key = Key::extent(Ino(3), end);
         seed(1, name, &[key.as_bytes(), &value.encode()].concat());
     }
@@ -311,7 +322,10 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("acl", Key::acl(Ino(4))),
         ("orphan", Key::orphan(Ino(5))),
         ("segment", Key::segment(SegmentId(6))),
-        ("unused-object", Key::unused_object(TierId(2), SegmentId(6), 9)),
+        (
+            "unused-object",
+            Key::unused_object(TierId(2), SegmentId(6), 9),
+        ),
         ("snapshot", Key::snapshot(Generation(2))),
         ("quota", Key::quota(quota)),
         ("usage", Key::usage(quota)),
@@ -355,8 +369,10 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     };
     let extent = |data: &[u8], compression| ExtentRecord {
         start: 5,
-        offset_in_record: 1,
-        record: pointer_and_stored(data, compression).0,
+        place: ExtentPlace::Record {
+            record: pointer_and_stored(data, compression).0,
+            offset_in_record: 1,
+        },
     };
     let segment = SegmentRecord {
         data: 1,
@@ -463,6 +479,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         ("cookie", cookie.encode()),
         ("extent-raw", extent(b"stone", Compression::None).encode()),
         ("extent-lz4", extent(&[7; 4096], Compression::Lz4).encode()),
+        ("extent-inline", inline_extent().encode()),
         ("segment", segment.encode()),
         ("segment-in-tier", remote_segment.encode()),
         ("applied", applied.encode()),
@@ -626,7 +643,7 @@ fn pool(corpus: &Corpus) {
                 limits: Vec::new(),
                 encryption: None,
                 tiering: None,
-            is_deleted: false,
+                is_deleted: false,
             },
         }],
         caches: Vec::new(),
@@ -650,7 +667,7 @@ fn pool(corpus: &Corpus) {
                 limits: Vec::new(),
                 encryption: Some(VolumeEncryption::Erased(CREATED)),
                 tiering: None,
-            is_deleted: false,
+                is_deleted: false,
             })
             .collect(),
         deleted: Vec::new(),
@@ -733,4 +750,12 @@ fn scrub(corpus: &Corpus) {
     write(corpus, "scrub_file", "json-most", json_of(&most));
     let never = scrub_file::encode_scrub(&ScrubState::default());
     write(corpus, "scrub_file", "json-never", json_of(&never));
+}
+
+/// One that has its bytes.
+fn inline_extent() -> ExtentRecord {
+    ExtentRecord {
+        start: 5,
+        place: ExtentPlace::Inline(Bytes::from_static(b"stone")),
+    }
 }

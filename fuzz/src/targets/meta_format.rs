@@ -11,9 +11,9 @@ use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
-    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord,
-    GraceRecord, Group, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord, RequestRecord,
-    SegmentRecord, SnapshotRecord, UsageRecord, decode_extent, versions,
+    AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentPlace,
+    ExtentRecord, GraceRecord, Group, InodeRecord, Key, KeyKind, PolicyRecord, Put, QuotaRecord,
+    RequestRecord, SegmentRecord, SnapshotRecord, UsageRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -147,8 +147,11 @@ fn record(bytes: &[u8]) {
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {
         pair(key, value);
     }
-    if let Ok(ExtentRecord { start, record, .. }) = ExtentRecord::decode(bytes) {
-        let len_bytes = u64::from(record.file_len_bytes);
+    if let Ok(ExtentRecord { start, place }) = ExtentRecord::decode(bytes) {
+        let len_bytes = match &place {
+            ExtentPlace::Record { record, .. } => u64::from(record.file_len_bytes),
+            ExtentPlace::Inline(bytes) => bytes.len() as u64,
+        };
         for len_bytes in [0, 1, len_bytes, len_bytes + 1, 1 << 32, u64::MAX] {
             let end_offset = start.saturating_add(len_bytes);
             pair(Key::extent(Ino(3), end_offset).as_bytes(), bytes);
@@ -156,7 +159,7 @@ fn record(bytes: &[u8]) {
     }
 }
 
-/// An extent is decoded if and only if it is not empty and lies in its record.
+/// An extent is decoded if and only if it is not empty and lies in its record, or has as many bytes itself.
 fn pair(key: &[u8], value: &[u8]) {
     let found = decode_extent(key, value).ok();
     let (Ok(KeyKind::Extent { ino, end_offset }), Ok(extent)) =
@@ -165,9 +168,16 @@ fn pair(key: &[u8], value: &[u8]) {
         return assert!(found.is_none());
     };
     let len_bytes = i128::from(end_offset) - i128::from(extent.start);
-    let room_len_bytes =
-        i128::from(extent.record.file_len_bytes) - i128::from(extent.offset_in_record);
-    let fits = len_bytes > 0 && len_bytes <= room_len_bytes;
+    let fits = match &extent.place {
+        ExtentPlace::Record {
+            record,
+            offset_in_record,
+        } => {
+            let room_len_bytes = i128::from(record.file_len_bytes) - i128::from(*offset_in_record);
+            len_bytes > 0 && len_bytes <= room_len_bytes
+        }
+        ExtentPlace::Inline(bytes) => len_bytes == bytes.len() as i128,
+    };
     assert_eq!(found, fits.then_some((ino, end_offset, extent)));
 }
 

@@ -58,7 +58,8 @@ pub(crate) enum SegmentChange {
     },
     /// An extent is gone from the live view: these are not live any more, or the history's, if a snapshot sees it.
     Release {
-        id: SegmentId,
+        /// If it was in a segment.
+        id: Option<SegmentId>,
         birth: Generation,
         bytes: u64,
         records: u64,
@@ -163,12 +164,13 @@ impl Batch {
         self
     }
 
-    /// What an extent that goes from the live view counted in its segment, and in the space stored: that is not live any
-    /// more, unless a snapshot of the file's branch sees the extent, which was born in `birth`. Then it becomes the history's.
+    /// What an extent that goes from the live view counted in its segment, if it is in one, and in the space stored: that is
+    /// not live any more, unless a snapshot of the file's branch sees the extent, which was born in `birth`. Then it becomes the
+    /// history's.
     pub fn release(
         &mut self,
         branch: Branch,
-        id: SegmentId,
+        id: Option<SegmentId>,
         birth: Generation,
         bytes: u64,
         records: u64,

@@ -210,18 +210,21 @@ impl Counters {
             } => {
                 changed.counters = true;
                 let errors = &mut self.errors;
-                let is_seen = *birth <= self.snapshots.newest(*branch);
+                let is_forgotten = id.is_none() && planted::is(Bug::InlineHistoryForgotten);
+                let is_seen = *birth <= self.snapshots.newest(*branch) && !is_forgotten;
                 if is_seen && !planted::is(Bug::HistoryNotCounted) {
                     add(&mut self.record.history_bytes, *bytes as i64, errors);
                     return;
                 }
                 add(&mut self.record.stored_bytes, -(*bytes as i64), errors);
-                let delta = SegmentChange::Delta {
-                    id: *id,
-                    bytes: -(*bytes as i64),
-                    records: -(*records as i64),
-                };
-                self.apply_segment(&delta, changed);
+                if let Some(id) = *id {
+                    let delta = SegmentChange::Delta {
+                        id,
+                        bytes: -(*bytes as i64),
+                        records: -(*records as i64),
+                    };
+                    self.apply_segment(&delta, changed);
+                }
             }
             SegmentChange::Delta { id, bytes, records } => {
                 let errors = &mut self.errors;

@@ -34,11 +34,11 @@ mod volume_log;
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::keys::branch_of;
 pub use cairn_formats::metadata::{
-    ApplyRecord, ApplyState, CloneRecord, CookieRecord, DirentRecord, ExtentRecord, Fold,
-    GraceRecord, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, KeyKind,
-    PolicyRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind, QuotaLimit, QuotaRecord,
-    RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord, TreeState, UsageRecord,
-    decode_extent,
+    ApplyRecord, ApplyState, CloneRecord, CookieRecord, DirentRecord, ExtentPlace, ExtentRecord,
+    Fold, GraceRecord, INLINE_LEN_BYTES_MAX, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX,
+    JournalEntry, Key, KeyKind, PolicyRecord, QUOTA_PATH_LEN_BYTES_MAX, QuotaKey, QuotaKind,
+    QuotaLimit, QuotaRecord, RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord,
+    TreeState, UsageRecord, decode_extent,
 };
 pub use cairn_formats::settings as volume_settings;
 pub use disks::Preference;

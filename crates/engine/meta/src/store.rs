@@ -577,6 +577,11 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.progress.is_durable(ticket.0)
     }
 
+    /// Whether the volume's journal is encrypted. All else that is put here is stored as it is.
+    pub fn is_encrypted(&self) -> bool {
+        self.shared.settings.key.is_some()
+    }
+
     /// Whether there is no space for metadata. What was submitted is safe in the log, reads and
     /// deletions go on; nothing should be added meanwhile, for deletions may have to wait then, too.
     pub fn is_full(&self) -> bool {

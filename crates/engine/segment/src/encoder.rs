@@ -30,6 +30,11 @@ impl SegmentStore {
 }
 
 impl Encoder {
+    /// Whether the volume is encrypted: no byte of a file may be anywhere but in such records, and in the journal.
+    pub fn is_encrypting(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// A record of file bytes given in parts, as [`encode_record`] makes it; encrypted if the volume is.
     pub fn encode(&self, data: Vec<Bytes>, compression: Compression) -> EncodedRecord {
         match &self.key {

@@ -6,35 +6,29 @@
 use cairn_base::Ino;
 
 use super::keys::KeyKind;
-use super::records::{ExtentRecord, RecordError};
+use super::records::{ExtentPlace, ExtentRecord, RecordError};
 
 /// Reads an extent: whose it is, where it ends in the file, and the rest.
 ///
 /// `start..end` is not empty and lies within the record: `offset_in_record` and its length together are at
-/// most the record's `file_len_bytes`, so that readers may compute with both as `u32`.
+/// most the record's `file_len_bytes`, so that readers may compute with both as `u32`. Bytes that are in the extent are as many.
 pub fn decode_extent(key: &[u8], value: &[u8]) -> Result<(Ino, u64, ExtentRecord), RecordError> {
     let KeyKind::Extent { ino, end_offset } = KeyKind::parse(key)? else {
         let (record, field) = ("extent", "key");
         return Err(RecordError::Malformed { record, field });
     };
     let extent = ExtentRecord::decode(value)?;
-    let room_len_bytes = extent
-        .record
-        .file_len_bytes
-        .checked_sub(extent.offset_in_record);
-    let fits = end_offset
-        .checked_sub(extent.start)
-        .zip(room_len_bytes)
-        .is_some_and(|(len_bytes, room_len_bytes)| {
-            len_bytes > 0 && len_bytes <= u64::from(room_len_bytes)
-        });
-    if !fits {
+    let room_len_bytes = extent.place.room_len_bytes();
+    let fits = |len_bytes: u64| match &extent.place {
+        ExtentPlace::Record { .. } => len_bytes > 0 && len_bytes <= u64::from(room_len_bytes),
+        ExtentPlace::Inline(_) => len_bytes == u64::from(room_len_bytes),
+    };
+    if !end_offset.checked_sub(extent.start).is_some_and(fits) {
         return Err(RecordError::ExtentImpossible {
             ino,
             start: extent.start,
             end: end_offset,
-            offset_in_record: extent.offset_in_record,
-            record_len_bytes: extent.record.file_len_bytes,
+            room_len_bytes,
         });
     }
     Ok((ino, end_offset, extent))
@@ -50,22 +44,47 @@ mod tests {
 
     /// A record of two bytes, seen from `offset_in_record` on.
     fn extent(start: u64, offset_in_record: u32) -> ExtentRecord {
+        let record = RecordPointer {
+            location: Location {
+                segment: SegmentId(9),
+                stripe_block: 1,
+                unit_blocks: 2,
+                offset_bytes: 3,
+                len_bytes: 2,
+            },
+            codec: Codec::Raw,
+            file_len_bytes: 2,
+            checksums: vec![1],
+            encryption: None,
+        };
         ExtentRecord {
             start,
-            offset_in_record,
-            record: RecordPointer {
-                location: Location {
-                    segment: SegmentId(9),
-                    stripe_block: 1,
-                    unit_blocks: 2,
-                    offset_bytes: 3,
-                    len_bytes: 2,
-                },
-                codec: Codec::Raw,
-                file_len_bytes: 2,
-                checksums: vec![1],
-                encryption: None,
+            place: ExtentPlace::Record {
+                record,
+                offset_in_record,
             },
+        }
+    }
+
+    #[test]
+    fn bytes_in_an_extent_are_as_many_as_it_has_of_the_file() {
+        let last = u64::MAX;
+        let cases = [
+            ("all", 5, 8, true),
+            ("at the very end of a file", last - 3, last, true),
+            ("fewer of the file", 5, 7, false),
+            ("more of the file", 5, 9, false),
+            ("none of the file", 5, 5, false),
+            ("backwards", 8, 5, false),
+        ];
+        for (name, start, end, is_good) in cases {
+            let stored = ExtentRecord {
+                start,
+                place: ExtentPlace::Inline(vec![1, 2, 3].into()),
+            };
+            let key = Key::extent(Ino(3), end);
+            let found = decode_extent(key.as_bytes(), &stored.encode());
+            assert_eq!(found.is_ok(), is_good, "{name}");
         }
     }
 

@@ -26,6 +26,6 @@ pub use quota::{
 };
 pub use records::{
     AppliedRecord, CLONE_COUNT_MAX, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
-    ExtentRecord, InodeKind, InodeRecord, RecordError, RemoteSegment, RequestRecord, SegmentRecord,
-    SnapshotRecord,
+    ExtentPlace, ExtentRecord, INLINE_LEN_BYTES_MAX, InodeKind, InodeRecord, RecordError,
+    RemoteSegment, RequestRecord, SegmentRecord, SnapshotRecord,
 };

@@ -9,6 +9,7 @@
 use bytes::Bytes;
 use cairn_base::{
     Branch, DiskId, Epoch, Generation, Ino, LogPosition, Media, TierId, Timestamp, VolumeId,
+    crc32c,
 };
 
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
@@ -37,14 +38,13 @@ pub enum RecordError {
     #[error("damaged key: {0}")]
     Key(#[from] KeyError),
     #[error(
-        "damaged extent {start}..{end} of inode {ino}: it does not lie in its record of {record_len_bytes} bytes, from {offset_in_record} on"
+        "damaged extent {start}..{end} of inode {ino}: there are {room_len_bytes} bytes where it says"
     )]
     ExtentImpossible {
         ino: Ino,
         start: u64,
         end: u64,
-        offset_in_record: u32,
-        record_len_bytes: u32,
+        room_len_bytes: u32,
     },
 }
 
@@ -398,42 +398,117 @@ impl CookieRecord {
     }
 }
 
-/// Bytes `start..end` of a file (the end is in the key) are in the record at `offset_in_record`
-/// and following.
+/// Where bytes `start..end` of a file are; the end is in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentRecord {
     pub start: u64,
-    pub record: RecordPointer,
-    /// In the file bytes of the record, before compression.
-    pub offset_in_record: u32,
+    pub place: ExtentPlace,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExtentPlace {
+    Record {
+        record: RecordPointer,
+        /// In the file bytes of the record, before compression.
+        offset_in_record: u32,
+    },
+    /// Here, at most [`INLINE_LEN_BYTES_MAX`] of them.
+    Inline(Bytes),
+}
+
+/// Most bytes of a file in one extent of its own. Why so many: `docs/design/data.md`.
+pub const INLINE_LEN_BYTES_MAX: usize = 128;
+
+const IN_RECORD: u8 = 0;
+const INLINE: u8 = 1;
+
+impl ExtentPlace {
+    /// How many bytes of a file there are from its offset on.
+    pub fn room_len_bytes(&self) -> u32 {
+        match self {
+            Self::Record {
+                record,
+                offset_in_record,
+            } => record.file_len_bytes.saturating_sub(*offset_in_record),
+            Self::Inline(bytes) => bytes.len() as u32,
+        }
+    }
+
+    /// What `len_bytes` of a file in it take as stored, before parity.
+    pub fn stored_len_bytes(&self, len_bytes: u64) -> u64 {
+        match self {
+            Self::Record { record, .. } => {
+                let stored = u64::from(record.location.len_bytes);
+                let whole = u64::from(record.file_len_bytes).max(1);
+                stored.saturating_mul(len_bytes).div_ceil(whole)
+            }
+            Self::Inline(_) => len_bytes,
+        }
+    }
 }
 
 impl ExtentRecord {
+    /// Panics on inline bytes that are none, or too many.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(48 + 4 * self.record.checksums.len());
-        out.push(VERSION);
-        put_u64(&mut out, self.start);
-        put_u32(&mut out, self.offset_in_record);
-        encode_pointer(&self.record, &mut out);
-        out
+        match &self.place {
+            ExtentPlace::Record {
+                record,
+                offset_in_record,
+            } => {
+                let mut out = Vec::with_capacity(48 + 4 * record.checksums.len());
+                out.push(VERSION);
+                out.push(IN_RECORD);
+                put_u64(&mut out, self.start);
+                put_u32(&mut out, *offset_in_record);
+                encode_pointer(record, &mut out);
+                out
+            }
+            ExtentPlace::Inline(bytes) => {
+                assert!((1..=INLINE_LEN_BYTES_MAX).contains(&bytes.len()));
+                let mut out = Vec::with_capacity(14 + bytes.len());
+                out.push(VERSION);
+                out.push(INLINE);
+                put_u64(&mut out, self.start);
+                put_u32(&mut out, crc32c(bytes));
+                out.extend_from_slice(bytes);
+                out
+            }
+        }
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut fields = Fields::new("extent", bytes)?;
+        let kind = fields.u8("kind")?;
         let start = fields.u64("start")?;
-        let offset_in_record = fields.u32("offset in record")?;
-        let decoded = decode_pointer(fields.rest);
-        let (record, rest) = decoded.map_err(|_| fields.malformed("pointer"))?;
-        fields.rest = rest;
-        fields.end()?;
-        if offset_in_record > record.file_len_bytes {
-            return Err(fields.malformed("offset in record"));
-        }
-        Ok(Self {
-            start,
-            record,
-            offset_in_record,
-        })
+        let place = match kind {
+            IN_RECORD => {
+                let offset_in_record = fields.u32("offset in record")?;
+                let decoded = decode_pointer(fields.rest);
+                let (record, rest) = decoded.map_err(|_| fields.malformed("pointer"))?;
+                fields.rest = rest;
+                fields.end()?;
+                if offset_in_record > record.file_len_bytes {
+                    return Err(fields.malformed("offset in record"));
+                }
+                ExtentPlace::Record {
+                    record,
+                    offset_in_record,
+                }
+            }
+            INLINE => {
+                let checksum = fields.u32("checksum")?;
+                let bytes = fields.rest;
+                if !(1..=INLINE_LEN_BYTES_MAX).contains(&bytes.len()) {
+                    return Err(fields.malformed("bytes"));
+                }
+                if crc32c(bytes) != checksum {
+                    return Err(fields.malformed("checksum"));
+                }
+                ExtentPlace::Inline(Bytes::copy_from_slice(bytes))
+            }
+            _ => return Err(fields.malformed("kind")),
+        };
+        Ok(Self { start, place })
     }
 }
 
@@ -774,23 +849,62 @@ mod tests {
     }
 
     fn extent() -> ExtentRecord {
+        let record = RecordPointer {
+            location: Location {
+                segment: cairn_base::SegmentId(9),
+                stripe_block: 1,
+                unit_blocks: 2,
+                offset_bytes: 3,
+                len_bytes: 40_000,
+            },
+            codec: Codec::Raw,
+            file_len_bytes: 40_000,
+            checksums: vec![1, 2],
+            encryption: None,
+        };
         ExtentRecord {
             start: 5,
-            offset_in_record: 7,
-            record: RecordPointer {
-                location: Location {
-                    segment: cairn_base::SegmentId(9),
-                    stripe_block: 1,
-                    unit_blocks: 2,
-                    offset_bytes: 3,
-                    len_bytes: 40_000,
-                },
-                codec: Codec::Raw,
-                file_len_bytes: 40_000,
-                checksums: vec![1, 2],
-                encryption: None,
+            place: ExtentPlace::Record {
+                record,
+                offset_in_record: 7,
             },
         }
+    }
+
+    fn inline(len: usize) -> ExtentRecord {
+        ExtentRecord {
+            start: 5,
+            place: ExtentPlace::Inline(vec![0xa5; len].into()),
+        }
+    }
+
+    #[test]
+    fn bytes_in_an_extent_are_bounded_and_checked() {
+        for len in [1, 2, INLINE_LEN_BYTES_MAX] {
+            let stored = inline(len).encode();
+            assert_eq!(ExtentRecord::decode(&stored), Ok(inline(len)));
+            for at in 0..stored.len() {
+                let mut flipped = stored.clone();
+                flipped[at] ^= 0x20;
+                // The start has no checksum of its own, as of any extent.
+                let is_start = (2..10).contains(&at);
+                let found = ExtentRecord::decode(&flipped);
+                assert_eq!(found.is_err(), !is_start, "{len} {at}");
+            }
+        }
+        let refused = |bytes: &[u8]| {
+            let mut stored = vec![VERSION, INLINE];
+            put_u64(&mut stored, 5);
+            put_u32(&mut stored, crc32c(bytes));
+            stored.extend_from_slice(bytes);
+            ExtentRecord::decode(&stored)
+        };
+        let malformed = RecordError::Malformed {
+            record: "extent",
+            field: "bytes",
+        };
+        assert_eq!(refused(&[]), Err(malformed));
+        assert_eq!(refused(&[1; INLINE_LEN_BYTES_MAX + 1]), Err(malformed));
     }
 
     fn segment() -> SegmentRecord {
@@ -864,6 +978,7 @@ mod tests {
             check(&inode, inode.encode(), InodeRecord::decode, false);
         }
         check(&extent(), extent().encode(), ExtentRecord::decode, false);
+        check(&inline(9), inline(9).encode(), ExtentRecord::decode, false);
         for segment in [segment(), remote_segment()] {
             check(&segment, segment.encode(), SegmentRecord::decode, false);
         }

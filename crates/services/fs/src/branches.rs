@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::{Branch, Generation, Ino, View, VolumeId};
 use cairn_meta::{
-    Batch, CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind,
-    MetaError, MetaStore, Owner, SpaceDelta, Ticket, root_tree, taken_over_tree,
+    Batch, CookieRecord, DirentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaError, MetaStore,
+    Owner, SpaceDelta, Ticket, root_tree, taken_over_tree,
 };
 use parking_lot::RwLock;
 
@@ -497,17 +497,14 @@ impl Taking<'_> {
             for extent in &extents {
                 self.count(extent);
                 at = extent.end;
-                let (bytes, records) = live.entry(extent.record.location.segment).or_default();
-                *bytes += extent.live_bytes();
-                *records += 1;
+                if let Some(segment) = extent.segment() {
+                    let (bytes, records) = live.entry(segment).or_default();
+                    *bytes += extent.live_bytes();
+                    *records += 1;
+                }
                 space.stored_bytes += extent.live_bytes();
-                let record = ExtentRecord {
-                    start: extent.start,
-                    record: (*extent.record).clone(),
-                    offset_in_record: extent.offset_in_record,
-                };
                 let key = Key::extent(self.ino, extent.end);
-                self.batch.put(key, record.encode());
+                self.batch.put(key, extent.to_stored().encode());
                 self.sharers.add(self.ino, extent);
             }
             for (segment, (bytes, records)) in live {

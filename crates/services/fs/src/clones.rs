@@ -465,9 +465,8 @@ impl Shared {
                 value: Some(value),
             };
             if let Some(extent) = extent_of(&version)? {
-                let segment = extent.record.location.segment;
                 let bytes = extent.live_bytes() as u64;
-                batch.release(branch, segment, birth, bytes, 1);
+                batch.release(branch, extent.segment(), birth, bytes, 1);
             }
             batch.delete(version.key);
         }

@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::SemaphorePermit;
 
 use crate::dirty::Run;
-use crate::extents::Ahead;
+use crate::extents::{Ahead, Place};
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
@@ -348,9 +348,13 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
             if start > at {
                 parts.push((at, Source::Zeros(start - at)));
             }
-            let from = extent.offset_in_record + (start - extent.start) as u32;
-            let to = extent.offset_in_record + (end - extent.start) as u32;
-            parts.push((start, Source::Record(extent.record.clone(), from..to)));
+            let source = match extent.part(start, end).place {
+                Place::Record(record, from) => {
+                    Source::Record(record, from..from + (end - start) as u32)
+                }
+                Place::Inline(bytes) => Source::Memory(bytes),
+            };
+            parts.push((start, source));
             at = end;
         }
         if at < gap.end {
@@ -542,6 +546,7 @@ impl Shared {
         let cold: Vec<_> = state
             .extents
             .touching(have..want)
+            .filter_map(|extent| extent.in_record())
             .filter(|extent| {
                 let range =
                     extent.offset_in_record..extent.offset_in_record + extent.len_bytes() as u32;

@@ -17,7 +17,7 @@ use cairn_base::env::{Entropy, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId, VolumeId};
 use cairn_erasure::Code;
-use cairn_meta::{ExtentRecord, Key};
+use cairn_meta::{ExtentPlace, ExtentRecord, Key};
 use cairn_segment::{Location, RecordPointer};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -322,11 +322,18 @@ impl Shared {
         let Ok(extent) = ExtentRecord::decode(&stored) else {
             return Ok(None);
         };
+        let ExtentPlace::Record {
+            record,
+            offset_in_record,
+        } = extent.place
+        else {
+            return Ok(None);
+        };
         let is_whole = extent.start == known.start
-            && extent.offset_in_record == 0
-            && extent.record.file_len_bytes == known.len_bytes;
-        let is_it = extent.record.location == known.location || planted::is(Bug::DedupeTakesOther);
-        Ok((is_whole && is_it).then(|| Arc::new(extent.record)))
+            && offset_in_record == 0
+            && record.file_len_bytes == known.len_bytes;
+        let is_it = record.location == known.location || planted::is(Bug::DedupeTakesOther);
+        Ok((is_whole && is_it).then(|| Arc::new(record)))
     }
 }
 

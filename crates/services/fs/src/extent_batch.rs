@@ -5,7 +5,7 @@
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, SegmentId};
-use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta, Ticket, UsageDelta};
+use cairn_meta::{Batch, Key, SegmentRecord, SpaceDelta, Ticket, UsageDelta};
 use cairn_segment::SegmentInfo;
 use rustc_hash::FxHashMap;
 
@@ -92,13 +92,16 @@ impl Shared {
         change: &Change,
         batch: &mut Batch,
     ) {
-        let mut released: FxHashMap<(SegmentId, Generation), (u64, u64)> = FxHashMap::default();
+        let mut released: FxHashMap<(Option<SegmentId>, Generation), (u64, u64)> =
+            FxHashMap::default();
         let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
         let mut space = SpaceDelta::default();
         let mut count = |extent: &Extent, sign: i64| {
-            let entry = live.entry(extent.record.location.segment).or_default();
-            entry.0 += sign * extent.live_bytes();
-            entry.1 += sign;
+            if let Some(segment) = extent.segment() {
+                let entry = live.entry(segment).or_default();
+                entry.0 += sign * extent.live_bytes();
+                entry.1 += sign;
+            }
             space.stored_bytes += sign * extent.live_bytes();
         };
         let (mut file_bytes, mut stored_bytes) = (0, 0);
@@ -110,7 +113,7 @@ impl Shared {
                     // What snapshots see of it is what is there now.
                     Why::Moved => count(before, -1),
                     Why::Changed => {
-                        let place = (before.record.location.segment, before.birth);
+                        let place = (before.segment(), before.birth);
                         let entry = released.entry(place).or_default();
                         entry.0 += before.live_bytes() as u64;
                         entry.1 += 1;
@@ -122,11 +125,7 @@ impl Shared {
                     file_bytes += after.len_bytes() as i64;
                     stored_bytes += after.live_bytes();
                     count(after, 1);
-                    let record = ExtentRecord {
-                        start: after.start,
-                        record: (*after.record).clone(),
-                        offset_in_record: after.offset_in_record,
-                    };
+                    let record = after.to_stored();
                     let key = Key::extent(ino, end);
                     // What is cut apart has the birth of what it was a part of.
                     let is_new = replaced.before.is_none() && planted::is(Bug::CutApartBornNow);

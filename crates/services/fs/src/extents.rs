@@ -1,4 +1,4 @@
-//! The extent map of one file: which bytes are in which record.
+//! The extent map of one file: which bytes are in which record, or in the extent itself.
 //!
 //! Owns: how extents are cut when newer ones cover them, which parts of the map are in memory.
 //! Must not know: how extents are stored, what a record's bytes are.
@@ -9,7 +9,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cairn_base::Generation;
+use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, SegmentId};
+use cairn_meta::{ExtentPlace, ExtentRecord};
 use cairn_segment::RecordPointer;
 
 /// Extents are loaded into memory for at most so many bytes of a file at a time,
@@ -17,37 +20,160 @@ pub const LOAD_LEN_BYTES_MAX: u64 = 64 << 20;
 /// and about so many: what a miss costs.
 pub const LOAD_EXTENTS_MAX: usize = 128;
 
-/// `start..end` of the file is in `record`, from `offset_in_record` on (in the record's file bytes).
+/// Where `start..end` of the file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub start: u64,
     pub end: u64,
-    pub record: Arc<RecordPointer>,
-    pub offset_in_record: u32,
+    pub place: Place,
     /// The generation in which it was stored; of one that is stored just now, see [`ExtentMap::settle`].
     pub birth: Generation,
 }
 
-impl Extent {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a record, from this offset on (in the record's file bytes).
+    Record(Arc<RecordPointer>, u32),
+    /// Here: the metadata has all of them.
+    Inline(Bytes),
+}
+
+impl Place {
+    /// What there is of it from `from` bytes on.
+    pub fn part(&self, from: u32, len_bytes: u32) -> Self {
+        match self {
+            Self::Record(record, offset) => Self::Record(record.clone(), offset + from),
+            Self::Inline(bytes) => {
+                let from = match planted::is(Bug::InlineCutAtItsBegin) {
+                    true => 0,
+                    false => from as usize,
+                };
+                Self::Inline(bytes.slice(from..from + len_bytes as usize))
+            }
+        }
+    }
+}
+
+/// What so many bytes of a file take of the record that they are in.
+fn live_bytes(record: &RecordPointer, len_bytes: u64) -> i64 {
+    let stored = u64::from(record.location.len_bytes);
+    let whole = u64::from(record.file_len_bytes).max(1);
+    (stored * len_bytes).div_ceil(whole) as i64
+}
+
+/// An extent whose bytes are in a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordExtent {
+    pub start: u64,
+    pub end: u64,
+    pub record: Arc<RecordPointer>,
+    pub offset_in_record: u32,
+    pub birth: Generation,
+}
+
+impl RecordExtent {
     pub fn len_bytes(&self) -> u64 {
         self.end - self.start
     }
 
-    /// What this view of the record counts in its segment's live bytes. A pure function of the
+    /// As [`Extent::live_bytes`].
+    pub fn live_bytes(&self) -> i64 {
+        live_bytes(&self.record, self.len_bytes())
+    }
+
+    pub fn segment(&self) -> SegmentId {
+        self.record.location.segment
+    }
+}
+
+impl From<RecordExtent> for Extent {
+    fn from(extent: RecordExtent) -> Self {
+        Self {
+            start: extent.start,
+            end: extent.end,
+            place: Place::Record(extent.record, extent.offset_in_record),
+            birth: extent.birth,
+        }
+    }
+}
+
+impl Extent {
+    pub fn of_stored(stored: ExtentRecord, end: u64, birth: Generation) -> Self {
+        Self {
+            start: stored.start,
+            end,
+            place: match stored.place {
+                ExtentPlace::Record {
+                    record,
+                    offset_in_record,
+                } => Place::Record(Arc::new(record), offset_in_record),
+                ExtentPlace::Inline(bytes) => Place::Inline(bytes),
+            },
+            birth,
+        }
+    }
+
+    /// What is stored of it under its key.
+    pub fn to_stored(&self) -> ExtentRecord {
+        let place = match &self.place {
+            Place::Record(record, offset_in_record) => ExtentPlace::Record {
+                record: (**record).clone(),
+                offset_in_record: *offset_in_record,
+            },
+            Place::Inline(bytes) => ExtentPlace::Inline(bytes.clone()),
+        };
+        ExtentRecord {
+            start: self.start,
+            place,
+        }
+    }
+
+    pub fn len_bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    pub fn record(&self) -> Option<&Arc<RecordPointer>> {
+        match &self.place {
+            Place::Record(record, _) => Some(record),
+            Place::Inline(_) => None,
+        }
+    }
+
+    /// The segment that it counts in.
+    pub fn segment(&self) -> Option<SegmentId> {
+        self.record().map(|record| record.location.segment)
+    }
+
+    /// The same, if its bytes are in a record.
+    pub fn in_record(&self) -> Option<RecordExtent> {
+        match &self.place {
+            Place::Record(record, offset) => Some(RecordExtent {
+                start: self.start,
+                end: self.end,
+                record: record.clone(),
+                offset_in_record: *offset,
+                birth: self.birth,
+            }),
+            Place::Inline(_) => None,
+        }
+    }
+
+    /// What this view of the record counts in its segment's live bytes, or what its own bytes take. A pure function of the
     /// view, so that what is added with an extent is exactly what goes with it.
     pub fn live_bytes(&self) -> i64 {
-        let stored = u64::from(self.record.location.len_bytes);
-        let whole = u64::from(self.record.file_len_bytes).max(1);
-        (stored * self.len_bytes()).div_ceil(whole) as i64
+        match &self.place {
+            Place::Record(record, _) => live_bytes(record, self.len_bytes()),
+            Place::Inline(bytes) => bytes.len() as i64,
+        }
     }
 
     /// What there is of it between two offsets in the file.
     pub fn part(&self, start: u64, end: u64) -> Self {
+        let from = (start - self.start) as u32;
         Self {
             start,
             end,
-            record: self.record.clone(),
-            offset_in_record: self.offset_in_record + (start - self.start) as u32,
+            place: self.place.part(from, (end - start) as u32),
             birth: self.birth,
         }
     }
@@ -84,16 +210,18 @@ impl Change {
             .keys
             .values()
             .filter_map(|replaced| replaced.after.as_ref())
-            .map(|extent| extent.record.location)
+            .filter_map(|extent| extent.record())
+            .map(|record| record.location)
             .collect();
         self.keys
             .values()
             .filter_map(|replaced| replaced.before.as_ref())
-            .filter(move |extent| {
-                extent.len_bytes() == u64::from(extent.record.file_len_bytes)
-                    && !kept.contains(&extent.record.location)
+            .filter_map(|extent| extent.record().map(|record| (extent, record)))
+            .filter(move |(extent, record)| {
+                extent.len_bytes() == u64::from(record.file_len_bytes)
+                    && !kept.contains(&record.location)
             })
-            .map(|extent| &extent.record)
+            .map(|(_, record)| record)
     }
 
     fn removed(&mut self, extent: Extent) {
@@ -425,36 +553,60 @@ mod tests {
 
     fn extent(id: u64, start: u64, end: u64) -> Extent {
         let len_bytes = (end - start) as u32;
+        let record = RecordPointer {
+            location: Location {
+                segment: SegmentId(id),
+                stripe_block: 0,
+                unit_blocks: 1,
+                offset_bytes: 0,
+                len_bytes,
+            },
+            codec: Codec::Raw,
+            file_len_bytes: len_bytes,
+            checksums: Vec::new(),
+            encryption: None,
+        };
         Extent {
             start,
             end,
-            record: Arc::new(RecordPointer {
-                location: Location {
-                    segment: SegmentId(id),
-                    stripe_block: 0,
-                    unit_blocks: 1,
-                    offset_bytes: 0,
-                    len_bytes,
-                },
-                codec: Codec::Raw,
-                file_len_bytes: len_bytes,
-                checksums: Vec::new(),
-                encryption: None,
-            }),
-            offset_in_record: 0,
+            place: match id % 2 {
+                0 => Place::Inline((0..len_bytes).map(|at| byte(id, u64::from(at))).collect()),
+                _ => Place::Record(Arc::new(record), 0),
+            },
             birth: Generation::FIRST,
         }
     }
 
-    /// Byte -> (record, offset in it).
+    /// A byte of an inline extent, which tells where in it it was.
+    fn byte(id: u64, offset: u64) -> u8 {
+        (id * 61 + offset) as u8
+    }
+
+    /// What `content` finds at this offset of an extent.
+    fn mark(id: u64, offset: u64) -> (u64, u64) {
+        match id % 2 {
+            0 => (u64::MAX, u64::from(byte(id, offset))),
+            _ => (id, offset),
+        }
+    }
+
+    /// Byte -> (record, offset in it), or the byte itself.
     fn content<'a>(extents: impl Iterator<Item = &'a Extent>) -> Vec<Option<(u64, u64)>> {
         let mut bytes = vec![None; 400];
         for extent in extents {
             for at in extent.start..extent.end {
                 let slot = &mut bytes[at as usize];
                 assert!(slot.is_none(), "extents overlap");
-                let offset = u64::from(extent.offset_in_record) + at - extent.start;
-                *slot = Some((extent.record.location.segment.0, offset));
+                let offset = at - extent.start;
+                *slot = Some(match &extent.place {
+                    Place::Record(record, from) => {
+                        (record.location.segment.0, u64::from(*from) + offset)
+                    }
+                    Place::Inline(bytes) => {
+                        assert_eq!(bytes.len() as u64, extent.len_bytes());
+                        (u64::MAX, u64::from(bytes[offset as usize]))
+                    }
+                });
             }
         }
         bytes
@@ -548,7 +700,7 @@ mod tests {
                         let id = (index * 10 + nth) as u64;
                         map.insert(extent(id, *start, start + len), &mut change);
                         for at in range.clone() {
-                            model[at] = Some((id, at as u64 - start));
+                            model[at] = Some(mark(id, at as u64 - start));
                         }
                     } else {
                         map.clear(*start..start + len, &mut change);

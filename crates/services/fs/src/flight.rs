@@ -1,6 +1,6 @@
 //! One flight: what one flush takes from a file, on its way into segments.
 //!
-//! Owns: how data is cut into records, the order "bytes durable, then extents" (Rule 3), what becomes of a flight
+//! Owns: how data is cut into records, which goes into the metadata itself, the order "bytes durable, then extents" (Rule 3), what becomes of a flight
 //! that fails. Must not know: when a flush is due (`flush`), how stripes are written.
 //!
 //! Flights of a file never overlap, so they may finish in any order.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, LogPosition, SegmentId};
-use cairn_meta::{Batch, Fold, Key, MetaError, Ticket};
+use cairn_meta::{Batch, Fold, INLINE_LEN_BYTES_MAX, Key, MetaError, Ticket};
 use cairn_segment::{Location, RecordOwner, RecordPointer, SegmentInfo, Stream};
 use futures_util::FutureExt as _;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use crate::budget::NO_SPACE_PATIENCE;
 use crate::dedupe::{Dedupe, Hash, Known, are_same_bytes};
 use crate::dirty::{Load, Run};
-use crate::extents::{Ahead, Change, Extent};
+use crate::extents::{Ahead, Change, Extent, Place};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::share::Sharers;
 use crate::storing::{Records, Stored};
@@ -98,14 +98,44 @@ struct Piece {
     cut: Cut,
     /// If it may be shared.
     hash: Option<Hash>,
-    source: Source,
+    /// None: its bytes go into the metadata.
+    source: Option<Source>,
 }
 
-/// A cut, and the record that has its bytes.
+/// A cut, and where its bytes are.
 struct Placed<'a> {
     cut: &'a Cut,
-    record: Arc<RecordPointer>,
-    source: Source,
+    place: Place,
+    source: Option<Source>,
+}
+
+impl Cut {
+    /// A copy of its bytes: what they lie in is much larger.
+    fn copied(&self) -> Bytes {
+        self.parts.concat().into()
+    }
+
+    /// Whether all of it is among the first bytes of a file that may be in the metadata.
+    fn may_be_inline(&self) -> bool {
+        self.start + self.len_bytes <= INLINE_LEN_BYTES_MAX as u64
+    }
+}
+
+impl Placed<'_> {
+    fn record(&self) -> Option<&Arc<RecordPointer>> {
+        match &self.place {
+            Place::Record(record, _) => Some(record),
+            Place::Inline(_) => None,
+        }
+    }
+
+    /// The record, if it was made for others.
+    fn shared(&self) -> Option<&Arc<RecordPointer>> {
+        match self.source? {
+            Source::New(_) => None,
+            Source::Again(_) | Source::There(_) => self.record(),
+        }
+    }
 }
 
 impl Shared {
@@ -201,7 +231,16 @@ impl Shared {
             if !may_share {
                 policy.dedupe = Dedupe::Off;
             }
+            let is_tiny = is_tiny(job) && !encoder.is_encrypting();
             for cut in cut(&job.runs, &policy) {
+                if is_tiny && cut.may_be_inline() {
+                    of_job.push(Piece {
+                        cut,
+                        hash: None,
+                        source: None,
+                    });
+                    continue;
+                }
                 let hash = self.hash_of(cut.start, &cut.parts, &policy);
                 let source = match &hash {
                     Some(hash) => {
@@ -222,6 +261,7 @@ impl Shared {
                         made.insert(hash, (index, cut.parts.clone()));
                     }
                 }
+                let source = Some(source);
                 of_job.push(Piece { cut, hash, source });
             }
             pieces.push(of_job);
@@ -329,7 +369,7 @@ impl Shared {
         Some(Source::There(known))
     }
 
-    /// The records of the pieces of a flight; `None` if one that was there is not any more.
+    /// Where the pieces of a flight are; `None` if a record that was there is not any more.
     async fn place_pieces<'a>(
         &self,
         pieces: &'a [Piece],
@@ -339,8 +379,13 @@ impl Shared {
         for Piece { cut, hash, source } in pieces {
             let source = *source;
             let record = match source {
-                Source::New(index) | Source::Again(index) => written.get(index)?.clone(),
-                Source::There(known) => {
+                None => {
+                    let place = Place::Inline(cut.copied());
+                    placed.push(Placed { cut, place, source });
+                    continue;
+                }
+                Some(Source::New(index) | Source::Again(index)) => written.get(index)?.clone(),
+                Some(Source::There(known)) => {
                     let code = self.code().ok()?;
                     let there = self.reading(|| self.record_there(&known, code)).await;
                     let there = there.ok().flatten();
@@ -350,11 +395,8 @@ impl Shared {
                     there?
                 }
             };
-            placed.push(Placed {
-                cut,
-                record,
-                source,
-            });
+            let place = Place::Record(record, 0);
+            placed.push(Placed { cut, place, source });
         }
         Some(placed)
     }
@@ -363,17 +405,17 @@ impl Shared {
     fn remember(&self, job: &mut Job, pieces: &[Piece], placed: &[Placed<'_>]) {
         job.deduplicated_bytes = 0;
         for (piece, placed) in pieces.iter().zip(placed) {
-            if !matches!(piece.source, Source::New(_)) {
+            if placed.shared().is_some() {
                 job.deduplicated_bytes += piece.cut.len_bytes;
             }
-            if let Some(hash) = &piece.hash {
+            if let (Some(hash), Some(record)) = (&piece.hash, placed.record()) {
                 let known = Known {
-                    location: placed.record.location,
+                    location: record.location,
                     ino: job.inode.ino,
                     start: piece.cut.start,
-                    len_bytes: placed.record.file_len_bytes,
+                    len_bytes: record.file_len_bytes,
                 };
-                self.dedupe.put(hash, known, &placed.record);
+                self.dedupe.put(hash, known, record);
             }
         }
     }
@@ -427,13 +469,8 @@ impl Shared {
                 Landing::Gone => return Ok(None),
             }
         };
-        for Placed {
-            cut,
-            record,
-            source,
-        } in placed
-        {
-            if let Source::New(_) = source {
+        for Placed { cut, place, source } in placed {
+            if let (Some(Source::New(_)), Place::Record(record, _)) = (source, place) {
                 self.segments
                     .cache_insert_parts(self.volume, record, cut.parts.clone());
             }
@@ -630,7 +667,7 @@ fn insert_extents(
 ) -> u64 {
     let mut end_max = 0;
     let mut room = LAND_EXTENTS_MAX;
-    for Placed { cut, record, .. } in placed {
+    for Placed { cut, place, .. } in placed {
         let start = cut.start.max(*at);
         let mut end = (cut.start + cut.len_bytes).min(limit);
         if start >= end {
@@ -649,8 +686,7 @@ fn insert_extents(
         let extent = Extent {
             start,
             end,
-            record: record.clone(),
-            offset_in_record: (start - cut.start) as u32,
+            place: place.part((start - cut.start) as u32, (end - start) as u32),
             birth: Generation::FIRST,
         };
         state.extents.insert(extent, change);
@@ -667,8 +703,8 @@ fn insert_extents(
 fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Batch) {
     let shared: FxHashSet<Location> = placed
         .iter()
-        .filter(|placed| !matches!(placed.source, Source::New(_)))
-        .map(|placed| placed.record.location)
+        .filter_map(|placed| placed.shared())
+        .map(|record| record.location)
         .collect();
     if shared.is_empty() {
         return;
@@ -676,7 +712,8 @@ fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Bat
     let mut sharers = Sharers::default();
     for (_, replaced) in change.keys() {
         if let Some(extent) = &replaced.after
-            && shared.contains(&extent.record.location)
+            && let Some(record) = extent.record()
+            && shared.contains(&record.location)
         {
             sharers.add(ino, extent);
         }
@@ -688,9 +725,9 @@ fn put_sharers(ino: Ino, placed: &[Placed<'_>], change: &Change, batch: &mut Bat
 fn shared_segments(placed: &[Placed<'_>]) -> Vec<SegmentId> {
     let there = placed
         .iter()
-        .filter(|placed| matches!(placed.source, Source::There(_)));
-    let segments: FxHashSet<SegmentId> =
-        there.map(|placed| placed.record.location.segment).collect();
+        .filter(|placed| matches!(placed.source, Some(Source::There(_))))
+        .filter_map(|placed| placed.record());
+    let segments: FxHashSet<SegmentId> = there.map(|record| record.location.segment).collect();
     segments.into_iter().collect()
 }
 
@@ -705,6 +742,11 @@ fn ranges(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
         }
     }
     ranges
+}
+
+/// Whether all of a file is so little that the metadata has it. What it grows to later is in records, behind these bytes.
+fn is_tiny(job: &Job) -> bool {
+    job.inode.lock().record.size_bytes <= INLINE_LEN_BYTES_MAX as u64
 }
 
 /// Cuts runs into records: contiguous bytes up to the record size, at multiples of it in the file,

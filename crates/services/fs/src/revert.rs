@@ -453,9 +453,8 @@ impl Reverting {
 
     fn release(&mut self, extent: &Extent) {
         let bytes = extent.live_bytes().unsigned_abs();
-        let segment = extent.record.location.segment;
         self.batch
-            .release(Branch::MAIN, segment, extent.birth, bytes, 1);
+            .release(Branch::MAIN, extent.segment(), extent.birth, bytes, 1);
         self.batch.space(SpaceDelta {
             file_bytes: -(extent.len_bytes() as i64),
             ..SpaceDelta::default()
@@ -663,8 +662,9 @@ impl Reverting {
         let shown = extent(value, version.birth)?;
         let bytes = shown.live_bytes();
         // The version in the history counts in the segment, so that is not dead.
-        self.batch
-            .segment_delta(shown.record.location.segment, bytes, 1);
+        if let Some(segment) = shown.segment() {
+            self.batch.segment_delta(segment, bytes, 1);
+        }
         self.batch.space(SpaceDelta {
             file_bytes: shown.len_bytes() as i64,
             stored_bytes: bytes,

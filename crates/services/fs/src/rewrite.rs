@@ -20,7 +20,7 @@ use std::time::Duration;
 use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, SegmentId};
-use cairn_meta::{Batch, DeadVersion, ExtentRecord, Key, KeyKind, SpaceDelta, Ticket};
+use cairn_meta::{Batch, DeadVersion, Key, KeyKind, SpaceDelta, Ticket};
 use cairn_segment::{
     ErrorKind, Location, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream,
 };
@@ -32,7 +32,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dedupe::{Hash, Known};
 use crate::extent_batch::Why;
-use crate::extents::{Ahead, Change, Extent, ExtentMap};
+use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
@@ -69,14 +69,14 @@ pub const REWRITE_SEGMENTS_MAX: usize = 64;
 /// An extent to move, and whose it is.
 struct Victim {
     ino: Ino,
-    extent: Extent,
+    extent: RecordExtent,
     /// Where it is in the history, if only snapshots see it.
     dead: Option<DeadVersion>,
 }
 
 impl Victim {
     fn segment(&self) -> SegmentId {
-        self.extent.record.location.segment
+        self.extent.segment()
     }
 }
 
@@ -106,7 +106,7 @@ type Bytes = (Location, u32, u64);
 struct Copies(FxHashMap<Bytes, Arc<RecordPointer>>);
 
 impl Copies {
-    fn of(extent: &Extent) -> Bytes {
+    fn of(extent: &RecordExtent) -> Bytes {
         let (location, offset) = (extent.record.location, extent.offset_in_record);
         (location, offset, extent.len_bytes())
     }
@@ -434,7 +434,7 @@ impl Shared {
             else {
                 continue;
             };
-            if wanted.contains(&extent.record.location.segment) {
+            if let Some(extent) = wanted_of(&extent, wanted) {
                 step.add(Victim {
                     ino,
                     extent,
@@ -459,14 +459,15 @@ impl Shared {
         let visit = |key: &[u8], value: &[u8], birth: Generation| {
             *seen += 1;
             match parse_extent(key, value, birth) {
-                Ok((ino, extent)) if wanted.contains(&extent.record.location.segment) => {
-                    step.add(Victim {
-                        ino,
-                        extent,
-                        dead: None,
-                    });
+                Ok((ino, extent)) => {
+                    if let Some(extent) = wanted_of(&extent, wanted) {
+                        step.add(Victim {
+                            ino,
+                            extent,
+                            dead: None,
+                        });
+                    }
                 }
-                Ok(_) => {}
                 // What it refers to stays; it is no reason not to collect the rest.
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
@@ -623,14 +624,15 @@ impl Shared {
                 None => *left.entry(victim.segment()).or_default() += 1,
             }
         }
-        let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
+        let mut by_ino: FxHashMap<Ino, Vec<(RecordExtent, Arc<RecordPointer>)>> =
+            FxHashMap::default();
         let mut sharers: FxHashMap<Ino, Sharers> = FxHashMap::default();
         for (victim, copy) in &sharing {
             let extent = pointing_to(copy, &victim.extent);
             sharers
                 .entry(victim.ino)
                 .or_default()
-                .add(victim.ino, &extent);
+                .add(victim.ino, &extent.into());
         }
         pointed.extend(sharing);
         let mut dead = Vec::new();
@@ -672,14 +674,14 @@ impl Shared {
             if state.removed {
                 // They go with the file.
                 for (old, _) in &extents {
-                    *left.entry(old.record.location.segment).or_default() += 1;
+                    *left.entry(old.segment()).or_default() += 1;
                 }
                 continue;
             }
             let mut change = Change::default();
             for (old, pointer) in &extents {
                 if !point_to_copy(&mut state.extents, old, pointer, &mut change) {
-                    *left.entry(old.record.location.segment).or_default() += 1;
+                    *left.entry(old.segment()).or_default() += 1;
                 }
             }
             if change.is_empty() {
@@ -701,7 +703,7 @@ impl Shared {
                 state.extents.unload();
                 state.record.stored_bytes = stored_bytes;
                 for (old, _) in &extents {
-                    *left.entry(old.record.location.segment).or_default() += 1;
+                    *left.entry(old.segment()).or_default() += 1;
                 }
                 continue;
             };
@@ -730,7 +732,7 @@ impl Shared {
     /// The same for extents that only snapshots see, in one batch.
     async fn point_history_to_copies(
         &self,
-        moved: &[(Ino, DeadVersion, Extent, Arc<RecordPointer>)],
+        moved: &[(Ino, DeadVersion, RecordExtent, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
         sharers: &FxHashMap<Ino, Sharers>,
         left: &mut Left,
@@ -748,7 +750,7 @@ impl Shared {
             if now.as_ref() != Some(version) {
                 // It was freed with its snapshots, or somebody else moved it.
                 if now.is_some() {
-                    *left.entry(old.record.location.segment).or_default() += 1;
+                    *left.entry(old.segment()).or_default() += 1;
                 }
                 continue;
             }
@@ -759,18 +761,14 @@ impl Shared {
             }
             let new = pointing_to(copy, old);
             for (extent, sign) in [(old, -1), (&new, 1)] {
-                let entry = live.entry(extent.record.location.segment).or_default();
+                let entry = live.entry(extent.segment()).or_default();
                 entry.0 += sign * extent.live_bytes();
                 entry.1 += sign;
                 space.stored_bytes += sign * extent.live_bytes();
                 space.history_bytes += sign * extent.live_bytes();
             }
-            let record = ExtentRecord {
-                start: new.start,
-                record: (**copy).clone(),
-                offset_in_record: 0,
-            };
-            batch.put_moved_dead(version, &record.encode());
+            let stored = Extent::from(new).to_stored();
+            batch.put_moved_dead(version, &stored.encode());
         }
         for (segment, (bytes, records)) in live {
             batch.segment_delta(segment, bytes, records);
@@ -779,7 +777,7 @@ impl Shared {
         let shared = shared_segments(moved.iter().map(|(_, _, _, copy)| copy), segments);
         let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
             for (_, _, old, _) in moved {
-                *left.entry(old.record.location.segment).or_default() += 1;
+                *left.entry(old.segment()).or_default() += 1;
             }
             return Ok(self.meta.last_ticket());
         };
@@ -941,9 +939,18 @@ fn shared_segments<'a>(
     older.into_iter().collect()
 }
 
+/// An extent, if it is in a segment that is wanted.
+fn wanted_of(extent: &Extent, wanted: &FxHashSet<SegmentId>) -> Option<RecordExtent> {
+    let segment = extent.segment()?;
+    wanted
+        .contains(&segment)
+        .then(|| extent.in_record())
+        .flatten()
+}
+
 /// The whole of an extent, in a copy that was made of what it has of its record.
-fn pointing_to(copy: &Arc<RecordPointer>, old: &Extent) -> Extent {
-    Extent {
+fn pointing_to(copy: &Arc<RecordPointer>, old: &RecordExtent) -> RecordExtent {
+    RecordExtent {
         record: copy.clone(),
         offset_in_record: 0,
         ..old.clone()
@@ -954,7 +961,7 @@ fn pointing_to(copy: &Arc<RecordPointer>, old: &Extent) -> Extent {
 /// not in memory, because others needed it.
 fn point_to_copy(
     extents: &mut ExtentMap,
-    old: &Extent,
+    old: &RecordExtent,
     copy: &Arc<RecordPointer>,
     change: &mut Change,
 ) -> bool {
@@ -962,7 +969,7 @@ fn point_to_copy(
     if !extents.is_loaded(&range) {
         return false;
     }
-    let is_left = |extent: &&Extent| {
+    let is_left = |extent: &RecordExtent| {
         old.start <= extent.start
             && extent.end <= old.end
             && extent.record == old.record
@@ -970,17 +977,20 @@ fn point_to_copy(
                 extent.offset_in_record - old.offset_in_record.min(extent.offset_in_record),
             ) == extent.start - old.start
     };
-    let mut left: Vec<Extent> = extents.touching(range).filter(is_left).cloned().collect();
+    let in_records = extents
+        .touching(range)
+        .filter_map(|extent| extent.in_record());
+    let mut left: Vec<RecordExtent> = in_records.filter(is_left).collect();
     if planted::is(Bug::RewriteIgnoresOverwrites) {
         left = vec![old.clone()];
     }
     for extent in left {
-        let new = Extent {
+        let new = RecordExtent {
             record: copy.clone(),
             offset_in_record: (extent.start - old.start) as u32,
             ..extent
         };
-        extents.insert(new, change);
+        extents.insert(new.into(), change);
     }
     true
 }

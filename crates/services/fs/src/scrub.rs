@@ -12,7 +12,7 @@ use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::{Either, join_all, select};
 use rustc_hash::FxHashMap;
 
-use crate::extents::Extent;
+use crate::extents::{Extent, RecordExtent};
 use crate::rewrite::REWRITE_SEGMENTS_MAX;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
@@ -140,8 +140,11 @@ impl Fs {
             ..RecordScrub::default()
         };
         // A record that was partly overwritten has several extents, mostly side by side.
-        let mut distinct: Vec<Vec<(ExtentAt, Extent)>> = Vec::new();
-        for (at, extent) in extents {
+        let mut distinct: Vec<Vec<(ExtentAt, RecordExtent)>> = Vec::new();
+        // What has its bytes itself is in the metadata, which checks what it reads.
+        let in_records = extents.into_iter();
+        let in_records = in_records.filter_map(|(at, extent)| Some((at, extent.in_record()?)));
+        for (at, extent) in in_records {
             match distinct.last_mut() {
                 Some(group) if group.iter().all(|(_, last)| last.record == extent.record) => {
                     group.push((at, extent));
@@ -150,7 +153,7 @@ impl Fs {
             }
         }
         for groups in distinct.chunks(CONCURRENCY) {
-            let bytes = |group: &Vec<(ExtentAt, Extent)>| {
+            let bytes = |group: &Vec<(ExtentAt, RecordExtent)>| {
                 let record = group.first().map(|(_, extent)| &extent.record);
                 record.map_or(0, |record| u64::from(record.location.len_bytes))
             };
@@ -180,7 +183,7 @@ impl Fs {
     }
 
     /// What is there still of an extent that was found damaged.
-    fn pieces_of(&self, damaged: &DamagedExtent) -> Result<Vec<(ExtentAt, Extent)>, FsError> {
+    fn pieces_of(&self, damaged: &DamagedExtent) -> Result<Vec<(ExtentAt, RecordExtent)>, FsError> {
         let (from, to) = Key::extents_past(damaged.at.ino, damaged.start);
         let mut pieces = Vec::new();
         let mut failure = None;
@@ -192,11 +195,12 @@ impl Fs {
                     Ok((_, extent)) if extent.start >= damaged.at.end => {
                         return ControlFlow::Break(());
                     }
-                    Ok((ino, extent)) if extent.record.location.segment == damaged.segment => {
+                    Ok((ino, extent)) => {
                         let end = extent.end;
-                        pieces.push((ExtentAt { ino, end }, extent));
+                        let found = extent.in_record();
+                        let found = found.filter(|extent| extent.segment() == damaged.segment);
+                        pieces.extend(found.map(|extent| (ExtentAt { ino, end }, extent)));
                     }
-                    Ok(_) => {}
                     Err(error) => {
                         failure = Some(meta_error(error));
                         return ControlFlow::Break(());
@@ -302,7 +306,7 @@ impl Shared {
     /// Those of some extents of one record that cannot be read. Fails if the metadata cannot be asked.
     async fn check_extents(
         &self,
-        extents: &[(ExtentAt, Extent)],
+        extents: &[(ExtentAt, RecordExtent)],
     ) -> Result<Vec<DamagedExtent>, FsError> {
         let mut damaged = Vec::new();
         let Some((_, first)) = extents.first() else {
@@ -338,7 +342,11 @@ impl Shared {
     }
 
     /// What is wrong with the record of an extent, if anything is. Fails if the metadata cannot be asked.
-    async fn check_extent(&self, at: ExtentAt, extent: &Extent) -> Result<Option<String>, FsError> {
+    async fn check_extent(
+        &self,
+        at: ExtentAt,
+        extent: &RecordExtent,
+    ) -> Result<Option<String>, FsError> {
         let mut record = extent.record.clone();
         loop {
             let error = match self.segments.verify(self.volume, &record).await {
@@ -346,7 +354,7 @@ impl Shared {
                 Err(error) => error,
             };
             // It was moved or overwritten while it was read: what it is now counts.
-            let Some(now) = self.extent_at(at)? else {
+            let Some(now) = self.extent_at(at)?.and_then(|extent| extent.in_record()) else {
                 return Ok(None);
             };
             if now.record != record {

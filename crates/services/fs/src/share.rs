@@ -396,11 +396,15 @@ impl Shared {
 pub(crate) struct Sharers(FxHashMap<(SegmentId, Ino), Range<u64>>);
 
 impl Sharers {
+    /// What has its bytes itself shares with nobody.
     pub fn add(&mut self, ino: Ino, extent: &Extent) {
+        let Some(segment) = extent.segment() else {
+            return;
+        };
         let range = extent.start..extent.end;
         let part = self
             .0
-            .entry((extent.record.location.segment, ino))
+            .entry((segment, ino))
             .or_insert_with(|| range.clone());
         part.start = part.start.min(range.start);
         part.end = part.end.max(range.end);

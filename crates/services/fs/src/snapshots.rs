@@ -619,7 +619,9 @@ impl Shared {
             batch.forget(version);
             if let Some(extent) = extent_of(version)? {
                 let bytes = extent.live_bytes();
-                batch.segment_delta(extent.record.location.segment, -bytes, -1);
+                if let Some(segment) = extent.segment() {
+                    batch.segment_delta(segment, -bytes, -1);
+                }
                 space.stored_bytes -= bytes;
                 space.history_bytes -= bytes;
             }

@@ -705,8 +705,9 @@ impl Shared {
         if !work.is_promoting.load(Ordering::Relaxed) || !inode.view.is_live() {
             return;
         }
-        for extent in state.extents.touching(range.clone()) {
-            let segment = extent.record.location.segment;
+        let touching = state.extents.touching(range.clone());
+        for extent in touching.filter_map(|extent| extent.in_record()) {
+            let segment = extent.segment();
             let from = extent.offset_in_record;
             let to = from.saturating_add(extent.len_bytes() as u32);
             // What is in memory costs nothing.

@@ -1030,14 +1030,7 @@ pub(crate) fn parse_extent(
     birth: Generation,
 ) -> Result<(Ino, Extent), MetaError> {
     let (ino, end, stored) = decode_extent(key, value)?;
-    let extent = Extent {
-        start: stored.start,
-        end,
-        record: Arc::new(stored.record),
-        offset_in_record: stored.offset_in_record,
-        birth,
-    };
-    Ok((ino, extent))
+    Ok((ino, Extent::of_stored(stored, end, birth)))
 }
 
 pub(crate) fn meta_error(error: MetaError) -> FsError {

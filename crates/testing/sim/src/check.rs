@@ -14,8 +14,8 @@ use cairn_base::{Generation, Ino, SegmentId};
 use cairn_erasure::Code;
 use cairn_fs::{GcBacklog, VolumeSpace};
 use cairn_meta::{
-    CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore,
-    Owner, QuotaKey, UsageRecord,
+    CookieRecord, DirentRecord, ExtentPlace, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind,
+    MetaStore, Owner, QuotaKey, UsageRecord,
 };
 use cairn_segment::SegmentStore;
 use cairn_testkit::MemDisk;
@@ -343,9 +343,10 @@ impl Recount<'_> {
             }
             last = Some((ino, end_offset));
             let len = end_offset - extent.start;
-            let record = &extent.record;
-            if u64::from(extent.offset_in_record) + len > u64::from(record.file_len_bytes) {
-                return Err(at("is longer than its record"));
+            let room = u64::from(extent.place.room_len_bytes());
+            let is_inline = matches!(extent.place, ExtentPlace::Inline(_));
+            if len > room || is_inline && len != room {
+                return Err(at("is longer than where its bytes are"));
             }
             let inode = self
                 .inodes
@@ -354,15 +355,22 @@ impl Recount<'_> {
             if !self.orphans.contains(&ino) && end_offset > inode.size_bytes {
                 return Err(at("is past the end of the file"));
             }
-            let segment = record.location.segment;
-            if self.meta.segment(segment).is_none() {
-                return Err(at("is in a segment that is not there"));
+            let stored = extent.place.stored_len_bytes(len);
+            match &extent.place {
+                ExtentPlace::Record { record, .. } => {
+                    let segment = record.location.segment;
+                    if self.meta.segment(segment).is_none() {
+                        return Err(at("is in a segment that is not there"));
+                    }
+                    let entry = live.entry(segment).or_default();
+                    entry.0 += stored;
+                    entry.1 += 1;
+                }
+                ExtentPlace::Inline(_) if self.meta.is_encrypted() => {
+                    return Err(at("has plain bytes of an encrypted volume"));
+                }
+                ExtentPlace::Inline(_) => {}
             }
-            let stored = (u64::from(record.location.len_bytes) * len)
-                .div_ceil(u64::from(record.file_len_bytes).max(1));
-            let entry = live.entry(segment).or_default();
-            entry.0 += stored;
-            entry.1 += 1;
             file_bytes += len;
             stored_bytes += stored;
             let of_inode = used.entry(ino).or_default();
@@ -435,16 +443,17 @@ impl Recount<'_> {
             let value = version.value.as_ref();
             let value = value.ok_or_else(|| format!("{version:?} has no value"))?;
             let extent = ExtentRecord::decode(value).map_err(|error| error.to_string())?;
-            let location = &extent.record.location;
-            if self.meta.segment(location.segment).is_none() {
-                return Err(format!("{version:?} is in a segment that is not there"));
-            }
             let len = end_offset.saturating_sub(extent.start);
-            let stored = (u64::from(location.len_bytes) * len)
-                .div_ceil(u64::from(extent.record.file_len_bytes).max(1));
-            let entry = self.live.entry(location.segment).or_default();
-            entry.0 += stored;
-            entry.1 += 1;
+            let stored = extent.place.stored_len_bytes(len);
+            if let ExtentPlace::Record { record, .. } = &extent.place {
+                let segment = record.location.segment;
+                if self.meta.segment(segment).is_none() {
+                    return Err(format!("{version:?} is in a segment that is not there"));
+                }
+                let entry = self.live.entry(segment).or_default();
+                entry.0 += stored;
+                entry.1 += 1;
+            }
             self.history_bytes += stored;
             self.stored_bytes += stored;
         }

@@ -9,6 +9,7 @@
 
 mod luns;
 mod objects;
+mod tiny;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -216,6 +217,9 @@ impl Client {
             }
             if self.life.shape.compares && self.more.below(COMPARE_EVERY) == 0 {
                 self.compare_and_write().await;
+            }
+            if self.life.shape.has_tiny_files && self.more.coin() {
+                self.change_tiny_file().await;
             }
             if self.life.shape.puts && self.more.below(PUT_EVERY) == 0 {
                 self.put().await;
@@ -547,7 +551,11 @@ impl Client {
             2 => self.rng.below(now + 1),
             _ => (now + self.rng.below(40_000)).min(FILE_LEN_BYTES_MAX),
         };
-        let size_bytes = size_bytes - size_bytes % WORD_BYTES;
+        self.cut_to(node, ino, size_bytes - size_bytes % WORD_BYTES)
+            .await;
+    }
+
+    async fn cut_to(&mut self, node: NodeId, ino: Ino, size_bytes: u64) {
         let set = SetAttr {
             size_bytes: Some(size_bytes),
             ..SetAttr::default()
@@ -608,6 +616,18 @@ impl Client {
                 (first, count, self.life.model.lock().new_tag())
             }
         };
+        self.write_words(node, ino, (first, count), tag, stability)
+            .await;
+    }
+
+    async fn write_words(
+        &mut self,
+        node: NodeId,
+        ino: Ino,
+        (first, count): (u64, u64),
+        tag: Tag,
+        stability: Stability,
+    ) {
         let data = Bytes::from(model::content(tag, first, count));
         let len = data.len() as u32;
         let life = self.life.clone();

@@ -96,6 +96,9 @@ pub struct Shape {
     /// The volume is encrypted.
     #[serde(default)]
     pub is_encrypted: bool,
+    /// Clients write many files that are so small that the metadata has their bytes.
+    #[serde(default)]
+    pub has_tiny_files: bool,
     /// Records are looked for in a read cache, which is not to be trusted.
     #[serde(default)]
     pub has_read_cache: bool,
@@ -346,6 +349,8 @@ impl Scenario {
         // None of the seeds that find the planted bugs which are hard to find: they stay as they were.
         shape.sets_policies = Rng::new(seed ^ 0x7086_bacb).below(3) == 0;
         shape.is_encrypted = Rng::new(seed ^ 0x6b65_7973).below(4) == 0;
+        // Again none of those seeds.
+        shape.has_tiny_files = Rng::new(seed ^ 0x7469_6e91_6d1a).below(3) == 0;
         shape.has_read_cache = Rng::new(seed ^ 0x6361_6368).below(3) == 0;
         shape.dedupes = match Rng::new(seed ^ 0x6465_6475).below(8) {
             0 | 1 => Dedupes::On,
@@ -431,6 +436,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         compares: false,
         puts: false,
         is_encrypted: false,
+        has_tiny_files: false,
         has_read_cache: false,
         dedupes: Dedupes::Off,
         bad_disks: Vec::new(),

@@ -25,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dedupe::{DEDUPE_LEN_BYTES_MIN, Dedupe, Hash, Known};
 use crate::extent_batch::Why;
-use crate::extents::{Ahead, Change, Extent, ExtentMap};
+use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
 use crate::inode::State;
 use crate::share::Sharers;
@@ -43,7 +43,7 @@ const READS_MAX: usize = 32;
 pub(super) struct Victim {
     pub ino: Ino,
     pub policy: Arc<Policy>,
-    pub extent: Extent,
+    pub extent: RecordExtent,
 }
 
 /// Extents that are converted together.
@@ -152,7 +152,7 @@ fn record_bytes(policy: &Policy) -> u64 {
 }
 
 /// Whether an extent may be something else than its file's policy makes of such bytes.
-pub(super) fn may_differ(policy: &Policy, extent: &Extent) -> bool {
+pub(super) fn may_differ(policy: &Policy, extent: &RecordExtent) -> bool {
     let size = record_bytes(policy);
     let is_cut = extent.start / size != extent.end.saturating_sub(1) / size;
     let may_be_shared = policy.dedupe != Dedupe::Off && extent.len_bytes() >= DEDUPE_LEN_BYTES_MIN;
@@ -269,7 +269,7 @@ impl Shared {
 
     async fn read_extent(
         &self,
-        extent: &Extent,
+        extent: &RecordExtent,
     ) -> Result<Vec<Bytes>, cairn_segment::SegmentError> {
         let from = extent.offset_in_record;
         let len_bytes = u32::try_from(extent.len_bytes()).unwrap_or(u32::MAX);
@@ -479,7 +479,8 @@ impl Shared {
         let mut sharers = Sharers::default();
         for (_, replaced) in change.keys() {
             if let Some(extent) = &replaced.after
-                && shared.contains(&extent.record.location)
+                && let Some(record) = extent.record()
+                && shared.contains(&record.location)
             {
                 sharers.add(ino, extent);
             }
@@ -542,9 +543,11 @@ impl Shared {
                 Ok((_, extent)) => {
                     seen_bytes += extent.len_bytes();
                     at = extent.end;
-                    let segment = extent.record.location.segment;
-                    let is_placed = self.is_placed_for(segment, policy.media);
-                    if !is_placed || may_differ(policy, &extent) {
+                    // What has its bytes itself has no form that a policy could change, and is on no disk of its own.
+                    if let Some(extent) = extent.in_record()
+                        && (!self.is_placed_for(extent.record.location.segment, policy.media)
+                            || may_differ(policy, &extent))
+                    {
                         step.add(Victim {
                             ino,
                             policy: policy.clone(),
@@ -581,14 +584,17 @@ fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -
         return done;
     }
     // As in a collection: what overwrites and cuts have left of the extent that was read.
-    let is_left = |extent: &&Extent| {
+    let is_left = |extent: &RecordExtent| {
         let is_same = old.start <= extent.start && extent.end <= old.end;
         let offset = u64::from(extent.offset_in_record);
         is_same
             && extent.record == old.record
             && offset.checked_sub(u64::from(old.offset_in_record)) == Some(extent.start - old.start)
     };
-    let mut left: Vec<Extent> = extents.touching(range).filter(is_left).cloned().collect();
+    let in_records = extents
+        .touching(range)
+        .filter_map(|extent| extent.in_record());
+    let mut left: Vec<RecordExtent> = in_records.filter(is_left).collect();
     if planted::is(Bug::ConversionIgnoresOverwrites) {
         left = vec![old.clone()];
     }
@@ -603,7 +609,7 @@ fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -
             if start >= end {
                 continue;
             }
-            let new = Extent {
+            let new = RecordExtent {
                 start,
                 end,
                 record: piece.record.clone(),
@@ -617,7 +623,7 @@ fn point_to_pieces(extents: &mut ExtentMap, of: &Pointed, change: &mut Change) -
                 }
                 Source::Again(_) | Source::There(_) => done.shared_bytes += new.len_bytes(),
             }
-            extents.insert(new, change);
+            extents.insert(new.into(), change);
         }
     }
     done

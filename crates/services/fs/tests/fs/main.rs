@@ -8,6 +8,7 @@ mod diff;
 mod durability;
 mod encrypted;
 mod folders;
+mod inline;
 mod keep;
 mod limit;
 mod links;

@@ -129,8 +129,20 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let dir = 0..4u8;
     let name = 0..6u8;
-    let offset = prop_oneof![0..10_000u32, 0..3_000_000u32, Just(0), Just(65_536)];
-    let len = prop_oneof![0..5_000u32, Just(4096), 60_000..140_000u32, Just(1 << 20)];
+    let offset = prop_oneof![
+        0..10_000u32,
+        0..3_000_000u32,
+        Just(0),
+        Just(65_536),
+        0..140u32
+    ];
+    let len = prop_oneof![
+        0..5_000u32,
+        Just(4096),
+        60_000..140_000u32,
+        Just(1 << 20),
+        0..140u32
+    ];
     prop_oneof![
         4 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Create(d, n)),
         2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::MakeDir(d, n)),

@@ -70,7 +70,9 @@ fn check_counters(fs: &Fs) {
         };
         let extent = cairn_meta::ExtentRecord::decode(&value).unwrap();
         file_bytes += end_offset - extent.start;
-        *records.entry(extent.record.location.segment).or_insert(0) += 1;
+        if let cairn_meta::ExtentPlace::Record { record, .. } = &extent.place {
+            *records.entry(record.location.segment).or_insert(0) += 1;
+        }
     }
     assert_eq!(fs.meta().counters().file_bytes, file_bytes);
     for (id, record) in fs.meta().segments() {
@@ -779,7 +781,10 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         let stored = fs.meta().live().scan(&from, &to, 1).unwrap();
         let mut nowhere = cairn_meta::ExtentRecord::decode(&stored[0].1).unwrap();
         nowhere.start = 1 << 40;
-        nowhere.record.location.stripe_block = 1 << 20;
+        let cairn_meta::ExtentPlace::Record { record, .. } = &mut nowhere.place else {
+            panic!("{nowhere:?} is in no record");
+        };
+        record.location.stripe_block = 1 << 20;
         let mut batch = cairn_meta::Batch::new();
         batch.put(Key::extent(bad, (1 << 40) + 4096), nowhere.encode());
         batch.put(Key::extent(bad, 1 << 41), vec![0xff]);

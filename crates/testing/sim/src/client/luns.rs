@@ -33,6 +33,10 @@ impl Client {
             1 => 512 * (1 + self.more.below(4)),
             _ => 1 + self.more.below(700),
         };
+        self.punch_words(node, ino, first, count).await;
+    }
+
+    pub(super) async fn punch_words(&mut self, node: NodeId, ino: Ino, first: u64, count: u64) {
         let life = self.life.clone();
         let fs = self.fs.clone();
         let effect = Mutex::new(None);

@@ -408,6 +408,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         compares: false,
         puts: false,
         is_encrypted: false,
+        has_tiny_files: false,
         has_read_cache: false,
         dedupes: Dedupes::Off,
         space: Space {

@@ -13,8 +13,8 @@ use cairn_base::{Branch, DiskId, Generation, Ino, PoolId, SegmentId, Timestamp, 
 use cairn_fs::*;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
-    Batch, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Owner,
-    Succession, branch_of, decode_extent, taken_over_tree,
+    Batch, ExtentPlace, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings,
+    MetaStore, Owner, Succession, branch_of, decode_extent, taken_over_tree,
 };
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -350,12 +350,12 @@ pub async fn recount(fs: &Fs) {
     let (mut stored_bytes, mut history_bytes) = (0, 0);
     let mut count = |value: &[u8], len: u64| {
         let extent = ExtentRecord::decode(value).unwrap();
-        let record = &extent.record;
-        let bytes = (u64::from(record.location.len_bytes) * len)
-            .div_ceil(u64::from(record.file_len_bytes).max(1));
-        let entry = live.entry(record.location.segment).or_default();
-        entry.0 += bytes;
-        entry.1 += 1;
+        let bytes = extent.place.stored_len_bytes(len);
+        if let ExtentPlace::Record { record, .. } = &extent.place {
+            let entry = live.entry(record.location.segment).or_default();
+            entry.0 += bytes;
+            entry.1 += 1;
+        }
         stored_bytes += bytes;
         bytes
     };
