@@ -1,6 +1,7 @@
 // The console: who is logged in, and which page an address is.
 import { render } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
+import type { Refusal } from "./api";
 import { call, get, whenLoggedOut } from "./api";
 import { LiveProvider, useLive } from "./live";
 import { Audit } from "./pages/audit";
@@ -17,7 +18,8 @@ import { Luns } from "./pages/luns";
 import { Buckets } from "./pages/buckets";
 import { Tiers } from "./pages/tiers";
 import { OwnPassword, Users } from "./pages/users";
-import { Router, to, usePlace } from "./router";
+import { comeBack } from "./oidc";
+import { Router, go, to, usePlace } from "./router";
 import { SessionContext, useSession } from "./session";
 import type { SessionOpen } from "./types";
 import { Badge, Notice, Page, Sayings, useSay } from "./ui";
@@ -124,7 +126,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: 
               <span class="unseen">Logged in: </span>
               {session.user === "token" ? "admin token" : session.user} <Badge tone="calm">{session.role === "admin" ? "Admin" : "Viewer"}</Badge>
             </span>
-            {session.user !== "token" && (
+            {session.by === "password" && (
               <button type="button" class="quiet" onClick={() => setChanging(true)}>
                 Change password
               </button>
@@ -149,7 +151,20 @@ type State = "unknown" | "out" | "ended" | "in";
 function App() {
   const [state, setState] = useState<State>("unknown");
   const [session, setSession] = useState<SessionOpen>();
+  const [refusal, setRefusal] = useState<Refusal>();
   const look = useCallback(async () => {
+    const back = await comeBack();
+    if (back && "session" in back) {
+      go(back.before, true);
+      setSession(back.session);
+      setState("in");
+      return;
+    }
+    if (back) {
+      setRefusal(back.refusal);
+      setState("out");
+      return;
+    }
     try {
       setSession(await get<SessionOpen>("/session"));
       setState("in");
@@ -165,10 +180,12 @@ function App() {
   if (state === "unknown") return null;
   if (state !== "in" || !session) {
     const entered = (opened: SessionOpen) => {
+      setRefusal(undefined);
+      if (location.pathname === "/console/login") go(to(""), true);
       setSession(opened);
       setState("in");
     };
-    return <Login hasEnded={state === "ended"} onDone={entered} />;
+    return <Login hasEnded={state === "ended"} refusal={refusal} onDone={entered} />;
   }
   const logout = async () => {
     try {

@@ -97,6 +97,7 @@ fn server() -> AdminServer {
         },
         cairn_testkit::test_env(),
         None,
+        None,
     )
 }
 
