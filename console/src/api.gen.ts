@@ -935,6 +935,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session/oidc/begin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begins a log-in by the OpenID provider: the answer says where the browser goes, and sets a cookie that holds for ten
+         *     minutes. The provider sends the browser back to `/console/login` of the address where the console is open.
+         */
+        post: operations["oidc_begin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/oidc/finish": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ends a log-in by the OpenID provider, with what it sent the browser back with: the answer sets a cookie, as any log-in.
+         *     The session ends as others do, and when the settings of the provider are changed.
+         */
+        post: operations["oidc_finish"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session/password": {
         parameters: {
             query?: never;
@@ -945,6 +985,23 @@ export interface paths {
         get?: never;
         /** Changes the password of the user who asks, who gives the one of now as well. All sessions of the user end, this one too. */
         put: operations["password_change"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/ways": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Which ways to log in there are besides users with passwords and the admin token. */
+        get: operations["login_ways"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -1089,7 +1146,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All volumes. */
+        /**
+         * Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
+         *     `name` is a part of the name, whatever its case.
+         */
         get: operations["volume_list"];
         put?: never;
         /** Makes a volume. It is exported to nobody until an export is set. */
@@ -1626,7 +1686,8 @@ export interface components {
              */
             user: string;
             /**
-             * @description How they showed it: `token`, `session`, `password`, or `nothing`.
+             * @description How they showed it: `token`, `session`, `password`, `oidc` for the word of an OpenID provider or a session that it
+             *     began, or `nothing`.
              * @example session
              */
             via: string;
@@ -2370,6 +2431,8 @@ export interface components {
              */
             last_event_id?: number;
             memory: components["schemas"]["MemoryView"];
+            /** @description What this node is called in its cluster, if it is in one. */
+            node?: string | null;
             /**
              * Format: int64
              * @description The server's clock.
@@ -2392,6 +2455,14 @@ export interface components {
             /** Format: int64 */
             volume_count: number;
             warnings: string[];
+        };
+        /** @description The ways to log in that are not always there. */
+        LoginWays: {
+            /**
+             * @description What to call the OpenID provider, if people can log in by one.
+             * @example Example
+             */
+            oidc?: string | null;
         };
         /** @description The clone to make of a LUN. */
         LunClone: {
@@ -2573,6 +2644,19 @@ export interface components {
         NodeReplace: {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
+        };
+        /** @description Where a browser goes to log in. */
+        OidcBegun: {
+            /** @description An address of the OpenID provider. */
+            address: string;
+        };
+        /** @description What the provider sent a browser back with: of the address that it came back to, what is in the query. */
+        OidcReturn: {
+            code?: string | null;
+            /** @description Why there is no code. */
+            error?: string | null;
+            error_description?: string | null;
+            state: string;
         };
         /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
         PartLimit: {
@@ -3164,6 +3248,11 @@ export interface components {
         /** @description A session of a browser. */
         SessionOpen: {
             /**
+             * @description What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+             * @example password
+             */
+            by: string;
+            /**
              * Format: int64
              * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
              */
@@ -3577,6 +3666,11 @@ export interface components {
             name: string;
         };
         VolumeList: {
+            /** @description The `after` of the next page; left out with the last one. */
+            next_after?: string | null;
+            /** @description How many there are with such names, on all pages. */
+            total: number;
+            /** @description By name. */
             volumes: components["schemas"]["VolumeView"][];
         };
         VolumeMove: {
@@ -3747,7 +3841,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3812,7 +3906,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3881,7 +3975,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3890,7 +3984,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3982,7 +4076,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkPublishedList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4049,7 +4143,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4112,7 +4206,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4121,7 +4215,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4188,7 +4282,7 @@ export interface operations {
                     "application/json": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4253,7 +4347,7 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4322,7 +4416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4331,7 +4425,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4425,7 +4519,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4434,7 +4528,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4523,7 +4617,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4532,7 +4626,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4624,7 +4718,7 @@ export interface operations {
                     "application/json": components["schemas"]["CacheList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4693,7 +4787,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4702,7 +4796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4785,7 +4879,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4794,7 +4888,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4859,7 +4953,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4928,7 +5022,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4937,7 +5031,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5022,7 +5116,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5102,7 +5196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5111,7 +5205,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5203,7 +5297,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5212,7 +5306,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5286,7 +5380,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5349,7 +5443,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5358,7 +5452,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5436,7 +5530,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5445,7 +5539,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5541,7 +5635,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5550,7 +5644,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5644,7 +5738,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5653,7 +5747,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5734,7 +5828,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5803,7 +5897,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5812,7 +5906,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5906,7 +6000,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5915,7 +6009,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6004,7 +6098,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6013,7 +6107,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6120,7 +6214,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6129,7 +6223,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6239,7 +6333,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6304,7 +6398,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6375,7 +6469,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6384,7 +6478,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6489,7 +6583,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6498,7 +6592,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6577,7 +6671,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6642,7 +6736,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6707,7 +6801,7 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6779,7 +6873,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6788,7 +6882,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6881,7 +6975,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6890,7 +6984,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6964,7 +7058,7 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7036,7 +7130,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7045,7 +7139,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7138,7 +7232,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7147,7 +7241,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7212,7 +7306,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7268,7 +7362,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7333,7 +7427,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7398,7 +7492,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7467,7 +7561,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7476,7 +7570,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7571,7 +7665,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7648,7 +7742,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7657,7 +7751,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7747,7 +7841,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7756,7 +7850,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7864,7 +7958,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7873,7 +7967,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7982,7 +8076,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7991,7 +8085,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8087,7 +8181,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8096,7 +8190,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8186,7 +8280,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8195,7 +8289,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8287,7 +8381,7 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8343,7 +8437,7 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8352,7 +8446,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8417,7 +8511,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8538,7 +8632,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8605,7 +8699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8674,7 +8768,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8730,7 +8824,7 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8799,7 +8893,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8808,7 +8902,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8882,7 +8976,7 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8951,7 +9045,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8960,7 +9054,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9043,7 +9137,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9052,7 +9146,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9117,7 +9211,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9173,7 +9267,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9182,7 +9276,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9247,7 +9341,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9316,7 +9410,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9325,7 +9419,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9399,7 +9493,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9477,7 +9571,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9486,7 +9580,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9540,7 +9634,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9549,7 +9643,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9569,6 +9663,149 @@ export interface operations {
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    oidc_begin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OidcBegun"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    oidc_finish: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OidcReturn"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionOpen"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9618,7 +9855,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9627,7 +9864,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9692,6 +9929,26 @@ export interface operations {
             };
         };
     };
+    login_ways: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginWays"];
+                };
+            };
+        };
+    };
     snapshot_create_group: {
         parameters: {
             query?: never;
@@ -9723,7 +9980,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9732,7 +9989,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9824,7 +10081,7 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9880,7 +10137,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9949,7 +10206,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9958,7 +10215,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10043,7 +10300,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10108,7 +10365,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10117,7 +10374,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10206,7 +10463,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10215,7 +10472,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10298,7 +10555,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10367,7 +10624,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10376,7 +10633,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10461,7 +10718,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10526,7 +10783,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10535,7 +10792,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10615,7 +10872,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10624,7 +10881,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10700,7 +10957,11 @@ export interface operations {
     };
     volume_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -10716,7 +10977,16 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10785,7 +11055,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10794,7 +11064,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10879,7 +11149,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10955,7 +11225,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10964,7 +11234,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11053,7 +11323,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11062,7 +11332,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11169,7 +11439,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11178,7 +11448,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11252,7 +11522,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11261,7 +11531,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11332,7 +11602,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11341,7 +11611,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11433,7 +11703,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11442,7 +11712,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11531,7 +11801,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11540,7 +11810,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11616,7 +11886,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11696,7 +11966,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11705,7 +11975,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11801,7 +12071,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11868,7 +12138,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11877,7 +12147,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11944,7 +12214,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12024,7 +12294,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12033,7 +12303,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12125,7 +12395,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12134,7 +12404,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12214,7 +12484,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12283,7 +12553,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12292,7 +12562,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12371,7 +12641,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12438,7 +12708,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12518,7 +12788,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12527,7 +12797,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12621,7 +12891,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12701,7 +12971,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12710,7 +12980,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12797,7 +13067,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12877,7 +13147,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12886,7 +13156,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12981,7 +13251,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13047,7 +13317,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13056,7 +13326,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13146,7 +13416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13155,7 +13425,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13263,7 +13533,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13272,7 +13542,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13380,7 +13650,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13389,7 +13659,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13497,7 +13767,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13506,7 +13776,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13613,7 +13883,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13622,7 +13892,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13716,7 +13986,7 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13796,7 +14066,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13805,7 +14075,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13901,7 +14171,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13910,7 +14180,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13995,7 +14265,7 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;

@@ -9,6 +9,7 @@ import { Benchmarks } from "./pages/benchmarks";
 import { Classes } from "./pages/classes";
 import { Events } from "./pages/events";
 import { Login } from "./pages/login";
+import { Nodes } from "./pages/nodes";
 import { Overview } from "./pages/overview";
 import { PlanPage } from "./pages/plan";
 import { Pool } from "./pages/pool";
@@ -29,6 +30,8 @@ import "./style.css";
 const PAGES: [name: string, text: string][] = [
   ["", "Overview"],
   ["pool", "Pool"],
+  // In a cluster alone.
+  ["nodes", "Nodes"],
   ["volumes", "Volumes"],
   ["luns", "LUNs"],
   ["buckets", "Buckets"],
@@ -48,6 +51,7 @@ function Content() {
   if (first === "volumes" && second !== undefined && more.length === 0) return <VolumePage key={second} name={second} />;
   if (second === undefined) {
     if (first === "pool") return <Pool />;
+    if (first === "nodes") return <Nodes />;
     if (first === "volumes") return <Volumes />;
     if (first === "luns") return <Luns />;
     if (first === "buckets") return <Buckets />;
@@ -111,7 +115,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: 
           </a>
           <nav aria-label="Pages">
             <ul>
-              {PAGES.map(([name, text]) => (
+              {PAGES.filter(([name]) => name !== "nodes" || live?.node != null).map(([name, text]) => (
                 <li key={name}>
                   <a href={to(...(name ? [name] : [""]))} aria-current={(parts[0] ?? "") === name ? "page" : undefined}>
                     {text}

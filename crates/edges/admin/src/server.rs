@@ -49,6 +49,7 @@ use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
 use crate::token::Token;
+use crate::volume_query::VolumeQuery;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
@@ -1029,12 +1030,18 @@ async fn scrub_report(State(shared): Api) -> Result<Json<ScrubReport>, ControlEr
     shared.control.scrub_report().await.map(Json)
 }
 
-/// All volumes.
-#[utoipa::path(get, path = "/api/v1/volumes", responses(
-    (status = 200, body = VolumeList)))]
-async fn volume_list(State(shared): Api) -> Result<Json<VolumeList>, ControlError> {
-    let volumes = shared.control.volumes().await?;
-    Ok(Json(VolumeList { volumes }))
+/// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
+/// `name` is a part of the name, whatever its case.
+#[utoipa::path(get, path = "/api/v1/volumes", params(("name" = Option<String>, Query), ("after" = Option<String>, Query),
+    ("limit" = Option<u64>, Query)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
+async fn volume_list(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<VolumeList>, ControlError> {
+    let query = Query::parse(query.as_deref(), VolumeQuery::KEYS)?;
+    let query = VolumeQuery::of(&query);
+    let query = query.map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    shared.control.volumes(query).await.map(Json)
 }
 
 /// Makes a volume. It is exported to nobody until an export is set.
