@@ -70,6 +70,7 @@ class Pages(ConsoleTest):
         server = self.server(1)
         window = self.window(server, is_in=False)
         page = window.page
+        browser.playwright().expect(page.get_by_label("Admin token")).to_be_visible()
         self.assertEqual(window.violations(), [])
         window.log_in("0123456789abcdef0123456789abcdef")
         self.shown(page.get_by_role("alert"), "the token is not this server's")
