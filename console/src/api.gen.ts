@@ -935,6 +935,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session/oidc/begin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begins a log-in by the OpenID provider: the answer says where the browser goes, and sets a cookie that holds for ten
+         *     minutes. The provider sends the browser back to `/console/login` of the address where the console is open.
+         */
+        post: operations["oidc_begin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/oidc/finish": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ends a log-in by the OpenID provider, with what it sent the browser back with: the answer sets a cookie, as any log-in.
+         *     The session ends as others do, and when the settings of the provider are changed.
+         */
+        post: operations["oidc_finish"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session/password": {
         parameters: {
             query?: never;
@@ -945,6 +985,23 @@ export interface paths {
         get?: never;
         /** Changes the password of the user who asks, who gives the one of now as well. All sessions of the user end, this one too. */
         put: operations["password_change"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/ways": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Which ways to log in there are besides users with passwords and the admin token. */
+        get: operations["login_ways"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -1089,7 +1146,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All volumes. */
+        /**
+         * Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
+         *     `name` is a part of the name, whatever its case.
+         */
         get: operations["volume_list"];
         put?: never;
         /** Makes a volume. It is exported to nobody until an export is set. */
@@ -1626,7 +1686,8 @@ export interface components {
              */
             user: string;
             /**
-             * @description How they showed it: `token`, `session`, `password`, or `nothing`.
+             * @description How they showed it: `token`, `session`, `password`, `oidc` for the word of an OpenID provider or a session that it
+             *     began, or `nothing`.
              * @example session
              */
             via: string;
@@ -2385,6 +2446,8 @@ export interface components {
              */
             last_event_id?: number;
             memory: components["schemas"]["MemoryView"];
+            /** @description What this node is called in its cluster, if it is in one. */
+            node?: string | null;
             /**
              * Format: int64
              * @description The server's clock.
@@ -2407,6 +2470,14 @@ export interface components {
             /** Format: int64 */
             volume_count: number;
             warnings: string[];
+        };
+        /** @description The ways to log in that are not always there. */
+        LoginWays: {
+            /**
+             * @description What to call the OpenID provider, if people can log in by one.
+             * @example Example
+             */
+            oidc?: string | null;
         };
         /** @description The clone to make of a LUN. */
         LunClone: {
@@ -2603,6 +2674,19 @@ export interface components {
         NodeReplace: {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
+        };
+        /** @description Where a browser goes to log in. */
+        OidcBegun: {
+            /** @description An address of the OpenID provider. */
+            address: string;
+        };
+        /** @description What the provider sent a browser back with: of the address that it came back to, what is in the query. */
+        OidcReturn: {
+            code?: string | null;
+            /** @description Why there is no code. */
+            error?: string | null;
+            error_description?: string | null;
+            state: string;
         };
         /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
         PartLimit: {
@@ -3201,6 +3285,11 @@ export interface components {
         /** @description A session of a browser. */
         SessionOpen: {
             /**
+             * @description What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+             * @example password
+             */
+            by: string;
+            /**
              * Format: int64
              * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
              */
@@ -3619,6 +3708,11 @@ export interface components {
             name: string;
         };
         VolumeList: {
+            /** @description The `after` of the next page; left out with the last one. */
+            next_after?: string | null;
+            /** @description How many there are with such names, on all pages. */
+            total: number;
+            /** @description By name. */
             volumes: components["schemas"]["VolumeView"][];
         };
         VolumeMove: {
@@ -3796,7 +3890,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3861,7 +3955,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3930,7 +4024,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3939,7 +4033,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4031,7 +4125,7 @@ export interface operations {
                     "application/json": components["schemas"]["BenchmarkPublishedList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4098,7 +4192,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4161,7 +4255,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4170,7 +4264,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4237,7 +4331,7 @@ export interface operations {
                     "application/json": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4302,7 +4396,7 @@ export interface operations {
                     "application/json": components["schemas"]["BucketList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4371,7 +4465,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4380,7 +4474,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4474,7 +4568,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4483,7 +4577,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4572,7 +4666,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4581,7 +4675,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4673,7 +4767,7 @@ export interface operations {
                     "application/json": components["schemas"]["CacheList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4742,7 +4836,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4751,7 +4845,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4834,7 +4928,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4843,7 +4937,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4908,7 +5002,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4977,7 +5071,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4986,7 +5080,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5071,7 +5165,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClassView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5151,7 +5245,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5160,7 +5254,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5252,7 +5346,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5261,7 +5355,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5335,7 +5429,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClusterView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5398,7 +5492,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5407,7 +5501,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5485,7 +5579,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5494,7 +5588,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5590,7 +5684,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5599,7 +5693,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5693,7 +5787,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5702,7 +5796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5783,7 +5877,7 @@ export interface operations {
                     "application/json": components["schemas"]["DiskList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5852,7 +5946,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5861,7 +5955,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5955,7 +6049,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5964,7 +6058,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6053,7 +6147,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6062,7 +6156,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6169,7 +6263,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6178,7 +6272,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6288,7 +6382,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6353,7 +6447,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExportList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6424,7 +6518,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6433,7 +6527,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6538,7 +6632,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6547,7 +6641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6626,7 +6720,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6691,7 +6785,7 @@ export interface operations {
                     "application/json": components["schemas"]["HistoryList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6756,7 +6850,7 @@ export interface operations {
                     "application/json": components["schemas"]["IgroupList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6828,7 +6922,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6837,7 +6931,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6930,7 +7024,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6939,7 +7033,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7013,7 +7107,7 @@ export interface operations {
                     "application/json": components["schemas"]["InitiatorList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7085,7 +7179,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7094,7 +7188,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7187,7 +7281,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7196,7 +7290,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7261,7 +7355,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7317,7 +7411,7 @@ export interface operations {
                     "application/json": components["schemas"]["LiveView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7382,7 +7476,7 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7447,7 +7541,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7516,7 +7610,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7525,7 +7619,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7620,7 +7714,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7697,7 +7791,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7706,7 +7800,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7796,7 +7890,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7805,7 +7899,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7913,7 +8007,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7922,7 +8016,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8031,7 +8125,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8040,7 +8134,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8136,7 +8230,7 @@ export interface operations {
                     "application/json": components["schemas"]["LunView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8145,7 +8239,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8235,7 +8329,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8244,7 +8338,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8336,7 +8430,7 @@ export interface operations {
                     "application/json": components["schemas"]["MasterKeysView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8392,7 +8486,7 @@ export interface operations {
                     "application/json": components["schemas"]["KeyRotationView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8401,7 +8495,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8466,7 +8560,7 @@ export interface operations {
                     "application/json": components["schemas"]["MountList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8587,7 +8681,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8654,7 +8748,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8723,7 +8817,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8779,7 +8873,7 @@ export interface operations {
                     "application/json": components["schemas"]["RebuildView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8848,7 +8942,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8857,7 +8951,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8931,7 +9025,7 @@ export interface operations {
                     "application/json": components["schemas"]["AccessKeyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9000,7 +9094,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9009,7 +9103,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9092,7 +9186,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9101,7 +9195,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9166,7 +9260,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9222,7 +9316,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9231,7 +9325,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9296,7 +9390,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScrubReport"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9365,7 +9459,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9374,7 +9468,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9448,7 +9542,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionOpen"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9526,7 +9620,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9535,7 +9629,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9589,7 +9683,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9598,7 +9692,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9618,6 +9712,149 @@ export interface operations {
             };
             /** @description a disk failed or Cairn has a bug; the server's log says more */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    oidc_begin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OidcBegun"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    oidc_finish: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OidcReturn"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionOpen"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9667,7 +9904,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9676,7 +9913,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9741,6 +9978,26 @@ export interface operations {
             };
         };
     };
+    login_ways: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginWays"];
+                };
+            };
+        };
+    };
     snapshot_create_group: {
         parameters: {
             query?: never;
@@ -9772,7 +10029,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9781,7 +10038,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9873,7 +10130,7 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9929,7 +10186,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9998,7 +10255,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10007,7 +10264,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10092,7 +10349,7 @@ export interface operations {
                     "application/json": components["schemas"]["TierView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10157,7 +10414,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10166,7 +10423,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10255,7 +10512,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10264,7 +10521,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10347,7 +10604,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10416,7 +10673,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10425,7 +10682,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10510,7 +10767,7 @@ export interface operations {
                     "application/json": components["schemas"]["UserView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10575,7 +10832,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10584,7 +10841,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10664,7 +10921,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10673,7 +10930,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10749,7 +11006,11 @@ export interface operations {
     };
     volume_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -10765,7 +11026,16 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10834,7 +11104,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10843,7 +11113,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10928,7 +11198,7 @@ export interface operations {
                     "application/json": components["schemas"]["VolumeView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11004,7 +11274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11013,7 +11283,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11102,7 +11372,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11111,7 +11381,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11218,7 +11488,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11227,7 +11497,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11301,7 +11571,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11310,7 +11580,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11381,7 +11651,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11390,7 +11660,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11482,7 +11752,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11491,7 +11761,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11580,7 +11850,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11589,7 +11859,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11665,7 +11935,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11745,7 +12015,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11754,7 +12024,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11850,7 +12120,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11917,7 +12187,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11926,7 +12196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11993,7 +12263,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12073,7 +12343,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12082,7 +12352,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12174,7 +12444,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12183,7 +12453,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12263,7 +12533,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12332,7 +12602,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12341,7 +12611,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12420,7 +12690,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12487,7 +12757,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12567,7 +12837,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12576,7 +12846,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12670,7 +12940,7 @@ export interface operations {
                     "application/json": components["schemas"]["SchedulesView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12750,7 +13020,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12759,7 +13029,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12846,7 +13116,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12926,7 +13196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12935,7 +13205,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13030,7 +13300,7 @@ export interface operations {
                     "application/json": components["schemas"]["SnapshotView"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13096,7 +13366,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13105,7 +13375,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13195,7 +13465,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13204,7 +13474,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13312,7 +13582,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13321,7 +13591,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13429,7 +13699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13438,7 +13708,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13546,7 +13816,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13555,7 +13825,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13662,7 +13932,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13671,7 +13941,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13765,7 +14035,7 @@ export interface operations {
                     "application/json": components["schemas"]["PartList"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13845,7 +14115,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13854,7 +14124,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13950,7 +14220,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -13959,7 +14229,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a viewer changes nothing; nobody is logged in by another site's page */
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14044,7 +14314,7 @@ export interface operations {
                     "text/plain; version=0.0.4": string;
                 };
             };
-            /** @description no token, or not this server's; no user with this password; no session that holds */
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
                 headers: {
                     [name: string]: unknown;

@@ -25,6 +25,9 @@ export function count(value: number): string {
   return `${three(value / 1e9)} G`;
 }
 
+/** A place in a list, to the last digit. */
+export const exactly = (value: number): string => value.toLocaleString("en");
+
 export const perSecond = (value: number): string => `${count(value)}/s`;
 
 export function microseconds(value: number): string {

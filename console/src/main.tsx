@@ -1,6 +1,7 @@
 // The console: who is logged in, and which page an address is.
 import { render } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
+import type { Refusal } from "./api";
 import { call, get, whenLoggedOut } from "./api";
 import { LiveProvider, useLive } from "./live";
 import { Audit } from "./pages/audit";
@@ -8,6 +9,7 @@ import { Benchmarks } from "./pages/benchmarks";
 import { Classes } from "./pages/classes";
 import { Events } from "./pages/events";
 import { Login } from "./pages/login";
+import { Nodes } from "./pages/nodes";
 import { Overview } from "./pages/overview";
 import { PlanPage } from "./pages/plan";
 import { Pool } from "./pages/pool";
@@ -17,7 +19,8 @@ import { Luns } from "./pages/luns";
 import { Buckets } from "./pages/buckets";
 import { Tiers } from "./pages/tiers";
 import { OwnPassword, Users } from "./pages/users";
-import { Router, to, usePlace } from "./router";
+import { comeBack } from "./oidc";
+import { Router, go, to, usePlace } from "./router";
 import { SessionContext, useSession } from "./session";
 import type { SessionOpen } from "./types";
 import { Badge, Notice, Page, Sayings, useSay } from "./ui";
@@ -27,6 +30,8 @@ import "./style.css";
 const PAGES: [name: string, text: string][] = [
   ["", "Overview"],
   ["pool", "Pool"],
+  // In a cluster alone.
+  ["nodes", "Nodes"],
   ["volumes", "Volumes"],
   ["luns", "LUNs"],
   ["buckets", "Buckets"],
@@ -46,6 +51,7 @@ function Content() {
   if (first === "volumes" && second !== undefined && more.length === 0) return <VolumePage key={second} name={second} />;
   if (second === undefined) {
     if (first === "pool") return <Pool />;
+    if (first === "nodes") return <Nodes />;
     if (first === "volumes") return <Volumes />;
     if (first === "luns") return <Luns />;
     if (first === "buckets") return <Buckets />;
@@ -109,7 +115,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: 
           </a>
           <nav aria-label="Pages">
             <ul>
-              {PAGES.map(([name, text]) => (
+              {PAGES.filter(([name]) => name !== "nodes" || live?.node != null).map(([name, text]) => (
                 <li key={name}>
                   <a href={to(...(name ? [name] : [""]))} aria-current={(parts[0] ?? "") === name ? "page" : undefined}>
                     {text}
@@ -124,7 +130,7 @@ function Frame({ onLogout, onEnded }: { onLogout: () => Promise<void>; onEnded: 
               <span class="unseen">Logged in: </span>
               {session.user === "token" ? "admin token" : session.user} <Badge tone="calm">{session.role === "admin" ? "Admin" : "Viewer"}</Badge>
             </span>
-            {session.user !== "token" && (
+            {session.by === "password" && (
               <button type="button" class="quiet" onClick={() => setChanging(true)}>
                 Change password
               </button>
@@ -149,7 +155,20 @@ type State = "unknown" | "out" | "ended" | "in";
 function App() {
   const [state, setState] = useState<State>("unknown");
   const [session, setSession] = useState<SessionOpen>();
+  const [refusal, setRefusal] = useState<Refusal>();
   const look = useCallback(async () => {
+    const back = await comeBack();
+    if (back && "session" in back) {
+      go(back.before, true);
+      setSession(back.session);
+      setState("in");
+      return;
+    }
+    if (back) {
+      setRefusal(back.refusal);
+      setState("out");
+      return;
+    }
     try {
       setSession(await get<SessionOpen>("/session"));
       setState("in");
@@ -165,10 +184,12 @@ function App() {
   if (state === "unknown") return null;
   if (state !== "in" || !session) {
     const entered = (opened: SessionOpen) => {
+      setRefusal(undefined);
+      if (location.pathname === "/console/login") go(to(""), true);
       setSession(opened);
       setState("in");
     };
-    return <Login hasEnded={state === "ended"} onDone={entered} />;
+    return <Login hasEnded={state === "ended"} refusal={refusal} onDone={entered} />;
   }
   const logout = async () => {
     try {

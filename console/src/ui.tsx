@@ -6,6 +6,7 @@ import { createContext } from "preact";
 import { useContext, useEffect, useId, useRef, useState } from "preact/hooks";
 import type { Call } from "./api";
 import { Refusal, asCurl, call } from "./api";
+import { exactly } from "./format";
 import { asRefusal } from "./use";
 
 export type Tone = "good" | "warn" | "bad" | "calm";
@@ -76,14 +77,16 @@ export interface Column<T> {
 // More rows make a page slow: they are shown when they are asked for.
 const ROWS_SHOWN = 200;
 
-export function Table<T>({ caption, columns, rows, rowKey, empty }: {
+export function Table<T>({ caption, columns, rows, rowKey, empty, first = ROWS_SHOWN }: {
   caption: string;
   columns: Column<T>[];
   rows: T[];
   rowKey: (row: T) => string;
   empty: ComponentChildren;
+  /** How many are shown at first. */
+  first?: number;
 }) {
-  const [shown, setShown] = useState(ROWS_SHOWN);
+  const [shown, setShown] = useState(first);
   if (rows.length === 0) return <p class="empty">{empty}</p>;
   return (
     <>
@@ -126,6 +129,35 @@ export function Table<T>({ caption, columns, rows, rowKey, empty }: {
         </p>
       )}
     </>
+  );
+}
+
+/** Which part of a long list a table shows, and the ways to the parts beside it. It stays in sight while the table scrolls. */
+export function Pages({ of, first, shown, total, onBefore, onNext }: {
+  of: string;
+  /** How many come before the part that is shown. */
+  first: number;
+  shown: number;
+  total: number;
+  /** Left out: there is none. */
+  onBefore: (() => void) | undefined;
+  onNext: (() => void) | undefined;
+}) {
+  const nav = useRef<HTMLElement>(null);
+  const turn = (then: () => void) => () => {
+    then();
+    // The other part is read from its beginning; the focus stays, so that the next press of the key turns on.
+    nav.current?.previousElementSibling?.scrollIntoView({ block: "start" });
+  };
+  return (
+    <nav class="pages" aria-label={`Pages of ${of}`} ref={nav}>
+      {/* Not disabled, which would take the focus from whoever came to an end. */}
+      <button type="button" aria-disabled={!onBefore} onClick={onBefore && turn(onBefore)}>Previous</button>
+      <span role="status">
+        {shown === 0 ? "none" : `${exactly(first + 1)} to ${exactly(first + shown)}`} of {exactly(total)}
+      </span>
+      <button type="button" aria-disabled={!onNext} onClick={onNext && turn(onNext)}>Next</button>
+    </nav>
   );
 }
 

@@ -44,6 +44,13 @@ export function useApi<T>(path: string | undefined, everyMs = AGAIN_MS): Asked<T
   return { data: data && data.path === path ? data.data : undefined, error, again };
 }
 
+/** What was there last, as long as there is nothing: a list stays until the next one comes. */
+export function useLast<T>(value: T | undefined): T | undefined {
+  const last = useRef<T | undefined>(undefined);
+  if (value !== undefined) last.current = value;
+  return value ?? last.current;
+}
+
 export function asRefusal(failure: unknown): Refusal {
   return failure instanceof Refusal ? failure : new Refusal("internal", String(failure));
 }

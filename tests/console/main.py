@@ -8,11 +8,13 @@ With --dist the browser gets scripts and styles from console/dist, and not those
 
 import argparse
 import os
+import pathlib
 import sys
 import unittest
 
 from lib import harness
 
+TESTS = pathlib.Path(__file__).parent
 OUT = harness.target_dir().resolve() / "console"
 
 
@@ -27,7 +29,7 @@ def main():
         os.environ["CAIRN_CONSOLE_DOCS"] = "1"
     if options.dist:
         os.environ["CAIRN_CONSOLE_DIST"] = "1"
-    names = [f"console.{name}" for name in options.tests or ["test_console"]]
+    names = [f"console.{name}" for name in options.tests or sorted(path.stem for path in TESTS.glob("test_*.py"))]
     done = unittest.main(module=None, argv=["test-console", *names], verbosity=2, exit=False).result
     sys.stdout.flush()
     return 0 if done.wasSuccessful() and done.testsRun else 1

@@ -14,8 +14,9 @@ import urllib.error
 import urllib.request
 
 from console.main import OUT
+from console.world import ConsoleTest
 from lib import browser, harness, libnfs
-from lib.worlds import WorldTest, content
+from lib.worlds import content
 
 PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
 PAGES += [("classes", "classes"), ("tiers", "tiers"), ("plan", "plan?capacity=50TiB"), ("users", "users"), ("audit", "audit")]
@@ -64,36 +65,12 @@ class Load:
         self.thread.join()
 
 
-class Pages(WorldTest):
-    def setUp(self):
-        super().setUp()
-        self.browser = self.enterContextHere(browser.chromium())
-
-    def window(self, server, is_in=True, **look):
-        window = browser.Window(self.browser, server.ready["admin"]["url"], **look)
-        self.addCleanup(window.close)
-        window.open()
-        if is_in:
-            window.log_in(server.token_path.read_text())
-            self.shown(window.heading(), "Overview")
-            # The browser says that there was no session before.
-            window.complaints.clear()
-        return window
-
-    def shown(self, found, text):
-        browser.playwright().expect(found).to_contain_text(text, timeout=browser.TIMEOUT_MS)
-
-    def quiet(self, window):
-        self.assertEqual(window.complaints, [])
-        self.assertEqual(window.others_asked(), [])
-
-    def dialog(self, window):
-        return window.page.get_by_role("dialog")
-
+class Pages(ConsoleTest):
     def test_a_token_lets_in_and_nothing_else_does(self):
         server = self.server(1)
         window = self.window(server, is_in=False)
         page = window.page
+        browser.playwright().expect(page.get_by_label("Admin token")).to_be_visible()
         self.assertEqual(window.violations(), [])
         window.log_in("0123456789abcdef0123456789abcdef")
         self.shown(page.get_by_role("alert"), "the token is not this server's")

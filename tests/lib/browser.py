@@ -74,7 +74,7 @@ class Window:
 
     def log_in(self, token):
         self.page.get_by_label("Admin token").fill(token)
-        self.page.get_by_role("button", name="Log in").click()
+        self.page.get_by_role("button", name="Log in", exact=True).click()
 
     def heading(self):
         return self.page.get_by_role("heading", level=1)

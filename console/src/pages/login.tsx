@@ -1,8 +1,9 @@
-// The way in: a user and a password, or the admin token.
+// The way in: a user and a password, the admin token, or an OpenID provider.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Refusal } from "../api";
-import { call } from "../api";
-import type { SessionOpen } from "../types";
+import { call, get } from "../api";
+import { leave } from "../oidc";
+import type { LoginWays, SessionOpen } from "../types";
 import { Failure, Notice } from "../ui";
 import { asRefusal } from "../use";
 
@@ -27,17 +28,27 @@ function keepWay(way: Way): void {
   }
 }
 
-export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: (session: SessionOpen) => void }) {
+export function Login({ hasEnded, refusal, onDone }: {
+  hasEnded: boolean;
+  /** Why a log-in by the provider came to nothing, if one just did. */
+  refusal: Refusal | undefined;
+  onDone: (session: SessionOpen) => void;
+}) {
   const [way, setWay] = useState(lastWay);
   const [token, setToken] = useState("");
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
-  const [error, setError] = useState<Refusal>();
+  const [error, setError] = useState(refusal);
+  const [oidc, setOidc] = useState<string>();
   const [isBusy, setBusy] = useState(false);
   const secret = useRef<HTMLInputElement>(null);
   const name = useRef<HTMLInputElement>(null);
   useEffect(() => {
     document.title = "Log in · Cairn";
+  }, []);
+  useEffect(() => {
+    // Without an answer the other ways are still there.
+    get<LoginWays>("/session/ways").then((ways) => setOidc(ways.oidc ?? undefined), () => {});
   }, []);
   useEffect(() => (way === "user" ? name : secret).current?.focus(), [way]);
   const submit = async (event: SubmitEvent) => {
@@ -53,6 +64,16 @@ export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: (sessio
       secret.current?.select();
     }
   };
+  const goThere = async () => {
+    setBusy(true);
+    setError(undefined);
+    try {
+      await leave();
+    } catch (failure) {
+      setError(asRefusal(failure));
+      setBusy(false);
+    }
+  };
   const choose = (next: Way) => {
     setWay(next);
     setError(undefined);
@@ -65,6 +86,14 @@ export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: (sessio
           <img src="/console/icon.svg" alt="" width="34" height="34" /> Cairn
         </h1>
         {hasEnded && !error && <Notice tone="warn" title="The session has ended.">Log in again to go on.</Notice>}
+        {oidc !== undefined && (
+          <>
+            <button type="button" class="primary" disabled={isBusy} onClick={goThere}>
+              Log in with {oidc}
+            </button>
+            <p class="hint">Or with what this server knows itself:</p>
+          </>
+        )}
         <div class="spans" role="group" aria-label="Log in with">
           <button type="button" aria-pressed={way === "user"} onClick={() => choose("user")}>User</button>
           <button type="button" aria-pressed={way === "token"} onClick={() => choose("token")}>Admin token</button>
@@ -97,7 +126,7 @@ export function Login({ hasEnded, onDone }: { hasEnded: boolean; onDone: (sessio
           </div>
         )}
         <Failure error={error} />
-        <button type="submit" class="primary" disabled={isBusy}>
+        <button type="submit" class={oidc === undefined ? "primary" : undefined} disabled={isBusy}>
           {isBusy ? "One moment…" : "Log in"}
         </button>
       </form>

@@ -106,6 +106,9 @@ function Caches({ caches, onAction }: { caches: Cache[]; onAction: (action: Acti
 
 function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) => void }) {
   const { number } = useLive();
+  const [filter, setFilter] = useState("");
+  const wanted = filter.trim().toLowerCase();
+  const shown = disks.filter((disk) => disk.label.toLowerCase().includes(wanted) || disk.id.startsWith(wanted));
   const errors = (disk: Disk) => disk.read_errors + disk.write_errors + disk.full_errors + disk.checksum_errors;
   const errorWords = (disk: Disk) =>
     [["read", disk.read_errors], ["write", disk.write_errors], ["full", disk.full_errors], ["checksum", disk.checksum_errors]]
@@ -115,11 +118,13 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
     return value === undefined ? "–" : microseconds(value);
   };
   return (
+    <>
+    {disks.length > 16 && <Field label="Filter by folder or id" value={filter} onValue={setFilter} type="search" />}
     <Table
       caption="Disks of the pool"
-      rows={disks}
+      rows={shown}
       rowKey={(disk) => disk.id}
-      empty="The pool has no disks."
+      empty={disks.length > 0 ? "No disk is like that." : "The pool has no disks."}
       columns={[
         { name: "Disk", show: (disk) => <><span class="path" dir="auto">{disk.label || "(folder unknown)"}</span><small>{disk.id.slice(0, 8)}</small></> },
         { name: "Role", show: (disk) => (disk.role === "journal" ? "Journal" : "Data") },
@@ -145,6 +150,7 @@ function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) 
         ) },
       ]}
     />
+    </>
   );
 }
 

@@ -1,12 +1,12 @@
 // All volumes, and the form for a new one.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Call } from "../api";
-import { cairn } from "../api";
+import { cairn, part } from "../api";
 import { bytes, count } from "../format";
 import { go, to } from "../router";
-import type { Volume } from "../types";
-import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Table } from "../ui";
-import { useApi } from "../use";
+import type { Volume, VolumeList } from "../types";
+import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Pages, Table } from "../ui";
+import { useApi, useLast } from "../use";
 
 export const PROTECTIONS: [string, string][] = [
   ["default", "default: what the number of disks allows"],
@@ -48,24 +48,42 @@ export function StateBadge({ volume }: { volume: Volume }) {
   return <Badge tone="good">Served</Badge>;
 }
 
+// Of thousands, so many at a time.
+const VOLUMES_OF_A_PAGE = 200;
+// Whoever types is not asked for at each letter.
+const TYPED_MS = 200;
+
 export function Volumes() {
-  const { data, error, again } = useApi<{ volumes: Volume[] }>("/volumes");
   const [isNew, setNew] = useState(false);
   const [filter, setFilter] = useState("");
-  const volumes = data?.volumes ?? [];
-  const shown = volumes.filter((volume) => volume.name.toLowerCase().includes(filter.trim().toLowerCase()));
+  // The last names of the pages before the one that is shown.
+  const [place, setPlace] = useState<{ name: string; before: string[] }>({ name: "", before: [] });
+  useEffect(() => {
+    const name = filter.trim();
+    if (name === place.name) return;
+    const timer = setTimeout(() => setPlace({ name, before: [] }), TYPED_MS);
+    return () => clearTimeout(timer);
+  }, [filter, place.name]);
+  const after = place.before.at(-1);
+  const query = [`limit=${VOLUMES_OF_A_PAGE}`, ...(place.name ? [`name=${part(place.name)}`] : []), ...(after === undefined ? [] : [`after=${part(after)}`])];
+  const { data: found, error, again } = useApi<VolumeList>(`/volumes?${query.join("&")}`);
+  const data = useLast(found);
+  const shown = data?.volumes ?? [];
+  const next = found?.next_after;
+  const first = place.before.length * VOLUMES_OF_A_PAGE;
   return (
     <Page title="Volumes" actions={<button type="button" class="primary" onClick={() => setNew(true)}>Create a volume</button>}>
       <Failure error={error} />
-      {volumes.length > 8 && <Field label="Filter by name" value={filter} onValue={setFilter} type="search" />}
+      {(place.name !== "" || filter !== "" || (data?.total ?? 0) > 8) && <Field label="Filter by name" value={filter} onValue={setFilter} type="search" />}
       {!data ? (
         <Loading />
       ) : (
+        <>
         <Table
           caption="Volumes"
           rows={shown}
           rowKey={(volume) => volume.name}
-          empty={volumes.length > 0 ? "No volume has such a name." : "There is no volume yet."}
+          empty={place.name ? "No volume has such a name." : "There is no volume yet."}
           columns={[
             { name: "Name", show: (volume) => <a href={to("volumes", volume.name)} dir="auto">{volume.name}</a> },
             { name: "State", show: (volume) => <><StateBadge volume={volume} />{volume.problem && <small class="problem">{volume.problem}</small>}{volume.owner && <small>on {volume.owner}</small>}</> },
@@ -78,6 +96,17 @@ export function Volumes() {
             { name: "Exported", show: (volume) => (volume.exported ? "yes" : <Badge tone="calm">to nobody</Badge>) },
           ]}
         />
+        {data.total > VOLUMES_OF_A_PAGE && (
+          <Pages
+            of="volumes"
+            first={first}
+            shown={shown.length}
+            total={data.total}
+            onBefore={place.before.length > 0 ? () => setPlace({ name: place.name, before: place.before.slice(0, -1) }) : undefined}
+            onNext={next == null ? undefined : () => setPlace({ name: place.name, before: [...place.before, next] })}
+          />
+        )}
+        </>
       )}
       {isNew && (
         <CreateVolume

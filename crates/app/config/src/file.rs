@@ -117,6 +117,47 @@ const KEYS: &[(&str, Setter)] = &[
         settings.metrics_open = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("oidc_address", |settings, value, _| {
+        settings.oidc.oidc_address =
+            texts(value, "oidc_address = [\"https://cairn.example.org:8049\"]")?;
+        Ok(())
+    }),
+    ("oidc_admin", |settings, value, _| {
+        settings.oidc.oidc_admin = texts(value, "oidc_admin = [\"storage-admins\"]")?;
+        Ok(())
+    }),
+    ("oidc_client_id", |settings, value, _| {
+        settings.oidc.oidc_client_id = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("oidc_client_secret_file", |settings, value, folder| {
+        settings.oidc.oidc_client_secret_file = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+    ("oidc_issuer", |settings, value, _| {
+        settings.oidc.oidc_issuer = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("oidc_name_claim", |settings, value, _| {
+        settings.oidc.oidc_name_claim = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("oidc_role_claim", |settings, value, _| {
+        settings.oidc.oidc_role_claim = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("oidc_scope", |settings, value, _| {
+        settings.oidc.oidc_scope = texts(value, "oidc_scope = [\"groups\"]")?;
+        Ok(())
+    }),
+    ("oidc_text", |settings, value, _| {
+        settings.oidc.oidc_text = Some(text(value)?.to_owned());
+        Ok(())
+    }),
+    ("oidc_viewer", |settings, value, _| {
+        settings.oidc.oidc_viewer = texts(value, "oidc_viewer = [\"staff\"]")?;
+        Ok(())
+    }),
     ("ready_file", |settings, value, folder| {
         settings.ready_file = Some(folder.join(text(value)?));
         Ok(())
@@ -227,6 +268,16 @@ fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
         .ok_or_else(|| format!("is a string in quotes, not {}", article(value)))
 }
 
+/// A list of texts; `example` shows one.
+fn texts(value: &DeValue<'_>, example: &str) -> Result<Vec<String>, String> {
+    let list = value
+        .as_array()
+        .ok_or_else(|| format!("is a list: {example}"))?;
+    list.iter()
+        .map(|item| Ok(text(item.get_ref())?.to_owned()))
+        .collect()
+}
+
 /// One address, or a list of them.
 fn addresses(value: &DeValue<'_>) -> Result<Vec<SocketAddr>, String> {
     match value.as_array() {
@@ -275,6 +326,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::oidc::OidcSettings;
     use crate::server::{DiskIo, LogFormat, Size};
 
     #[test]
@@ -310,6 +362,16 @@ mod tests {
             admin_key = "/etc/admin.key"
             admin_self_signed = false
             admin_name = ["cairn.example.org", "::1"]
+            oidc_address = ["https://cairn.example.org:8049"]
+            oidc_admin = ["admins"]
+            oidc_client_id = "cairn"
+            oidc_client_secret_file = "oidc.secret"
+            oidc_issuer = "https://id.example.org"
+            oidc_name_claim = "email"
+            oidc_role_claim = "realm_access.roles"
+            oidc_scope = ["email", "groups"]
+            oidc_text = "Example"
+            oidc_viewer = ["staff", "guests"]
             rpcbind = true
             cluster_dir = "cluster"
             address_hook = "address-hook"
@@ -349,6 +411,18 @@ mod tests {
             admin_key: Some("/etc/admin.key".into()),
             admin_self_signed: Some(false),
             admin_name: vec!["cairn.example.org".to_owned(), "::1".to_owned()],
+            oidc: OidcSettings {
+                oidc_address: vec!["https://cairn.example.org:8049".to_owned()],
+                oidc_admin: vec!["admins".to_owned()],
+                oidc_client_id: Some("cairn".to_owned()),
+                oidc_client_secret_file: Some("/etc/cairn/oidc.secret".into()),
+                oidc_issuer: Some("https://id.example.org".to_owned()),
+                oidc_name_claim: Some("email".to_owned()),
+                oidc_role_claim: Some("realm_access.roles".to_owned()),
+                oidc_scope: vec!["email".to_owned(), "groups".to_owned()],
+                oidc_text: Some("Example".to_owned()),
+                oidc_viewer: vec!["staff".to_owned(), "guests".to_owned()],
+            },
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),
             address_hook: Some("/etc/cairn/address-hook".into()),

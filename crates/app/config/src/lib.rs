@@ -9,6 +9,7 @@
 
 mod file;
 mod memory;
+mod oidc;
 mod problem;
 mod server;
 
@@ -16,6 +17,7 @@ pub use cairn_base::words::WordError;
 pub use cairn_formats::settings::*;
 pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
 pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget};
+pub use oidc::{Oidc, OidcSettings, is_safe_url};
 pub use problem::{ConfigError, Problem, nearest};
 pub use server::{
     AdminTls, Config, DATA_FOLDERS_MAX, DiskIo, KeySource, LISTEN_ADMIN_DEFAULT,

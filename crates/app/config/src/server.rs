@@ -10,6 +10,7 @@ use std::time::Duration;
 use cairn_base::units::{SizeError, format_size, parse_size};
 
 use crate::memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN};
+use crate::oidc::{Oidc, OidcSettings};
 use crate::problem::{ConfigError, Problem};
 use cairn_base::words::{serde_as_word, word_enum};
 
@@ -149,6 +150,8 @@ pub struct Settings {
     /// all are in a certificate that it makes; repeat the flag for more [default: localhost and the address]
     #[arg(long, value_name = "NAME")]
     pub admin_name: Vec<String>,
+    #[command(flatten)]
+    pub oidc: OidcSettings,
     /// Also serve the port mapper on port 111, so that clients need no port options [default: if
     /// the port is free and may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -318,6 +321,7 @@ impl Settings {
             } else {
                 self.admin_name
             },
+            oidc: self.oidc.or(below.oidc),
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
             address_hook: self.address_hook.or(below.address_hook),
@@ -364,6 +368,7 @@ impl Settings {
                     .then_some(AdminTls::SelfSigned),
             },
             admin_names: self.admin_name,
+            oidc: self.oidc.resolve(),
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
             address_hook: self.address_hook,
@@ -475,6 +480,7 @@ impl Settings {
                 refuse(format!("admin_name: {why}"));
             }
         }
+        self.oidc.check(&mut refuse);
         if self.master_key_file.is_some() && self.master_key_command.is_some() {
             refuse(
                 "master_key_file and master_key_command are given: choose one, which has all keys"
@@ -562,6 +568,8 @@ pub struct Config {
     pub admin_tls: Option<AdminTls>,
     /// How people reach it over HTTPS, if that was said.
     pub admin_names: Vec<String>,
+    /// `None`: nobody logs in by a provider.
+    pub oidc: Option<Oidc>,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,
     /// `None`: the usual one, if it is there.

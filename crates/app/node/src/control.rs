@@ -11,8 +11,10 @@ use cairn_admin::api::{
     AdminView, CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskRole, DiskState,
     DiskView, ErrorKind, ExportView, MediaBytes, MemoryView, NfsView, PoolView, RebuildView,
     ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeOrigin, VolumeTieringView, VolumeView,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin, VolumeTieringView,
+    VolumeView,
 };
+use cairn_admin::volume_query::VolumeQuery;
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
 use cairn_base::{DiskId, Media, NodeId, VolumeId};
@@ -159,8 +161,8 @@ impl Control for Controller {
         })
     }
 
-    fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
-        Box::pin(async { Ok(self.volume_views().await) })
+    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList> {
+        Box::pin(async move { Ok(self.volume_page(&query).await) })
     }
 
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
@@ -512,7 +514,7 @@ impl Controller {
         let inner = &self.inner;
         let pool = inner.pool.state();
         let disks = self.disk_views();
-        let volumes = self.volume_views().await;
+        let volumes = self.volume_page(&VolumeQuery::default()).await.volumes;
         let space = inner.pool.store.space();
         let Judgement {
             health,
@@ -749,14 +751,19 @@ impl Controller {
         required.map_err(refusal)
     }
 
-    async fn volume_views(&self) -> Vec<VolumeView> {
+    /// A volume that is not on the page costs its name.
+    async fn volume_page(&self, query: &VolumeQuery) -> VolumeList {
         let pool = self.inner.pool.state();
-        let mut views = Vec::with_capacity(pool.volumes.len() + pool.clones.len());
-        for volume in pool.all_volumes() {
-            views.push(self.volume_view(volume).await);
+        let cut = query.cut(pool.all_volumes().map(|volume| (&volume.name, volume)));
+        let mut volumes = Vec::with_capacity(cut.items.len());
+        for (_, volume) in cut.items {
+            volumes.push(self.volume_view(volume).await);
         }
-        views.sort_by(|left, right| left.name.cmp(&right.name));
-        views
+        VolumeList {
+            volumes,
+            total: cut.total,
+            next_after: cut.next_after,
+        }
     }
 
     async fn volume_now(&self, name: &VolumeName) -> Result<VolumeView, ControlError> {

@@ -57,6 +57,8 @@ pub enum NodeError {
     S3(String),
     #[error("the admin API: {0}; look at admin_certificate and admin_key, or admin_self_signed")]
     Certificate(String),
+    #[error("log-in by an OpenID provider: {0}")]
+    Oidc(#[from] cairn_oidc::OidcError),
     #[error("starting threads: {0}")]
     Runtime(std::io::Error),
     #[error("metrics: {0}")]
@@ -107,6 +109,7 @@ impl NodeError {
             Self::Token { .. }
             | Self::OthersDisks { .. }
             | Self::Removed { .. }
+            | Self::Oidc(_)
             | Self::S3(_)
             | Self::Certificate(_) => NodeErrorKind::Refused,
             // It may have ended when it is tried again, which a service manager does.

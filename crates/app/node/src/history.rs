@@ -810,6 +810,10 @@ impl LiveControl for Controller {
                 disk_count: status.disks.len() as u64,
                 disks_working: working.count() as u64,
                 volume_count: status.volumes.len() as u64,
+                node: self.inner.cluster.as_ref().map(|cluster| {
+                    let membership = cluster.membership.lock();
+                    membership.node_name.clone()
+                }),
                 last_event_id: self.inner.events.last_id(),
                 numbers: numbers
                     .filter_map(|number| {

@@ -198,6 +198,10 @@ impl Node {
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
         let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
+        let oidc = inner.config.oidc.clone();
+        let oidc = oidc
+            .map(|oidc| cairn_oidc::Provider::new(oidc, inner.env.clone()))
+            .transpose()?;
         let server = AdminServer::new(
             Arc::clone(&controller) as Arc<dyn cairn_admin::Control>,
             token,
@@ -206,6 +210,7 @@ impl Node {
                 audit: inner.config.admin_audit,
             },
             inner.env.clone(),
+            oidc,
             inner.cluster.as_ref().map(|cluster| cluster.admin_nodes()),
         );
         if let Some(cluster) = &inner.cluster {

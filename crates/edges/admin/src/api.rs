@@ -781,7 +781,13 @@ pub struct VolumeChange {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeList {
+    /// By name.
     pub volumes: Vec<VolumeView>,
+    /// How many there are with such names, on all pages.
+    pub total: usize,
+    /// The `after` of the next page; left out with the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_after: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

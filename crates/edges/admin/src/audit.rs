@@ -17,7 +17,7 @@ use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
 use crate::entries::{Entry, Part};
 use crate::query::Query;
-use crate::server::caller::{Caller, Peer};
+use crate::server::caller::{Caller, Peer, Via};
 use crate::server::{Api, Shared};
 
 /// Longest path that is kept, in characters.
@@ -38,7 +38,8 @@ pub struct AuditEntry {
     /// Who: a user, `token`, or `?` if it was not said, or not believed. Of a failed log-in: who it was to be.
     #[schema(example = "alice")]
     pub user: String,
-    /// How they showed it: `token`, `session`, `password`, or `nothing`.
+    /// How they showed it: `token`, `session`, `password`, `oidc` for the word of an OpenID provider or a session that it
+    /// began, or `nothing`.
     #[schema(example = "session")]
     pub via: String,
     /// From where.
@@ -165,7 +166,11 @@ pub trait AuditControl: Send + Sync {
 
 /// Of the answer to somebody who was not let in: who it was to be.
 #[derive(Clone)]
-pub(crate) struct Tried(String);
+pub(crate) struct Tried {
+    user: String,
+    /// `None`: by what the request showed.
+    via: Option<&'static str>,
+}
 
 impl Tried {
     /// The name of nobody is not kept: it may be a password, or the token, in the wrong field.
@@ -175,7 +180,18 @@ impl Tried {
             shared.user(&name)
         };
         let is_known = user == cairn_config::TOKEN_USER || is_user().is_some();
-        Self(if is_known { user } else { UNKNOWN }.to_owned())
+        Self {
+            user: if is_known { user } else { UNKNOWN }.to_owned(),
+            via: None,
+        }
+    }
+
+    /// Somebody whom the OpenID provider vouched for, or a log-in by it of which it is not known whose.
+    pub fn by_oidc(name: Option<&str>) -> Self {
+        Self {
+            user: name.unwrap_or(UNKNOWN).to_owned(),
+            via: Some(Via::Oidc.as_str()),
+        }
     }
 }
 
@@ -216,7 +232,7 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
     }
     let (user, via) = match (caller, tried) {
         (Some(caller), _) => (caller.name().to_owned(), caller.via.as_str()),
-        (None, Some(tried)) => (tried.0.clone(), shown),
+        (None, Some(tried)) => (tried.user.clone(), tried.via.unwrap_or(shown)),
         (None, None) => (UNKNOWN.to_owned(), shown),
     };
     let address = peer.map_or_else(

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use cairn_config::{PasswordHash, Role, TOKEN_USER, UserName, UserRecord};
+use cairn_oidc::PersonName;
 use zeroize::Zeroizing;
 
 use super::{Api, Given, Shared, to_the_end};
@@ -51,6 +52,8 @@ pub(crate) enum Via {
     Token,
     Session,
     Password,
+    /// A session that began with the word of an OpenID provider, or the log-in that begins it.
+    Oidc,
 }
 
 impl Via {
@@ -59,15 +62,23 @@ impl Via {
             Self::Token => "token",
             Self::Session => "session",
             Self::Password => "password",
+            Self::Oidc => "oidc",
         }
     }
+}
+
+/// Whoever has the token, a user of this server, or somebody whom a provider knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Token,
+    User(UserName),
+    Person(PersonName),
 }
 
 /// Who asks. Whoever has the token is an admin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// `None`: whoever has the token.
-    pub user: Option<UserName>,
+    pub who: Who,
     pub role: Role,
     pub via: Via,
 }
@@ -75,14 +86,18 @@ pub(crate) struct Caller {
 impl Caller {
     fn token(via: Via) -> Self {
         Self {
-            user: None,
+            who: Who::Token,
             role: Role::Admin,
             via,
         }
     }
 
     pub fn name(&self) -> &str {
-        self.user.as_ref().map_or(TOKEN_USER, UserName::as_str)
+        match &self.who {
+            Who::Token => TOKEN_USER,
+            Who::User(name) => name.as_str(),
+            Who::Person(name) => name.as_str(),
+        }
     }
 
     /// Why they may not do this, if they may not.
@@ -98,9 +113,14 @@ impl Caller {
                 let name = self.name();
                 let message =
                     format!("user {name} is a viewer, who may see everything and change nothing");
-                let hint = format!(
-                    "an admin can do this, or make {name} one with `cairn user set {name} --role admin`"
-                );
+                let hint = match self.who {
+                    Who::Person(_) => format!(
+                        "an admin can do this; the OpenID provider makes {name} one with a value that is in oidc_admin"
+                    ),
+                    Who::Token | Who::User(_) => format!(
+                        "an admin can do this, or make {name} one with `cairn user set {name} --role admin`"
+                    ),
+                };
                 Some(ControlError::new(ErrorKind::Forbidden, message).hint(hint))
             }
         }
@@ -124,7 +144,7 @@ impl Asked {
     }
 }
 
-fn address_of(extensions: &Extensions) -> IpAddr {
+pub(super) fn address_of(extensions: &Extensions) -> IpAddr {
     let peer = extensions.get::<Peer>();
     // Only tests have requests without a connection.
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip())
@@ -150,7 +170,8 @@ fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
         })
 }
 
-/// The role of a session now; none if its user is gone, or another one than when it began.
+/// The role of a session now; none if its user is gone, or another one than when it began, or the settings of the provider
+/// are others.
 fn role_of(shared: &Shared, session: &Session) -> Option<Role> {
     match &session.whose {
         Whose::Token => Some(Role::Admin),
@@ -158,10 +179,14 @@ fn role_of(shared: &Shared, session: &Session) -> Option<Role> {
             let user = record_of(shared, name)?;
             (user.stamp == *stamp).then_some(user.role)
         }
+        Whose::Person { role, stamp, .. } => {
+            let provider = shared.oidc.as_ref()?;
+            (provider.stamp() == *stamp).then_some(*role)
+        }
     }
 }
 
-fn host(headers: &HeaderMap) -> &str {
+pub(super) fn host(headers: &HeaderMap) -> &str {
     let host = headers.get(header::HOST);
     host.and_then(|host| host.to_str().ok()).unwrap_or("")
 }
@@ -178,8 +203,8 @@ pub(super) enum Leave {
 
 impl Leave {
     pub fn of(shared: &Shared, headers: &HeaderMap, caller: &Caller) -> Self {
-        match (caller.via, &caller.user) {
-            (Via::Session, _) => {
+        match (caller.via, &caller.who) {
+            (Via::Session | Via::Oidc, _) | (_, Who::Person(_)) => {
                 let kept = [header::HOST, header::COOKIE].into_iter().flat_map(|name| {
                     let values = headers.get_all(&name).iter().cloned();
                     values.map(move |value| (name.clone(), value))
@@ -190,12 +215,12 @@ impl Leave {
                 }
                 Self::Session(own)
             }
-            (_, Some(name)) => {
+            (_, Who::User(name)) => {
                 // One that is gone meanwhile has no stamp that anybody has.
                 let stamp = record_of(shared, name).map_or(u64::MAX, |record| record.stamp);
                 Self::User(name.clone(), stamp)
             }
-            (_, None) => Self::Always,
+            (_, Who::Token) => Self::Always,
         }
     }
 
@@ -256,12 +281,12 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
         let Some((session, role)) = found else {
             return Err(unauthorized("this request has no token"));
         };
-        let user = match &session.whose {
-            Whose::Token => None,
-            Whose::User { name, .. } => Some(name.clone()),
+        let (who, via) = match &session.whose {
+            Whose::Token => (Who::Token, Via::Session),
+            Whose::User { name, .. } => (Who::User(name.clone()), Via::Session),
+            Whose::Person { name, .. } => (Who::Person(name.clone()), Via::Oidc),
         };
-        let via = Via::Session;
-        return Ok((Caller { user, role, via }, Some(session)));
+        return Ok((Caller { who, role, via }, Some(session)));
     };
     if let Some((user, password)) = basic(given.as_bytes()) {
         // Browsers add these to what other pages have them send, once somebody gave them name and password.
@@ -277,7 +302,7 @@ async fn caller_of(shared: &Shared, asked: &Asked) -> Result<(Caller, Option<Ses
         let found = verified(shared, &user, password, asked.address).await;
         let (name, record) = found.map_err(|error| error.refuse(shared, &user))?;
         let caller = Caller {
-            user: Some(name),
+            who: Who::User(name),
             role: record.role,
             via: Via::Password,
         };
@@ -312,7 +337,7 @@ pub fn basic(authorization: &[u8]) -> Option<(String, Password)> {
 }
 
 /// Why somebody was not let in.
-enum NotLetIn {
+pub(super) enum NotLetIn {
     Wrong,
     /// How long to wait.
     TooOften(Duration),
@@ -389,32 +414,49 @@ pub(super) async fn session_create(
     headers: HeaderMap,
     Given(create): Given<SessionCreate>,
 ) -> Response {
-    if is_foreign(&headers) {
-        let error = ControlError::new(
-            ErrorKind::Forbidden,
-            "this log-in comes from a page of another site",
-        );
-        let hint =
-            "log in at /console/ of this server; a proxy in front has to keep the header Host";
-        return error.hint(hint).into_response();
+    if let Err(foreign) = refuse_foreign(&headers) {
+        return foreign.into_response();
     }
     let address = address_of(&extensions);
     let begun = match create {
         SessionCreate::Token(login) => by_token(&shared, &login.token, address),
         SessionCreate::User(login) => by_user(&shared, login, address).await,
     };
-    let (caller, whose) = match begun {
-        Ok(begun) => begun,
-        Err(refused) => return *refused,
-    };
+    match begun {
+        Ok((caller, whose)) => logged_in(&shared, &headers, &extensions, caller, whose),
+        Err(refused) => *refused,
+    }
+}
+
+/// Begins a session for somebody who showed who they are.
+pub(super) fn logged_in(
+    shared: &Shared,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    caller: Caller,
+    whose: Whose,
+) -> Response {
     let now_seconds = shared.env.clock.now().seconds;
     let nonce = shared.env.entropy.u64();
     let session = shared.sessions.begin(whose, now_seconds, nonce);
     let mut response = Json(open(&session, caller.role)).into_response();
-    let is_encrypted = is_encrypted(&headers, &extensions);
-    add_cookie(&shared, &headers, is_encrypted, &session, &mut response);
+    let is_encrypted = is_encrypted(headers, extensions);
+    add_cookie(shared, headers, is_encrypted, &session, &mut response);
     response.extensions_mut().insert(caller);
     response
+}
+
+/// Nobody is logged in by what a page of another site sends.
+pub(super) fn refuse_foreign(headers: &HeaderMap) -> Result<(), ControlError> {
+    if !is_foreign(headers) {
+        return Ok(());
+    }
+    let error = ControlError::new(
+        ErrorKind::Forbidden,
+        "this log-in comes from a page of another site",
+    );
+    let hint = "log in at /console/ of this server; a proxy in front has to keep the header Host";
+    Err(error.hint(hint))
 }
 
 /// Whether a browser sends this for a page of somebody else, whose form could log people in as somebody they are not.
@@ -458,7 +500,7 @@ async fn by_user(shared: &Shared, login: UserLogin, address: IpAddr) -> Begun {
                 stamp: record.stamp,
             };
             let caller = Caller {
-                user: Some(name),
+                who: Who::User(name),
                 role: record.role,
                 via: Via::Password,
             };
@@ -469,12 +511,14 @@ async fn by_user(shared: &Shared, login: UserLogin, address: IpAddr) -> Begun {
 }
 
 fn open(session: &Session, role: Role) -> SessionOpen {
-    let user = match &session.whose {
-        Whose::Token => TOKEN_USER.to_owned(),
-        Whose::User { name, .. } => name.to_string(),
+    let (user, by) = match &session.whose {
+        Whose::Token => (TOKEN_USER.to_owned(), Via::Token),
+        Whose::User { name, .. } => (name.to_string(), Via::Password),
+        Whose::Person { name, .. } => (name.to_string(), Via::Oidc),
     };
     SessionOpen {
         user,
+        by: by.as_str().to_owned(),
         role,
         ends_seconds: session.ends_seconds,
         idle_ends_seconds: session.idle_ends_seconds,
@@ -526,12 +570,19 @@ pub(super) async fn password_change(
     extensions: Extensions,
     Given(change): Given<PasswordChange>,
 ) -> Response {
-    let caller = extensions.get::<Caller>();
-    let Some(user) = caller.and_then(|caller| caller.user.clone()) else {
-        let error = ControlError::new(ErrorKind::Conflict, "the admin token has no password");
-        return error
-            .hint("`cairn user password NAME` sets that of a user")
-            .into_response();
+    let user = match extensions.get::<Caller>().map(|caller| &caller.who) {
+        Some(Who::User(user)) => user.clone(),
+        Some(Who::Person(_)) => {
+            let message = "whoever logs in by an OpenID provider has no password here";
+            let error = ControlError::new(ErrorKind::Conflict, message);
+            return error.hint("the provider has it").into_response();
+        }
+        Some(Who::Token) | None => {
+            let error = ControlError::new(ErrorKind::Conflict, "the admin token has no password");
+            return error
+                .hint("`cairn user password NAME` sets that of a user")
+                .into_response();
+        }
     };
     let address = address_of(&extensions);
     let (name, record) = match verified(&shared, user.as_str(), change.password, address).await {
@@ -560,7 +611,7 @@ pub(super) fn user_control(shared: &Shared) -> Result<&dyn UserControl, ControlE
 }
 
 /// Whether the browser's connection is encrypted, if need be up to a proxy.
-fn is_encrypted(headers: &HeaderMap, extensions: &Extensions) -> bool {
+pub(super) fn is_encrypted(headers: &HeaderMap, extensions: &Extensions) -> bool {
     let proxied = headers.get("x-forwarded-proto");
     extensions.get::<Encrypted>().is_some() || proxied.is_some_and(|proto| proto == "https")
 }
@@ -589,7 +640,7 @@ mod tests {
     #[test]
     fn a_viewer_changes_nothing_but_what_is_its_own() {
         let caller = |role| Caller {
-            user: Some("bob".parse().unwrap()),
+            who: Who::User("bob".parse().unwrap()),
             role,
             via: Via::Session,
         };

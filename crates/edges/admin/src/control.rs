@@ -9,8 +9,10 @@ use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 use crate::api::{
     CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody, ErrorDetail,
     ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeView,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeView,
 };
+use crate::volume_query::VolumeQuery;
 
 /// A failed request, as it is answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,7 +90,7 @@ pub trait Control: Send + Sync + 'static {
     fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView>;
     fn scrub_pause(&self) -> Answer<'_, ScrubView>;
     fn scrub_report(&self) -> Answer<'_, ScrubReport>;
-    fn volumes(&self) -> Answer<'_, Vec<VolumeView>>;
+    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList>;
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;
     /// Makes a volume that begins as another one, or one of its snapshots, and shares its bytes.

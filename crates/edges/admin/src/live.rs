@@ -26,6 +26,9 @@ pub struct LiveView {
     /// Disks that are neither missing nor failed.
     pub disks_working: u64,
     pub volume_count: u64,
+    /// What this node is called in its cluster, if it is in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The id of the last event; another one means that there are new ones.
     #[serde(default)]
     pub last_event_id: u64,

@@ -50,6 +50,7 @@ impl LiveControl for Pretend {
             disk_count: 6,
             disks_working: 6,
             volume_count: 1,
+            node: None,
             last_event_id: 0,
             numbers: vec![LiveNumber {
                 name: "inodes".to_owned(),
@@ -96,6 +97,7 @@ fn server() -> AdminServer {
             audit: false,
         },
         cairn_testkit::test_env(),
+        None,
         None,
     )
 }

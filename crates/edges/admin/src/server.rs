@@ -14,6 +14,7 @@ use axum::{Extension, Json, Router};
 use cairn_base::env::Env;
 use cairn_config::{ClientNet, UserName, UserRecord, VolumeName};
 use cairn_https::Certificate;
+use cairn_oidc::Provider;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -48,6 +49,7 @@ use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
 use crate::token::Token;
+use crate::volume_query::VolumeQuery;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
@@ -87,6 +89,8 @@ pub(crate) struct Shared {
     document: String,
     env: Env,
     sessions: Sessions,
+    /// By which people log in, too.
+    oidc: Option<Provider>,
     attempts: Attempts,
     passwords: Passwords,
     /// How many failed log-ins the log of changes takes, and how much of what viewers try.
@@ -175,12 +179,13 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// `nodes`: those of the cluster, which answer for one another.
+    /// `oidc`: by which people log in, too; `nodes`: those of the cluster, which answer for one another.
     pub fn new(
         control: Arc<dyn Control>,
         token: Token,
         settings: AdminSettings,
         env: Env,
+        oidc: Option<Provider>,
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Self {
         let stopping = watch::Sender::new(false);
@@ -192,6 +197,7 @@ impl AdminServer {
             token,
             settings,
             document: openapi_json(),
+            oidc,
             attempts: Attempts::default(),
             passwords: Passwords::default(),
             failures: Budget::new(FAILURES_AT_ONCE, FAILURE_EVERY, now),
@@ -479,6 +485,9 @@ fn open() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(alive))
         .routes(routes!(openapi))
         .routes(routes!(caller::session_create))
+        .routes(routes!(oidc_routes::login_ways))
+        .routes(routes!(oidc_routes::oidc_begin))
+        .routes(routes!(oidc_routes::oidc_finish))
 }
 
 /// The OpenAPI document, made from the code that answers.
@@ -522,11 +531,12 @@ const STATUSES: &[(&str, &str)] = &[
     ("400", "the request makes no sense: fix it"),
     (
         "401",
-        "no token, or not this server's; no user with this password; no session that holds",
+        "no token, or not this server's; no user with this password; no session that holds; \
+         the OpenID provider vouches for nobody",
     ),
     (
         "403",
-        "a viewer changes nothing; nobody is logged in by another site's page",
+        "a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role",
     ),
     ("404", "there is no such thing"),
     ("408", "the body took too long to arrive"),
@@ -1029,12 +1039,18 @@ async fn scrub_report(State(shared): Api) -> Result<Json<ScrubReport>, ControlEr
     shared.control.scrub_report().await.map(Json)
 }
 
-/// All volumes.
-#[utoipa::path(get, path = "/api/v1/volumes", responses(
-    (status = 200, body = VolumeList)))]
-async fn volume_list(State(shared): Api) -> Result<Json<VolumeList>, ControlError> {
-    let volumes = shared.control.volumes().await?;
-    Ok(Json(VolumeList { volumes }))
+/// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.
+/// `name` is a part of the name, whatever its case.
+#[utoipa::path(get, path = "/api/v1/volumes", params(("name" = Option<String>, Query), ("after" = Option<String>, Query),
+    ("limit" = Option<u64>, Query)), responses((status = 200, body = VolumeList), (status = 400, body = ErrorBody)))]
+async fn volume_list(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<VolumeList>, ControlError> {
+    let query = Query::parse(query.as_deref(), VolumeQuery::KEYS)?;
+    let query = VolumeQuery::of(&query);
+    let query = query.map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    shared.control.volumes(query).await.map(Json)
 }
 
 /// Makes a volume. It is exported to nobody until an export is set.
@@ -1188,6 +1204,8 @@ mod event_routes;
 mod key_routes;
 #[path = "live_routes.rs"]
 mod live_routes;
+#[path = "oidc_routes.rs"]
+mod oidc_routes;
 #[path = "plan_routes.rs"]
 mod plan_routes;
 #[path = "policy_routes.rs"]

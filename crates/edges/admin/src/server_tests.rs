@@ -254,8 +254,14 @@ impl Control for Pretend {
         answer(Ok(ScrubReport::default()))
     }
 
-    fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
-        answer(Ok(vec![view(&"main".parse().unwrap())]))
+    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList> {
+        let names: Vec<VolumeName> = vec!["main".parse().unwrap()];
+        let cut = query.cut(names.iter().map(|name| (name, ())));
+        answer(Ok(VolumeList {
+            volumes: cut.items.iter().map(|(name, ())| view(name)).collect(),
+            total: cut.total,
+            next_after: cut.next_after,
+        }))
     }
 
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {

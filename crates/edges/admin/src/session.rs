@@ -1,17 +1,22 @@
-//! Sessions of people in a browser: a cookie that stands for the token, or for a user who gave the password.
+//! Sessions of people in a browser: a cookie that stands for the token, for a user who gave the password, or for somebody
+//! whom an OpenID provider vouched for; and log-ins with a provider that are under way.
 //!
-//! Owns: what is in the cookie, how long it holds, which were ended before.
+//! Owns: what is in the cookies, how long they hold, which sessions were ended before.
 //! Must not know: paths, what a request may do, whether the user is still there.
 //!
 //! A session is its end, when it ends if nobody uses it, a random number and whose it is, signed with a key that is made of
 //! the token. So the server keeps nothing of it, sessions survive a restart, another token ends them all, and who reads the
 //! cookie has not got the token. That of a user has the user's stamp, which any change of the user replaces.
-//! Those that people end are remembered until they would have ended by themselves, or the process ends.
+//! That of a provider's word has the stamp of the settings that let it in, and the role that they gave.
+//! A log-in that is under way is a random number and its end, signed in the same way; what it tells the provider is made of that
+//! number and the key. So nothing is kept of it either, however many begin one.
+//! Sessions that people end are remembered until they would have ended by themselves, or the process ends.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use cairn_config::{USER_NAME_LEN_BYTES_MAX, UserName};
+use cairn_config::{Role, UserName};
+use cairn_oidc::{Login, PERSON_NAME_LEN_BYTES_MAX, PersonName};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -27,8 +32,15 @@ const RENEWED_BELOW_SECONDS: i64 = IDLE_SECONDS / 4 * 3;
 const COOKIE_NAME: &str = "cairn-session-";
 /// Sessions that were ended and would still hold, at most; of more the one ended first is forgotten.
 const ENDED_MAX: usize = 1024;
-/// Of a cookie's value: four numbers of 16 hexadecimal digits, a name, 64 digits, five dots.
-const VALUE_LEN_BYTES_MAX: usize = 4 * 16 + USER_NAME_LEN_BYTES_MAX + 64 + 5;
+/// Of a cookie's value: four numbers of 16 hexadecimal digits, a letter, a name, 64 digits, six dots.
+const VALUE_LEN_BYTES_MAX: usize = 4 * 16 + 1 + PERSON_NAME_LEN_BYTES_MAX + 64 + 6;
+const _: () = assert!(cairn_config::USER_NAME_LEN_BYTES_MAX <= PERSON_NAME_LEN_BYTES_MAX);
+/// How long somebody may take to log in with a provider.
+pub const LOGIN_SECONDS: i64 = 600;
+/// The first part of the name of the cookie of such a log-in.
+const LOGIN_COOKIE_NAME: &str = "cairn-oidc-";
+/// Of its value: two numbers of 16 and 32 hexadecimal digits, 64 digits, two dots.
+const LOGIN_LEN_BYTES: usize = 16 + 32 + 64 + 2;
 
 /// Whose a session is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +49,12 @@ pub enum Whose {
     /// The user as it was: `stamp` is another one after each change.
     User {
         name: UserName,
+        stamp: u64,
+    },
+    /// Somebody whom a provider vouched for: `stamp` is that of the settings that gave the role.
+    Person {
+        name: PersonName,
+        role: Role,
         stamp: u64,
     },
 }
@@ -58,20 +76,82 @@ struct Ended {
     nonce: u64,
 }
 
+/// A log-in with a provider that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    ends_seconds: i64,
+    seed: u128,
+}
+
 pub struct Sessions {
     key: Hmac<Sha256>,
+    login_key: Hmac<Sha256>,
     ended: Mutex<VecDeque<Ended>>,
 }
 
 impl Sessions {
     pub fn new(token: &Token) -> Self {
-        let mut key = keyed(token.as_str().as_bytes());
-        key.update(b"cairn console session 2");
-        let key = key.finalize().into_bytes();
+        let made_for = |what: &[u8]| {
+            let mut key = keyed(token.as_str().as_bytes());
+            key.update(what);
+            keyed(&key.finalize().into_bytes())
+        };
         Self {
-            key: keyed(&key),
+            key: made_for(b"cairn console session 3"),
+            login_key: made_for(b"cairn oidc log-in 1"),
             ended: Mutex::default(),
         }
+    }
+
+    /// Begins a log-in with a provider; `seed` is random.
+    pub fn begin_login(&self, now_seconds: i64, seed: u128) -> Pending {
+        Pending {
+            ends_seconds: now_seconds.saturating_add(LOGIN_SECONDS),
+            seed,
+        }
+    }
+
+    /// The value of its cookie.
+    pub fn login_value(&self, pending: &Pending) -> String {
+        let words = format!("{:016x}.{:032x}", pending.ends_seconds, pending.seed);
+        let digits = self.login_digits("cookie", &words);
+        format!("{words}.{digits}")
+    }
+
+    /// The log-in that a cookie's value is; also one that has ended, see [`Pending::holds`].
+    pub fn find_login(&self, value: &str) -> Option<Pending> {
+        if value.len() != LOGIN_LEN_BYTES {
+            return None;
+        }
+        let (words, digits) = value.rsplit_once('.')?;
+        let mut mac = self.login_key.clone();
+        mac.update(format!("cookie {words}").as_bytes());
+        mac.verify_slice(&bytes_of(digits)?).ok()?;
+        let (ends, seed) = words.split_once('.')?;
+        let ends = u64::from_str_radix(ends, 16).ok()?;
+        Some(Pending {
+            ends_seconds: i64::try_from(ends).ok()?,
+            seed: u128::from_str_radix(seed, 16).ok()?,
+        })
+    }
+
+    /// What is told to the provider for it.
+    pub fn login(&self, pending: &Pending) -> Login {
+        let of = |what: &str| {
+            let words = format!("{:016x}.{:032x}", pending.ends_seconds, pending.seed);
+            self.login_digits(what, &words)
+        };
+        Login {
+            state: of("state"),
+            nonce: of("nonce"),
+            verifier: of("verifier"),
+        }
+    }
+
+    fn login_digits(&self, what: &str, words: &str) -> String {
+        let mut mac = self.login_key.clone();
+        mac.update(format!("{what} {words}").as_bytes());
+        digits_of(&mac.finalize().into_bytes())
     }
 
     /// Begins a session; `nonce` is random.
@@ -101,12 +181,7 @@ impl Sessions {
         let words = words(session);
         let mut mac = self.key.clone();
         mac.update(words.as_bytes());
-        let digits: String = mac
-            .finalize()
-            .into_bytes()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digits = digits_of(&mac.finalize().into_bytes());
         format!("{words}.{digits}")
     }
 
@@ -147,6 +222,18 @@ impl Sessions {
     }
 }
 
+impl Pending {
+    /// Whether somebody may still come back for it. A clock that was set back must not make it hold for longer.
+    pub fn holds(&self, now_seconds: i64) -> bool {
+        let latest = now_seconds.saturating_add(LOGIN_SECONDS);
+        self.ends_seconds > now_seconds && self.ends_seconds <= latest
+    }
+}
+
+fn digits_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
     // HMAC takes keys of any length.
     match Hmac::<Sha256>::new_from_slice(key) {
@@ -157,26 +244,40 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
 
 /// What is signed. The name comes last: it may have dots.
 fn words(session: &Session) -> String {
-    let (stamp, name) = match &session.whose {
-        Whose::Token => (0, ""),
-        Whose::User { name, stamp } => (*stamp, name.as_str()),
+    let (stamp, kind, name) = match &session.whose {
+        Whose::Token => (0, "t", ""),
+        Whose::User { name, stamp } => (*stamp, "u", name.as_str()),
+        Whose::Person { name, role, stamp } => {
+            let kind = match role {
+                Role::Admin => "a",
+                Role::Viewer => "v",
+            };
+            (*stamp, kind, name.as_str())
+        }
     };
     format!(
-        "{:016x}.{:016x}.{:016x}.{stamp:016x}.{name}",
+        "{:016x}.{:016x}.{:016x}.{stamp:016x}.{kind}.{name}",
         session.ends_seconds, session.idle_ends_seconds, session.nonce
     )
 }
 
 fn session_of(words: &str) -> Option<Session> {
-    let mut words = words.splitn(5, '.');
+    let mut words = words.splitn(6, '.');
     let mut number = || u64::from_str_radix(words.next()?, 16).ok();
     let (ends, idle_ends, nonce, stamp) = (number()?, number()?, number()?, number()?);
-    let whose = match words.next()? {
-        "" => Whose::Token,
-        name => Whose::User {
+    let person = |name: &str, role| {
+        let name = name.parse().ok()?;
+        Some(Whose::Person { name, role, stamp })
+    };
+    let whose = match (words.next()?, words.next()?) {
+        ("t", "") => Whose::Token,
+        ("u", name) => Whose::User {
             name: name.parse().ok()?,
             stamp,
         },
+        ("a", name) => person(name, Role::Admin)?,
+        ("v", name) => person(name, Role::Viewer)?,
+        _ => return None,
     };
     Some(Session {
         ends_seconds: i64::try_from(ends).ok()?,
@@ -200,9 +301,18 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 
 /// The name of the cookie of a server that the browser knows as `host` ("10.1.2.3:8049").
 pub fn cookie_name(host: &str) -> String {
+    name_at(COOKIE_NAME, host)
+}
+
+/// The name of the cookie of a log-in that is under way.
+pub fn login_cookie_name(host: &str) -> String {
+    name_at(LOGIN_COOKIE_NAME, host)
+}
+
+fn name_at(first: &str, host: &str) -> String {
     let port = host.rsplit_once(':').map_or("", |(_, port)| port);
     let port = port.chars().filter(char::is_ascii_digit).take(5);
-    COOKIE_NAME.chars().chain(port).collect()
+    first.chars().chain(port).collect()
 }
 
 /// The value of a cookie in a `Cookie` header.
@@ -234,9 +344,51 @@ mod tests {
         }
     }
 
+    fn person(role: Role) -> Whose {
+        Whose::Person {
+            name: "alice.b@example.org".parse().unwrap(),
+            role,
+            stamp: 7,
+        }
+    }
+
+    #[test]
+    fn a_log_in_holds_for_ten_minutes_and_is_no_session() {
+        let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
+        let pending = sessions.begin_login(1000, 1 << 100);
+        let value = sessions.login_value(&pending);
+        assert_eq!(sessions.find_login(&value), Some(pending));
+        assert!(pending.holds(1000) && pending.holds(1000 + LOGIN_SECONDS - 1));
+        assert!(!pending.holds(999) && !pending.holds(1000 + LOGIN_SECONDS));
+        let login = sessions.login(&pending);
+        let other = sessions.login(&sessions.begin_login(1000, (1 << 100) + 1));
+        let all = [&login.state, &login.nonce, &login.verifier, &other.state];
+        for (index, one) in all.iter().enumerate() {
+            assert_eq!(one.len(), 64);
+            assert!(!value.contains(*one) && !all[..index].contains(one));
+        }
+        assert_eq!(sessions.login(&pending).verifier, login.verifier);
+        for index in 0..value.len() {
+            for letter in ["0", "1", ".", "f", "+", "ä"] {
+                let mut changed = value.clone();
+                changed.replace_range(index..=index, letter);
+                assert!(
+                    changed == value || sessions.find_login(&changed).is_none(),
+                    "{changed}"
+                );
+            }
+        }
+        let other = Sessions::new(&Token::parse("0123456789abcdee").unwrap());
+        assert_eq!(other.find_login(&value), None);
+        assert_eq!(sessions.find(&value, 1000), None);
+        let session = sessions.value(&sessions.begin(Whose::Token, 1000, 7));
+        assert_eq!(sessions.find_login(&session), None);
+    }
+
     #[test]
     fn sessions_hold_until_they_end() {
-        for whose in [Whose::Token, alice()] {
+        let people = [person(Role::Admin), person(Role::Viewer)];
+        for whose in [Whose::Token, alice()].into_iter().chain(people) {
             let token = Token::parse("0123456789abcdef").unwrap();
             let sessions = Sessions::new(&token);
             let session = sessions.begin(whose, 1000, 7);
@@ -287,21 +439,26 @@ mod tests {
     #[test]
     fn no_other_value_is_a_session() {
         let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
-        let value = sessions.value(&sessions.begin(alice(), 1000, 7));
-        for index in 0..value.len() {
-            for letter in ["0", "1", ".", "f", "+", "ä"] {
-                let mut changed = value.clone();
-                changed.replace_range(index..=index, letter);
-                if changed != value {
-                    assert_eq!(sessions.find(&changed, 1000), None, "{changed}");
+        for whose in [alice(), person(Role::Viewer)] {
+            let value = sessions.value(&sessions.begin(whose, 1000, 7));
+            for index in 0..value.len() {
+                for letter in ["0", "1", ".", "f", "+", "ä", "u", "a"] {
+                    let mut changed = value.clone();
+                    changed.replace_range(index..=index, letter);
+                    if changed != value {
+                        assert_eq!(sessions.find(&changed, 1000), None, "{changed}");
+                    }
                 }
+                assert_eq!(sessions.find(&value[..index], 1000), None);
             }
-            assert_eq!(sessions.find(&value[..index], 1000), None);
         }
         assert_eq!(sessions.find("", 1000), None);
         // One that the token began is nobody's else, whatever is in the place of the name.
         let token = sessions.value(&sessions.begin(Whose::Token, 1000, 7));
-        assert_eq!(sessions.find(&token.replace("..", ".alice."), 1000), None);
+        assert_eq!(
+            sessions.find(&token.replace(".t..", ".u.alice."), 1000),
+            None
+        );
     }
 
     #[test]

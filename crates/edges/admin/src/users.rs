@@ -162,10 +162,50 @@ pub struct SessionOpen {
     pub user: String,
     #[schema(value_type = String, example = "admin")]
     pub role: Role,
+    /// What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+    #[schema(example = "password")]
+    pub by: String,
     /// When it ends, in seconds since 1970; it is not prolonged beyond that.
     pub ends_seconds: i64,
     /// When it ends unless somebody uses the page before; never after the other.
     pub idle_ends_seconds: i64,
+}
+
+/// The ways to log in that are not always there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LoginWays {
+    /// What to call the OpenID provider, if people can log in by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "Example")]
+    pub oidc: Option<String>,
+}
+
+/// Where a browser goes to log in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OidcBegun {
+    /// An address of the OpenID provider.
+    pub address: String,
+}
+
+/// What the provider sent a browser back with: of the address that it came back to, what is in the query.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OidcReturn {
+    pub state: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why there is no code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_description: Option<String>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for OidcReturn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OidcReturn(..)")
+    }
 }
 
 /// What a node does about users. Changes are durable when they are answered.

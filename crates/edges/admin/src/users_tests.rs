@@ -109,6 +109,10 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(|_| None)
+    }
+
+    fn with(oidc: impl FnOnce(Env) -> Option<Provider>) -> Self {
         let world = TestWorld::new(1);
         let pretend = Arc::new(Pretend {
             has_live: true,
@@ -123,6 +127,7 @@ impl Site {
             Token::parse(TOKEN).unwrap(),
             settings,
             world.env.clone(),
+            oidc(world.env.clone()),
             None,
         );
         Self {
@@ -623,6 +628,7 @@ fn https_is_served_to_who_knows_the_certificate() {
             settings,
             cairn_testkit::test_env(),
             None,
+            None,
         );
         server
             .serve(listener, certificate, async { drop(stopped.await) })
@@ -651,4 +657,117 @@ fn https_is_served_to_who_knows_the_certificate() {
     assert!(Client::new(&https, None, Some("nonsense")).is_err());
     stop.send(()).unwrap();
     runtime.block_on(serving).unwrap();
+}
+
+/// Nobody listens there: what is tested is refused before anybody is asked.
+fn nobodys_provider(env: Env) -> Option<Provider> {
+    let settings = cairn_config::Oidc {
+        issuer: "http://localhost:1".to_owned(),
+        client_id: "cairn".to_owned(),
+        client_secret_file: None,
+        addresses: vec!["http://h:8049".to_owned()],
+        name_claim: "preferred_username".to_owned(),
+        role_claim: "groups".to_owned(),
+        admins: vec!["admins".to_owned()],
+        viewers: vec![],
+        scopes: vec![],
+        text: "Example".to_owned(),
+    };
+    Some(Provider::new(settings, env).unwrap())
+}
+
+#[tokio::test]
+async fn a_log_in_by_a_provider_is_of_its_browser_and_not_old() {
+    const FINISH: &str = "/api/v1/session/oidc/finish";
+    let site = Site::with(nobodys_provider);
+    let sessions = Sessions::new(&Token::parse(TOKEN).unwrap());
+    let began = site.world.env.clock.now().seconds;
+    let pending = sessions.begin_login(began, 7);
+    let cookie = format!("cairn-oidc-8049={}", sessions.login_value(&pending));
+    let state = sessions.login(&pending).state;
+    let back = |state: &str| format!(r#"{{"state":"{state}","error":"access_denied"}}"#);
+    let json = ("content-type", "application/json");
+    let own = [
+        json,
+        ("cookie", cookie.as_str()),
+        ("origin", "http://h:8049"),
+    ];
+    let (status, headers, body) = site.send("POST", FINISH, &own, &back(&state)).await;
+    assert_eq!(status, 401);
+    assert!(body.contains("access_denied"), "{body}");
+    // It is over, whatever came of it.
+    assert!(
+        headers["set-cookie"]
+            .to_str()
+            .unwrap()
+            .contains("Max-Age=0")
+    );
+    let foreign = [json, own[1], ("origin", "http://evil")];
+    let cross = [json, own[1], ("sec-fetch-site", "cross-site")];
+    for (headers, state, want, part) in [
+        (&own[..], "0", 401, "did not begin"),
+        (&own[..1], state.as_str(), 401, "did not begin"),
+        (&foreign[..], state.as_str(), 403, "another site"),
+        (&cross[..], state.as_str(), 403, "another site"),
+    ] {
+        let (status, _, body) = site.send("POST", FINISH, headers, &back(state)).await;
+        assert_eq!(status, want, "{body}");
+        assert!(body.contains(part), "{body}");
+    }
+    let seconds = u64::try_from(crate::session::LOGIN_SECONDS).unwrap();
+    site.world.clock.advance(Duration::from_secs(seconds));
+    let (status, _, body) = site.send("POST", FINISH, &own, &back(&state)).await;
+    assert_eq!(status, 401);
+    assert!(body.contains("too old"), "{body}");
+    // Without a provider there is no such way.
+    let site = Site::new();
+    let (status, ..) = site.send("POST", FINISH, &own, &back(&state)).await;
+    assert_eq!(status, 404);
+    let (_, _, body) = site.send("GET", "/api/v1/session/ways", &[], "").await;
+    assert_eq!(body, "{}");
+}
+
+/// Others let nobody in whom these did.
+#[tokio::test]
+async fn a_session_by_a_provider_has_its_role_as_long_as_the_settings_stay() {
+    let site = Site::with(nobodys_provider);
+    let stamp = nobodys_provider(site.world.env.clone()).unwrap().stamp();
+    let sessions = Sessions::new(&Token::parse(TOKEN).unwrap());
+    let now = site.world.env.clock.now().seconds;
+    let cookie = |role, stamp| {
+        let whose = crate::session::Whose::Person {
+            name: "alice@example.org".parse().unwrap(),
+            role,
+            stamp,
+        };
+        let value = sessions.value(&sessions.begin(whose, now, 7));
+        format!("cairn-session-8049={value}")
+    };
+    let body = r#"{"name":"two"}"#;
+    for (role, stamp, want) in [
+        (Role::Admin, stamp, 201),
+        (Role::Viewer, stamp, 403),
+        (Role::Admin, stamp ^ 1, 401),
+    ] {
+        let cookie = cookie(role, stamp);
+        let (status, said) = site
+            .by_cookie(&cookie, "POST", "/api/v1/volumes", body)
+            .await;
+        assert_eq!(status, want, "{said}");
+    }
+    let cookie = cookie(Role::Admin, stamp);
+    let (_, said) = site.by_cookie(&cookie, "GET", "/api/v1/session", "").await;
+    assert!(said.contains(r#""by":"oidc""#), "{said}");
+    let password = r#"{"password":"correct horse","new_password":"another horse"}"#;
+    let (status, _) = site
+        .by_cookie(&cookie, "PUT", "/api/v1/session/password", password)
+        .await;
+    assert_eq!(status, 409);
+    let noted = site.pretend.users.noted.lock().unwrap();
+    let noted: Vec<_> = noted
+        .iter()
+        .map(|it| (it.user.as_str(), it.via.as_str(), it.status))
+        .collect();
+    assert_eq!(noted[0], ("alice@example.org", "oidc", 201));
+    assert_eq!(noted[1], ("alice@example.org", "oidc", 403));
 }
