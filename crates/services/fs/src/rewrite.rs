@@ -388,8 +388,9 @@ impl Shared {
                     let range = (from, &look.to);
                     let next =
                         self.find_victims_between(is_pass, range, wanted, step, &mut seen)?;
-                    let then = (has_history && !planted::is(Bug::HistoryNotMoved))
-                        .then_some(At::History(None));
+                    let is_forgotten = planted::is(Bug::HistoryNotMoved)
+                        || planted::is(Bug::TierBackWithoutSnapshots);
+                    let then = (has_history && !is_forgotten).then_some(At::History(None));
                     next.map(At::Now).or(then)
                 }
                 At::History(after) => {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, PoolId, SegmentId, TierId};
 use cairn_meta::{Batch, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
 use cairn_segment::{CopyOutError, ObjectId, Pace, SegmentError};
@@ -424,7 +425,9 @@ impl Shared {
         // Whatever becomes of the rest, somebody knows of the object.
         let mut batch = Batch::new();
         let note = Key::unused_object(tier, id, nonce);
-        batch.put(note.clone(), COMING_OBJECT);
+        if !planted::is(Bug::TierObjectNotNoted) {
+            batch.put(note.clone(), COMING_OBJECT);
+        }
         self.durable(self.meta.submit(batch)).await?;
         let names = (self.tiering.pool, self.volume, id);
         let copied = {
@@ -582,6 +585,9 @@ impl Shared {
                 )));
             }
         }
+        if planted::is(Bug::TierBackWithoutSnapshots) {
+            self.remove_segments(&ids).await?;
+        }
         let now = self.env.clock.monotonic();
         let is_away = self.is_tier_away(chosen);
         let mut left = 0;
@@ -686,7 +692,7 @@ impl Shared {
 
     /// Whether an object that was noted may still come.
     fn fate_of(&self, tier: TierId, object: (SegmentId, u128), is_coming: bool) -> Fate {
-        if !is_coming {
+        if !is_coming || planted::is(Bug::TierLateObjectForgotten) {
             return Fate::Settled;
         }
         let mut fates = self.tiering.fates.lock();
