@@ -71,6 +71,9 @@ pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> 
         tier: tiering.tier,
         choice: match tiering.policy {
             Tiering::None => TierChoice::None,
+            Tiering::SnapshotOnly => TierChoice::SnapshotOnly {
+                cooling_days: tiering.cooling_days.days(),
+            },
             Tiering::Auto => TierChoice::Auto {
                 cooling_days: tiering.cooling_days.days(),
             },

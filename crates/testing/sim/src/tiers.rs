@@ -96,7 +96,8 @@ impl Tierer {
         match self.rng.below(10) {
             0 => self.set(Tiering::None).await,
             1..3 => self.set(Tiering::All).await,
-            3..5 => self.set(Tiering::Auto).await,
+            3 => self.set(Tiering::Auto).await,
+            4 => self.set(Tiering::SnapshotOnly).await,
             5..8 => {
                 self.clock.step_wall(3 * DAY_SECONDS);
                 Ok(())
