@@ -234,7 +234,7 @@ class Tiers(WorldTest):
             refused = world.cairn("tier", "add", "cold", url, check=False)
             self.assertNotEqual(refused.returncode, 0, url)
             self.assertIn(why, refused.stderr, url)
-        for words in (["--tiering", "snapshot-only"], ["--cooling-days", "1"], ["--cooling-days", "184"], ["--tiering", "auto"], ["--tier", "none"]):
+        for words in (["--tiering", "snapshots"], ["--cooling-days", "1"], ["--cooling-days", "184"], ["--tiering", "auto"], ["--tier", "none"]):
             refused = world.cairn("volume", "set", "main", *words, check=False)
             self.assertNotEqual(refused.returncode, 0, words)
         world.cairn("tier", "add", "cold", f"file://{self.folder}")

@@ -12,9 +12,13 @@ type Action = { kind: "add" } | { kind: "remove"; tier: Tier };
 
 export const TIERINGS: [string, string][] = [
   ["auto", "what nobody used for a while"],
+  ["snapshot-only", "what only snapshots have, unused for a while"],
   ["all", "all that takes no more writes"],
   ["none", "nothing; what is there comes back"],
 ];
+
+/** Those that wait until nobody used it for so many days. */
+const COOLS = ["auto", "snapshot-only"];
 
 export function Tiers() {
   const tiers = useApi<{ tiers: Tier[] }>("/tiers");
@@ -56,7 +60,7 @@ function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | und
       <Table<TierVolume> caption={`Volumes in ${tier.name}`} rows={tier.volumes} rowKey={(volume) => volume.name} empty="No volume sends data here."
         columns={[
           { name: "Volume", show: (volume) => <a href={to("volumes", volume.name)}>{volume.name}</a> },
-          { name: "What goes", show: (volume) => (volume.tiering === "auto" ? `unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) },
+          { name: "What goes", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) },
           { name: "Objects", isNumber: true, show: (volume) => (volume.serving ? count(volume.objects) : "–") },
           { name: "Bytes", isNumber: true, show: (volume) => (volume.serving ? bytes(volume.bytes) : "–") },
           { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : "not served") },
@@ -90,7 +94,7 @@ export function SetTiering({ volume, onClose, onDone }: { volume: Volume; onClos
   const [days, setDays] = useState(now?.cooling_days ?? "31");
   if (!data) return null;
   const chosen = tier ?? data.tiers[0]?.name ?? "";
-  const cooling = tiering === "auto" ? days : undefined;
+  const cooling = COOLS.includes(tiering) ? days : undefined;
   return (
     <ActionForm title={`Cold data of ${volume.name}`} submit="Change" done={`Cold data of ${volume.name}: ${tiering}.`} onClose={onClose} onDone={onDone}
       request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body: { tier: chosen, tiering, ...(cooling ? { cooling_days: cooling } : {}) } }}
@@ -98,7 +102,7 @@ export function SetTiering({ volume, onClose, onDone }: { volume: Volume; onClos
       {data.tiers.length === 0 ? <p>There is no tier yet: <a href={to("tiers")}>add one first</a>.</p>
         : <Choice label="Tier" value={chosen} onValue={setTier} choices={data.tiers.map((one) => [one.name, one.name])} />}
       <Choice label="What goes there" value={tiering} onValue={setTiering} choices={TIERINGS} />
-      {tiering === "auto" && <Field label="Days without use" value={days} onValue={setDays} required inputMode="numeric" pattern="\d+" hint="2 to 183." />}
+      {COOLS.includes(tiering) && <Field label="Days without use" value={days} onValue={setDays} required inputMode="numeric" pattern="\d+" hint="2 to 183." />}
     </ActionForm>
   );
 }

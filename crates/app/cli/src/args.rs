@@ -572,8 +572,9 @@ pub struct VolumeFlags {
     /// The tier that cold data goes to, one of `cairn tier list`; for a volume that is there
     #[arg(long)]
     pub tier: Option<TierName>,
-    /// none (what is in the tier comes back), auto (what nobody used for the cooling time goes to the tier) or all (everything
-    /// goes, as soon as it takes no more writes)
+    /// none (what is in the tier comes back), snapshot-only (what only snapshots have, and nobody used for the cooling time,
+    /// goes to the tier), auto (what nobody used for the cooling time goes) or all (everything goes, as soon as it takes no
+    /// more writes)
     #[arg(long)]
     pub tiering: Option<Tiering>,
     /// 2 to 183 days without use, after which data is cold [first: 31]

@@ -8,8 +8,7 @@
 
 use bytes::Bytes;
 use cairn_base::{
-    Branch, DiskId, Epoch, Generation, Ino, LogPosition, Media, TierId, Timestamp, VolumeId,
-    crc32c,
+    Branch, DiskId, Epoch, Generation, Ino, LogPosition, Media, TierId, Timestamp, VolumeId, crc32c,
 };
 
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};

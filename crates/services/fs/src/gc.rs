@@ -442,7 +442,9 @@ impl Shared {
         }
         for id in ids {
             // What nothing lives in does not go to a tier any more, so this is where it is.
-            if let Some(remote) = self.meta.segment(*id).and_then(|record| record.remote) {
+            if let Some(remote) = self.meta.segment(*id).and_then(|record| record.remote)
+                && !planted::is(Bug::TierDeadObjectNotNoted)
+            {
                 batch.put(unused_object(*id, &remote), UNUSED_OBJECT);
                 self.tiering.wake.notify_one();
             }

@@ -67,7 +67,7 @@ const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub const REWRITE_SEGMENTS_MAX: usize = 64;
 
 /// An extent to move, and whose it is.
-struct Victim {
+pub(crate) struct Victim {
     ino: Ino,
     extent: RecordExtent,
     /// Where it is in the history, if only snapshots see it.
@@ -319,6 +319,66 @@ impl Shared {
         Ok(())
     }
 
+    /// The extents in a segment that files have, those of clones too; `None` if these have more than so many bytes of it, or
+    /// it cannot be told. What snapshots alone have is not among them.
+    pub(crate) async fn of_files(
+        self: &Arc<Self>,
+        id: SegmentId,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<Victim>>, FsError> {
+        let (wanted, parts) = self
+            .read_summaries(&mut VecDeque::from([id]), &mut FxHashSet::default())
+            .await?;
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let mut search = Search::of(parts);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while let Some(look) = search.take() {
+            let mut from = Some(look.begin);
+            while let Some(begin) = from.take() {
+                let (mut step, mut seen) = (Step::default(), 0);
+                let range = (&begin, &look.to);
+                from = self.find_victims_between(false, range, &wanted, &mut step, &mut seen)?;
+                let live_bytes = step.victims.iter().map(|it| it.extent.live_bytes());
+                bytes += live_bytes.sum::<i64>().max(0) as u64;
+                if bytes > bytes_max {
+                    return Ok(None);
+                }
+                found.append(&mut step.victims);
+                let_others_run().await;
+                if self.tasks.is_stopping() {
+                    return Err(FsError::Fenced);
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Writes these extents of a segment anew, and nothing else of it. What cannot be read stays.
+    pub(crate) async fn move_victims(
+        self: &Arc<Self>,
+        id: SegmentId,
+        victims: Vec<Victim>,
+    ) -> Result<(), FsError> {
+        // Before it is looked up who refers to them.
+        let _emptying = self.dedupe.emptying(&FxHashSet::from_iter([id]));
+        let copies = Mutex::default();
+        let mut step = Step::default();
+        let mut victims = victims.into_iter().peekable();
+        while let Some(victim) = victims.next() {
+            step.add(victim);
+            if step.is_full() || victims.peek().is_none() {
+                let step = std::mem::take(&mut step);
+                self.rewrite_records(step.victims, &copies).await?;
+            }
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes as many of the segments that wait as have summaries for memory at a time, and says which parts of which
     /// files are, or were, in them.
     async fn read_summaries(
@@ -389,8 +449,9 @@ impl Shared {
                     let range = (from, &look.to);
                     let next =
                         self.find_victims_between(is_pass, range, wanted, step, &mut seen)?;
-                    let then = (has_history && !planted::is(Bug::HistoryNotMoved))
-                        .then_some(At::History(None));
+                    let is_forgotten = planted::is(Bug::HistoryNotMoved)
+                        || planted::is(Bug::TierBackWithoutSnapshots);
+                    let then = (has_history && !is_forgotten).then_some(At::History(None));
                     next.map(At::Now).or(then)
                 }
                 At::History(after) => {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, PoolId, SegmentId, TierId};
 use cairn_meta::{Batch, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
 use cairn_segment::{CopyOutError, ObjectId, Pace, SegmentError};
@@ -55,6 +56,13 @@ const COMPACT_LIVE_PERCENT: u64 = 50;
 const SEND_LIVE_PERCENT: u64 = 25;
 /// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
 const HOT_PARTS_MAX: usize = 1024;
+/// Of a segment that snapshots alone are to have files may have so much: that is written anew.
+const OF_FILES_PERCENT_MAX: u64 = 25;
+/// Looks for such segments that one look at the tier makes: each reads a summary.
+const OF_FILES_LOOKS_MAX: usize = 32;
+/// One of which files have more is looked at again after so many looks, at most so many of them are remembered.
+const OF_FILES_INTERVALS: u32 = 360;
+const OF_FILES_MAX: usize = 1 << 20;
 /// Places of records that were read from the tier lately.
 const READ_PLACES: usize = 1 << 16;
 const DAY_SECONDS: i64 = 24 * 3600;
@@ -64,6 +72,8 @@ const DAY_SECONDS: i64 = 24 * 3600;
 pub enum TierChoice {
     /// Nothing, and what is there comes back.
     None,
+    /// What no file has any more and snapshots have, and nobody used for so many days.
+    SnapshotOnly { cooling_days: u16 },
     /// What nobody used for so many days.
     Auto { cooling_days: u16 },
     /// Everything that takes no more writes.
@@ -135,6 +145,8 @@ pub(crate) struct TierWork {
     hot: Mutex<VecDeque<(SegmentId, Ino, Range<u64>)>>,
     /// Segments that are let alone, and until when.
     resting: Mutex<FxHashMap<SegmentId, Duration>>,
+    /// Segments that files have too much of, and until when that is not looked at again.
+    of_files: Mutex<FxHashMap<SegmentId, Duration>>,
     trouble: Mutex<Option<String>>,
     /// Held over a look with all that it does.
     round: tokio::sync::Mutex<()>,
@@ -169,6 +181,7 @@ impl TierWork {
             read_places: (0..READ_PLACES).map(|_| AtomicU32::new(0)).collect(),
             hot: Mutex::default(),
             resting: Mutex::default(),
+            of_files: Mutex::default(),
             trouble: Mutex::default(),
             round: tokio::sync::Mutex::default(),
             fates: Mutex::default(),
@@ -204,7 +217,12 @@ impl TierWork {
 }
 
 fn is_promoting(policy: Option<TierPolicy>) -> bool {
-    policy.is_some_and(|policy| matches!(policy.choice, TierChoice::Auto { .. }))
+    policy.is_some_and(|policy| {
+        matches!(
+            policy.choice,
+            TierChoice::Auto { .. } | TierChoice::SnapshotOnly { .. }
+        )
+    })
 }
 
 /// The note that an object is nobody's.
@@ -232,6 +250,7 @@ impl Fs {
             .store(is_promoting(policy), Ordering::Relaxed);
         if before != policy {
             work.resting.lock().clear();
+            work.of_files.lock().clear();
             work.wake.notify_one();
         }
     }
@@ -329,6 +348,7 @@ impl Shared {
         let mut trouble = self.delete_unused_objects().await?;
         let now = self.env.clock.monotonic();
         self.tiering.resting.lock().retain(|_, until| *until > now);
+        self.tiering.of_files.lock().retain(|_, until| *until > now);
         let policy = *self.tiering.policy.lock();
         let choice = policy.map_or(TierChoice::None, |policy| policy.choice);
         let has_remote = self.meta.segment_totals().remote_segments > 0;
@@ -344,10 +364,21 @@ impl Shared {
         if has_remote {
             self.promote().await?;
         }
+        let mut looks = 0;
         // Before anything is written anew: where there is no room, this makes it.
         for id in self.cold_segments(choice).await? {
             if *self.tiering.policy.lock() != policy {
                 break;
+            }
+            if let TierChoice::SnapshotOnly { .. } = choice {
+                looks += 1;
+                if looks > OF_FILES_LOOKS_MAX {
+                    break;
+                }
+                if !self.leave_to_snapshots(id).await? {
+                    self.note_of_files(id);
+                    continue;
+                }
             }
             match self.send_out(id, tier).await? {
                 Sent::Done => {}
@@ -369,6 +400,8 @@ impl Shared {
 
     /// Segments to send now. Notes in the metadata which were used, for that.
     async fn cold_segments(&self, choice: TierChoice) -> Result<Vec<SegmentId>, FsError> {
+        let has_history = self.meta.counters().history_bytes > 0;
+        let is_of_files = |id| self.tiering.of_files.lock().contains_key(&id);
         let today = (self.now().seconds.max(0) / DAY_SECONDS) as u32;
         let mut cold = Vec::new();
         let mut from = SegmentId(0);
@@ -385,8 +418,12 @@ impl Shared {
                 }
                 let is_cold = match choice {
                     TierChoice::None => false,
+                    TierChoice::SnapshotOnly { .. } if !has_history || is_of_files(usage.id) => {
+                        false
+                    }
                     TierChoice::All => true,
-                    TierChoice::Auto { cooling_days } => {
+                    TierChoice::Auto { cooling_days }
+                    | TierChoice::SnapshotOnly { cooling_days } => {
                         let is_noted = usage.used_day != 0 && !is_used;
                         is_noted && today.saturating_sub(usage.used_day) >= u32::from(cooling_days)
                     }
@@ -418,13 +455,50 @@ impl Shared {
             && self.is_idle(usage.id)
     }
 
+    /// Makes a segment one that snapshots alone have, if files have little of it. False if they have more, or nobody can tell.
+    async fn leave_to_snapshots(self: &Arc<Self>, id: SegmentId) -> Result<bool, FsError> {
+        let Some(record) = self.meta.segment(id) else {
+            return Ok(false);
+        };
+        let bytes_max = record.live_bytes.saturating_mul(OF_FILES_PERCENT_MAX) / 100;
+        let Some(of_files) = self.of_files(id, bytes_max).await? else {
+            return Ok(false);
+        };
+        if of_files.is_empty() {
+            return Ok(true);
+        }
+        // It can stay as it is.
+        let code = self.code()?;
+        if self.segments.usable(code).free_bytes < bytes_max.saturating_mul(4) {
+            return Ok(false);
+        }
+        let moving = self.move_victims(id, of_files);
+        match select(pin!(moving), pin!(self.tasks.stopped())).await {
+            Either::Left((moved, _)) => moved?,
+            Either::Right(_) => return Err(FsError::Fenced),
+        }
+        let left = self.of_files(id, bytes_max).await?;
+        Ok(left.is_some_and(|left| left.is_empty()))
+    }
+
+    fn note_of_files(&self, id: SegmentId) {
+        let pause = self.tiering.interval.saturating_mul(OF_FILES_INTERVALS);
+        let until = self.env.clock.monotonic() + pause;
+        let mut of_files = self.tiering.of_files.lock();
+        if of_files.len() < OF_FILES_MAX {
+            of_files.insert(id, until);
+        }
+    }
+
     /// Sends one segment to the tier.
     async fn send_out(self: &Arc<Self>, id: SegmentId, tier: TierId) -> Result<Sent, FsError> {
         let nonce = self.env.entropy.u128();
         // Whatever becomes of the rest, somebody knows of the object.
         let mut batch = Batch::new();
         let note = Key::unused_object(tier, id, nonce);
-        batch.put(note.clone(), COMING_OBJECT);
+        if !planted::is(Bug::TierObjectNotNoted) {
+            batch.put(note.clone(), COMING_OBJECT);
+        }
         self.durable(self.meta.submit(batch)).await?;
         let names = (self.tiering.pool, self.volume, id);
         let copied = {
@@ -582,6 +656,9 @@ impl Shared {
                 )));
             }
         }
+        if planted::is(Bug::TierBackWithoutSnapshots) {
+            self.remove_segments(&ids).await?;
+        }
         let now = self.env.clock.monotonic();
         let is_away = self.is_tier_away(chosen);
         let mut left = 0;
@@ -686,7 +763,7 @@ impl Shared {
 
     /// Whether an object that was noted may still come.
     fn fate_of(&self, tier: TierId, object: (SegmentId, u128), is_coming: bool) -> Fate {
-        if !is_coming {
+        if !is_coming || planted::is(Bug::TierLateObjectForgotten) {
             return Fate::Settled;
         }
         let mut fates = self.tiering.fates.lock();

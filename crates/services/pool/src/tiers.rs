@@ -71,6 +71,9 @@ pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> 
         tier: tiering.tier,
         choice: match tiering.policy {
             Tiering::None => TierChoice::None,
+            Tiering::SnapshotOnly => TierChoice::SnapshotOnly {
+                cooling_days: tiering.cooling_days.days(),
+            },
             Tiering::Auto => TierChoice::Auto {
                 cooling_days: tiering.cooling_days.days(),
             },
@@ -80,13 +83,17 @@ pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> 
 }
 
 impl Pool {
-    /// What a volume is opened with.
-    pub(crate) fn tiering_settings(&self, volume: &PoolVolume) -> TieringSettings {
+    /// What a volume is opened with; how often it looks the host says.
+    pub(crate) fn tiering_settings(
+        &self,
+        volume: &PoolVolume,
+        of_host: &TieringSettings,
+    ) -> TieringSettings {
         TieringSettings {
             pool: self.state().pool,
             policy: tier_policy(volume.tiering),
             pace: Some(Arc::clone(&self.tier_pace)),
-            ..TieringSettings::default()
+            interval: of_host.interval,
         }
     }
 

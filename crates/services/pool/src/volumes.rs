@@ -155,7 +155,7 @@ impl Pool {
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
         settings.collection_pace = Some(Arc::clone(&self.collection_pace));
-        settings.tiering = self.tiering_settings(volume);
+        settings.tiering = self.tiering_settings(volume, &settings.tiering);
         settings.key = key;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
@@ -279,7 +279,7 @@ impl Pool {
         let mut settings = self.host.fs_settings(volume, count);
         settings.pace = Some(Arc::clone(&self.apply_pace));
         settings.collection_pace = Some(Arc::clone(&self.collection_pace));
-        settings.tiering = self.tiering_settings(volume);
+        settings.tiering = self.tiering_settings(volume, &settings.tiering);
         settings.key = key;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {

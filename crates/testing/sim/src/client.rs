@@ -27,6 +27,7 @@ use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use crate::model::{self, FILE_LEN_BYTES_MAX, Model, Tag, WORD_BYTES};
+use crate::object_store::Seen;
 use crate::scenario::{Dedupes, Shape, Trouble};
 use crate::serving::Serving;
 use crate::snapshots::Snapshots;
@@ -58,6 +59,8 @@ pub struct Life {
     pub waiting: Mutex<Option<Waker>>,
     /// Who waits for clients to begin so many operations.
     pub op_waiting: Mutex<Option<Waker>>,
+    /// The object store that cold data goes to.
+    pub(crate) store: Option<Arc<Seen>>,
     /// In a cluster: whose answers these are.
     pub term: Option<Arc<dyn Term>>,
 }
@@ -133,6 +136,7 @@ impl Life {
                 self.serving.come_later();
                 true
             }
+            FsError::Io(text) if self.is_tier_away(text) => true,
             FsError::Io(_) | FsError::Fenced => match shape.trouble {
                 Trouble::Crashes | Trouble::Full => false,
                 Trouble::Errors | Trouble::Beyond => true,
@@ -141,6 +145,16 @@ impl Life {
             },
             _ => false,
         }
+    }
+
+    /// Whether this is an error of an object store that may have such now.
+    pub(crate) fn is_tier_away(&self, text: &str) -> bool {
+        self.may_tier_fail() && text.contains("tier")
+    }
+
+    pub(crate) fn may_tier_fail(&self) -> bool {
+        let store = self.store.as_ref();
+        store.is_some_and(|seen| seen.store.is_armed())
     }
 
     fn may_answer(&self) -> bool {

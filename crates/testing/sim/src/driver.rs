@@ -13,7 +13,7 @@ use cairn_base::env::Env;
 use cairn_fs::Fs;
 use cairn_segment::SegmentStore;
 use cairn_shard::ShardName;
-use cairn_testkit::{MemDisk, Rng};
+use cairn_testkit::{ManualClock, MemDisk, Rng};
 use parking_lot::Mutex;
 
 use crate::check;
@@ -25,6 +25,7 @@ use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::quotas::Quoter;
 use crate::scenario::{End, Life, Trouble};
 use crate::snapshots::{Snapshotter, delete_all, there_and_back};
+use crate::tiers::{self, Tierer};
 use crate::work::{self, Worker};
 use crate::world::{SimHost, VOLUME, World};
 
@@ -59,6 +60,7 @@ pub(crate) struct Progress {
     pub is_work_done: AtomicBool,
     /// Times that the volume was opened again while clients worked.
     pub reopened: AtomicU64,
+    pub objects_missed: AtomicU64,
 }
 
 impl Progress {
@@ -92,6 +94,11 @@ pub(crate) struct Driver {
     /// Whether this life or an earlier one had work in the background.
     pub has_worked: bool,
     pub rng: Rng,
+    pub clock: ManualClock,
+    /// No other life comes after this.
+    pub is_last: bool,
+    /// Then the volume is deleted at the end.
+    pub ends_volume: bool,
     /// For what was added later, so that seeds keep the rest of what they do.
     pub seed: u64,
 }
@@ -110,7 +117,9 @@ impl Driver {
             env: self.env.clone(),
             shape: shape.clone(),
             move_steps: self.progress.work.steps.clone(),
+            store: self.shared.store.clone(),
         });
+        self.shut_store();
         let world = match World::start(host, &self.disks, self.is_first).await {
             Ok(world) => world,
             Err(why) => {
@@ -119,7 +128,13 @@ impl Driver {
             }
         };
         let fs = world.fs.clone();
-        *self.progress.fs.lock() = Some(world);
+        if let Some(store) = &self.shared.store
+            && let Err(why) = tiers::begin(&world, store, self.is_first).await
+        {
+            *self.progress.refused_start.lock() = Some(why);
+            return Ok(());
+        }
+        *self.progress.fs.lock() = Some(world.clone());
         if !self.is_first {
             // First: what is read and is not there is made anew.
             self.check_shards_are_there(&fs).await?;
@@ -171,6 +186,20 @@ impl Driver {
             let work = policer.run(self.snapshot_steps());
             self.env.spawner.spawn("policies", Box::pin(work));
         }
+        if let Some(store) = &self.shared.store {
+            store.arm();
+            let tierer = Tierer {
+                life: self.shared.clone(),
+                judge: self.judge.clone(),
+                pool: world.pool.clone(),
+                env: self.env.clone(),
+                clock: self.clock.clone(),
+                rng: Rng::new(self.seed ^ 0x7469_5407),
+            };
+            let work = tierer.run(self.snapshot_steps());
+            self.env.spawner.spawn("tiers", Box::pin(work));
+        }
+        drop(world);
         self.shared.clients_done().await;
         self.env
             .clock
@@ -180,6 +209,7 @@ impl Driver {
         if self.shared.has_failed() {
             return Ok(());
         }
+        self.check_store().await?;
         let Some(mut fs) = self.judge.fs() else {
             return Ok(());
         };
@@ -198,6 +228,10 @@ impl Driver {
         }
         self.check_work()?;
         self.check_members()?;
+        if self.end_store().await? {
+            self.progress.was_closed.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
         if self.life.end == End::Close {
             match fs.close().await {
                 Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
@@ -233,6 +267,43 @@ impl Driver {
         delete_all(&self.env, &world.fs, snapshots, rng).await?;
         check::recount(&self.env, world.fs.meta()).await?;
         Ok(world.fs)
+    }
+
+    /// Now and then the object store is away when the machine begins.
+    fn shut_store(&self) {
+        if let Some(store) = &self.shared.store
+            && !self.is_first
+            && self.seed.is_multiple_of(4)
+        {
+            store.shut();
+        }
+    }
+
+    /// What is in the object store when clients are done, and what is missing there.
+    async fn check_store(&self) -> Result<(), String> {
+        let world = self.progress.fs.lock().clone();
+        let (Some(world), Some(store)) = (world, &self.shared.store) else {
+            return Ok(());
+        };
+        let missed = tiers::check(&self.env, &world, store, &self.judge).await?;
+        self.progress
+            .objects_missed
+            .fetch_add(missed, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// In the last life all comes back from the object store, or the volume goes: nothing is left there. Returns whether it went.
+    async fn end_store(&self) -> Result<bool, String> {
+        let shape = &self.shared.shape;
+        let world = self.progress.fs.lock().clone();
+        let (Some(world), Some(store)) = (world, &self.shared.store) else {
+            return Ok(false);
+        };
+        if !self.is_last || shape.trouble != Trouble::Crashes {
+            return Ok(false);
+        }
+        tiers::end(&self.env, &world, store, self.ends_volume).await?;
+        Ok(self.ends_volume)
     }
 
     fn has_work(&self) -> bool {

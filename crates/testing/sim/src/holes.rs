@@ -80,12 +80,14 @@ impl Pool {
         let mut exec = Executor::new(seed, picking, has_threads, self.trace.clone());
         let result = Arc::new(Mutex::new(None));
         let (env, shape) = (exec.env.clone(), self.shape.clone());
+        let store = self.store_of_another(&exec, seed);
         let (slot, disks) = (result.clone(), disks.clone());
         let task = async move {
             let host = Arc::new(SimHost {
                 env: env.clone(),
                 shape,
                 move_steps: Arc::default(),
+                store,
             });
             let started = match World::start(host, &disks, false).await {
                 Err(_) => Started::Refused,

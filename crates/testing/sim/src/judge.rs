@@ -112,6 +112,7 @@ impl Judge {
             )
         };
         match self.shared.shape.trouble {
+            _ if self.shared.may_tier_fail() => true,
             Trouble::Beyond => true,
             Trouble::Errors => self.life.faults.iter().any(reads_fail),
             _ => false,

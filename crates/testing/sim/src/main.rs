@@ -254,6 +254,7 @@ fn many(args: &Run) -> anyhow::Result<()> {
     };
     let missed: Vec<&str> = FaultKind::NAMES
         .iter()
+        .chain(&cairn_sim::object_store::FAULTS)
         .copied()
         .filter(|name| misses(name))
         .collect();

@@ -18,8 +18,9 @@ use crate::exec::{Executor, Stopped, Trace};
 use crate::faults::{self, Fired};
 use crate::judge::Judge;
 use crate::model::Model;
+use crate::object_store::{Seen, SimStore};
 use crate::pool::{self, Disks, Job, Member, PoolFile, label_of};
-use crate::scenario::{End, Life, Scenario, Shape, Trouble, Work, WorkKind};
+use crate::scenario::{End, Life, Scenario, Shape, TierTrouble, Trouble, Work, WorkKind};
 use crate::serving::Serving;
 use crate::snapshots::{Read, Snapshots};
 use crate::tree::Found;
@@ -88,6 +89,10 @@ pub struct Counts {
     /// Snapshots of which what they hold was judged, and how often one was compared with what it held before.
     pub snapshots_judged: u64,
     pub snapshots_compared: u64,
+    /// Segments that went to the object store.
+    pub segments_sent: u64,
+    /// Objects that were missing when the volume was looked at without them.
+    pub objects_missed: u64,
 }
 
 impl Counts {
@@ -125,6 +130,8 @@ impl Counts {
         self.refused_changes += other.refused_changes;
         self.snapshots_judged += other.snapshots_judged;
         self.snapshots_compared += other.snapshots_compared;
+        self.segments_sent += other.segments_sent;
+        self.objects_missed += other.objects_missed;
     }
 }
 
@@ -151,6 +158,10 @@ pub(crate) struct Pool {
     has_worked: bool,
     pub(crate) model: Arc<Mutex<Model>>,
     pub(crate) snapshots: Arc<Mutex<Snapshots>>,
+    /// The object store that cold data goes to.
+    store: Option<SimStore>,
+    /// The last life ends with the volume deleted.
+    ends_volume: bool,
     pub(crate) trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
     pub(crate) counts: Counts,
@@ -176,6 +187,11 @@ pub fn run(scenario: &Scenario) -> Report {
         disks,
         model: Arc::new(Mutex::new(Model::new())),
         snapshots: Arc::default(),
+        store: match scenario.shape.tiers.trouble {
+            TierTrouble::None => None,
+            trouble => Some(SimStore::new(trouble)),
+        },
+        ends_volume: !scenario.has_all_sets() && Rng::new(scenario.seed ^ 0x656e_6473).coin(),
         trace: Trace::default(),
         verifiers: Arc::default(),
         counts: Counts::default(),
@@ -217,6 +233,9 @@ pub fn run(scenario: &Scenario) -> Report {
         verdict = Verdict::Failed(format!("after the last life: {error}"));
     }
     pool.counts.faults_fired = pool.fired.counts();
+    if let Some(store) = &pool.store {
+        pool.counts.faults_fired.extend(store.fired());
+    }
     {
         let snapshots = pool.snapshots.lock();
         pool.counts.snapshots_judged = snapshots.judged;
@@ -258,6 +277,8 @@ impl Pool {
             self.shape.has_threads,
             self.trace.clone(),
         );
+        let store = self.store.as_ref();
+        let store = store.map(|store| store.power_on(&exec.env, &self.trace, seed ^ 0x5707));
         let shared = Arc::new(client::Life {
             model: self.model.clone(),
             serving: Serving::default(),
@@ -270,11 +291,13 @@ impl Pool {
                 self.shape.client_count as u32
                     + u32::from(self.shape.takes_snapshots)
                     + u32::from(self.shape.sets_quotas)
-                    + u32::from(self.shape.sets_policies),
+                    + u32::from(self.shape.sets_policies)
+                    + u32::from(store.is_some()),
             ),
             snapshots: self.snapshots.clone(),
             waiting: Mutex::default(),
             op_waiting: Mutex::default(),
+            store: store.clone(),
             term: None,
         });
         let progress = Arc::new(Progress::default());
@@ -317,6 +340,9 @@ impl Pool {
             is_first,
             has_worked: life_has_work,
             rng: Rng::new(self.rng.u64()),
+            clock: exec.clock.clone(),
+            is_last,
+            ends_volume: self.ends_volume,
             seed,
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
@@ -350,6 +376,9 @@ impl Pool {
         self.disks = disks
             .map(|(disk, index)| disk.crash(mode, seed ^ index))
             .collect();
+        if let Some(store) = &self.store {
+            store.power_off(exec.env.clock.monotonic(), &mut Rng::new(seed));
+        }
         let world = progress.fs.lock().take();
         if let Some(world) = &world {
             self.file = world.file();
@@ -389,6 +418,12 @@ impl Pool {
             self.model.lock().everything_is_durable();
         }
         Ok(Start::Served)
+    }
+
+    /// The object store as another machine has it that is on copies of the disks: what it does there counts for nobody.
+    pub(crate) fn store_of_another(&self, exec: &Executor, seed: u64) -> Option<Arc<Seen>> {
+        let copy = self.store.as_ref()?.copy();
+        Some(copy.power_on(&exec.env, &self.trace, seed))
     }
 
     /// Copies of the disks that are lost and had no trouble.
@@ -515,6 +550,7 @@ impl Pool {
         self.counts.segments_scrubbed += get(&progress.work.segments_scrubbed);
         self.counts.reopened += get(&progress.reopened);
         self.counts.refused_changes += get(&shared.changes_refused);
+        self.counts.objects_missed += get(&progress.objects_missed);
         self.counts.crashes_at_work += get(&progress.work.crashes);
         if let Some(kind) = *progress.work.begun.lock() {
             *self.counts.work_begun.entry(kind).or_default() += 1;
@@ -530,6 +566,7 @@ impl Pool {
             self.counts.gc_rewritten_bytes += stats.gc_rewritten_bytes;
             self.counts.deduplicated_bytes += stats.deduplicated_bytes;
             self.counts.repairs += world.segments.stats().repairs;
+            self.counts.segments_sent += world.fs.tiering_status().sent_segments;
         }
     }
 
@@ -572,12 +609,14 @@ impl Pool {
         );
         let result = Arc::new(Mutex::new(None));
         let (env, shape, slot) = (exec.env.clone(), self.shape.clone(), result.clone());
+        let store = self.store_of_another(&exec, seed);
         let task = async move {
             let read = async {
                 let host = Arc::new(SimHost {
                     env: env.clone(),
                     shape,
                     move_steps: Arc::default(),
+                    store,
                 });
                 let world = World::start(host, &disks, false).await?;
                 world.read_and_count(&env).await

@@ -105,9 +105,52 @@ pub struct Shape {
     /// Bytes that are in a record are not written again, and clients write the same bytes again.
     #[serde(default)]
     pub dedupes: Dedupes,
+    /// Cold data goes to an object store, and comes back.
+    #[serde(default)]
+    pub tiers: Tiers,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
+}
+
+/// The object store that cold data goes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tiers {
+    pub trouble: TierTrouble,
+    /// The volume looks so often what goes there.
+    pub interval_ms: u64,
+}
+
+/// What the object store does wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TierTrouble {
+    /// There is none.
+    #[default]
+    None,
+    /// Nothing, but it is slow now and then.
+    Sound,
+    /// It is away, silent or slow, loses answers, garbles and loses what it is sent, garbles what it sends, and lists late:
+    /// nothing is lost, and reads may fail.
+    Flaky,
+    /// It also loses what it had taken and given back: reads of that fail, and of nothing else.
+    Loses,
+}
+
+impl TierTrouble {
+    pub fn misbehaves(self) -> bool {
+        matches!(self, Self::Flaky | Self::Loses)
+    }
+
+    /// One in so many requests goes wrong.
+    pub fn one_in(self) -> u64 {
+        match self {
+            Self::None | Self::Sound => u64::MAX,
+            Self::Flaky => 12,
+            Self::Loses => 40,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -357,6 +400,7 @@ impl Scenario {
             2 => Dedupes::Verify,
             _ => Dedupes::Off,
         };
+        aim_at_tiers(&mut Rng::new(seed ^ TIERS_PICK), &mut shape);
         Self { seed, shape, lives }
     }
 
@@ -367,6 +411,34 @@ impl Scenario {
 
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.lives.iter().flat_map(|life| &life.faults)
+    }
+}
+
+/// None of the seeds that find the planted bugs which are hard to find have tiers: they stay as they were.
+const TIERS_PICK: u64 = 0x7473_c0cf;
+
+/// One in four has an object store. Then segments are small, and sealed early, so that some are cold.
+fn aim_at_tiers(rng: &mut Rng, shape: &mut Shape) {
+    if rng.below(4) != 0 {
+        return;
+    }
+    shape.tiers = Tiers {
+        trouble: one_of(
+            rng,
+            &[
+                TierTrouble::Sound,
+                TierTrouble::Flaky,
+                TierTrouble::Flaky,
+                TierTrouble::Loses,
+            ],
+        ),
+        interval_ms: one_of(rng, &[20, 200, 2000]),
+    };
+    shape.is_data_heavy |= rng.coin();
+    shape.space.gc_interval_ms = shape.space.gc_interval_ms.clamp(50, 500);
+    shape.space.gc_seal_idle_ms = one_of(rng, &[50, 500, 3000]);
+    if shape.small_records {
+        shape.space.shard_kib = one_of(rng, &[64, 128, 512]);
     }
 }
 
@@ -439,6 +511,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         has_tiny_files: false,
         has_read_cache: false,
         dedupes: Dedupes::Off,
+        tiers: Tiers::default(),
         bad_disks: Vec::new(),
         space: Space::default(),
     };

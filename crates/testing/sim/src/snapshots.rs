@@ -225,6 +225,7 @@ impl Snapshotter {
         let found = match found {
             Ok(found) => found,
             Err(_) if life.is_reopening() || judge.has_stopped(fs) => return Ok(()),
+            Err(error) if life.is_tier_away(&error) => return Ok(()),
             Err(error) => return Err(at(error)),
         };
         let mut snapshots = life.snapshots.lock();

@@ -224,7 +224,7 @@ impl Worker {
         let table = self.pool.table();
         for info in self.segments.segments(VOLUME) {
             let there = info.disks.iter().filter(|id| table.works(**id)).count();
-            if there < usize::from(info.code.data()) {
+            if info.remote.is_none() && there < usize::from(info.code.data()) {
                 self.life.fail(format!(
                     "segment {} cannot be read without a disk that was removed by force",
                     info.id
@@ -577,8 +577,11 @@ async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
 /// Segments that can lose fewer shards than `tolerated`.
 pub fn narrow(segments: &SegmentStore, tolerated: usize, is_sealed: bool) -> Vec<SegmentId> {
     let all = segments.segments(VOLUME).into_iter();
-    let narrow = all
-        .filter(|info| usize::from(info.code.parity()) < tolerated && (info.sealed || !is_sealed));
+    // What is in an object store is kept by that.
+    let narrow = all.filter(|info| {
+        let is_narrow = usize::from(info.code.parity()) < tolerated;
+        is_narrow && info.remote.is_none() && (info.sealed || !is_sealed)
+    });
     narrow.map(|info| info.id).collect()
 }
 

@@ -9,28 +9,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
-use cairn_base::env::Env;
-use cairn_base::{DiskId, Ino, VolumeId};
-use cairn_formats::pool_file::PoolVolume;
+use cairn_base::env::{BoxFuture, Env};
+use cairn_base::{DiskId, Ino, PoolId, VolumeId};
+use cairn_formats::pool_file::{PoolTier, PoolVolume};
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::{
     AccessPattern, Attr, Credentials, Dedupe, DedupeIndex, DirtyBudget, FileKind, Fs, FsError,
-    FsSettings, FsView, GcSettings, Policy,
+    FsSettings, FsView, GcSettings, Policy, TieringSettings,
 };
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_pool::truth::{PoolFiles, look};
-use cairn_pool::{Host, Pool, PoolSettings, PoolState, VolumeService};
+use cairn_pool::{Host, HostTier, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
 
 use crate::check;
+use crate::object_store::Seen;
 use crate::pool::{Disks, PoolFile};
 use crate::read_cache::FlakyCache;
-use crate::scenario::{Dedupes, Protection, Shape};
+use crate::scenario::{Dedupes, Protection, Shape, TierTrouble};
 use crate::snapshots::{Read, read_all};
 use crate::tree::{Found, FoundKind, FoundNode};
 
@@ -109,14 +110,30 @@ fn gc_settings(shape: &Shape) -> GcSettings {
 }
 
 pub(crate) fn volume_settings(shape: &Shape) -> VolumeSettings {
+    use cairn_formats::settings;
+    let mut of_files = VolumeSettings::default();
+    // Where the volume's settings are changed, its files are written by them from then on.
+    if shape.tiers.trouble != TierTrouble::None {
+        if shape.small_records {
+            of_files.access_pattern = settings::AccessPattern::Random;
+        }
+        if !shape.compress {
+            of_files.compression = settings::Compression::None;
+        }
+        of_files.dedupe = match shape.dedupes {
+            Dedupes::Off => settings::Dedupe::Off,
+            Dedupes::On => settings::Dedupe::On,
+            Dedupes::Verify => settings::Dedupe::Verify,
+        };
+    }
     VolumeSettings {
         protection: match shape.protection {
-            Protection::Default => cairn_formats::settings::Protection::Default,
-            Protection::None => cairn_formats::settings::Protection::None,
-            Protection::Plus(losses) => cairn_formats::settings::Protection::Plus(losses),
-            Protection::Mirror(copies) => cairn_formats::settings::Protection::Mirror(copies),
+            Protection::Default => settings::Protection::Default,
+            Protection::None => settings::Protection::None,
+            Protection::Plus(losses) => settings::Protection::Plus(losses),
+            Protection::Mirror(copies) => settings::Protection::Mirror(copies),
         },
-        ..VolumeSettings::default()
+        ..of_files
     }
 }
 
@@ -144,6 +161,13 @@ pub(crate) fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
         dirty: DirtyBudget::new(shape.dirty_kib << 10),
         gc: gc_settings(shape),
         dedupe: DedupeIndex::new(INDEX_BYTES),
+        tiering: TieringSettings {
+            interval: match shape.tiers.interval_ms {
+                0 => TieringSettings::default().interval,
+                interval_ms => Duration::from_millis(interval_ms),
+            },
+            ..TieringSettings::default()
+        },
         ..FsSettings::new(env.clone(), VOLUME, "main")
     }
 }
@@ -154,6 +178,7 @@ pub struct SimHost {
     pub shape: Shape,
     /// Steps of moves of shards so far.
     pub move_steps: Arc<AtomicU64>,
+    pub(crate) store: Option<Arc<Seen>>,
 }
 
 impl Host for SimHost {
@@ -168,6 +193,16 @@ impl Host for SimHost {
     fn master_keys(&self) -> MasterKeys {
         let keys = MasterKey::parse_all(MASTER_KEY).unwrap_or_default();
         MasterKeys::default().with(keys)
+    }
+
+    fn open_tier(
+        &self,
+        _pool: PoolId,
+        tier: &PoolTier,
+    ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
+        let none = || Err(format!("there is no object store {}", tier.url));
+        let opened = self.store.as_ref().map_or_else(none, Seen::open);
+        Box::pin(std::future::ready(opened))
     }
 
     fn move_step(&self) {
@@ -286,6 +321,7 @@ impl World {
         } else {
             let noted = pool.note_returned().await;
             noted.map_err(|error| error.to_string())?;
+            pool.open_tiers().await;
             pool.open_volumes().await;
         }
         // Twice: the second one says that the first is there.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{PoolId, SegmentId, TierId, VolumeId, crc32c_append};
 use cairn_formats::metadata::RemoteSegment;
 use cairn_formats::pointer::BLOCK_BYTES;
@@ -154,7 +155,10 @@ impl SegmentStore {
         };
         let (trailer, object_len_bytes) = copy.write(shards).await?;
         let payload = trailer.payload_len_bytes;
-        copy.verify(&trailer, object_len_bytes).await?;
+        let verified = copy.verify(&trailer, object_len_bytes).await;
+        if !planted::is(Bug::TierCopyNotCompared) {
+            verified?;
+        }
         // Removed, or in a volume that was opened again: there is nothing to go on with.
         let is_current = self
             .volume(volume.id)

@@ -23,6 +23,10 @@ const AUTO: TierPolicy = TierPolicy {
     tier: TIER,
     choice: TierChoice::Auto { cooling_days: 2 },
 };
+const SNAPSHOT_ONLY: TierPolicy = TierPolicy {
+    tier: TIER,
+    choice: TierChoice::SnapshotOnly { cooling_days: 2 },
+};
 /// So long until what was written is sealed, and a look has sent it.
 const SEALED_AND_SENT_SECONDS: u64 = 90;
 
@@ -408,6 +412,60 @@ fn objects_go_when_nothing_is_in_them() {
         world.run_for(120).await;
         assert_eq!(tier.objects(), []);
         assert_eq!(world.fs.meta().segment_totals().remote_segments, 0);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// What files have stays on the disks, whatever snapshots have of it; what they had goes when it is cold.
+#[test]
+fn what_only_snapshots_have_goes() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = world_with(70, 3, &tier, SNAPSHOT_ONLY).await;
+        let cool = async |world: &World| {
+            world.run_for(SEALED_AND_SENT_SECONDS).await;
+            for _ in 0..3 {
+                world.clock.advance(Duration::from_secs(24 * 3600));
+                world.run_for(60).await;
+            }
+        };
+        let (changed, old) = fill(&world.fs, "changed", 8, 1).await;
+        // Else both would share a segment, and files would have most of it.
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        let (stays, kept) = fill(&world.fs, "stays", 8, 2).await;
+        cool(&world).await;
+        assert_eq!(tier.objects(), [], "there is no snapshot");
+        world.fs.take_snapshot(b"first", b"").await.unwrap();
+        cool(&world).await;
+        assert_eq!(tier.objects(), [], "files have all that the snapshot has");
+        // All of the one file but a little, beside the other, of which nothing changes.
+        let mut new = old.clone();
+        for part in 0..7 {
+            let at = (part * MIB) as usize;
+            let bytes = pattern(MIB as u32, 3 + part as u8);
+            write(&world.fs, changed, part * MIB, &bytes).await;
+            new[at..at + MIB as usize].copy_from_slice(&bytes);
+        }
+        cool(&world).await;
+        assert_ne!(tier.objects(), []);
+        check_places(&world, &tier);
+        // No live file has anything in the tier.
+        let world = restarted(world, 72, &tier, SNAPSHOT_ONLY).await;
+        assert_eq!(read_all(&world.fs, changed, new.len()).await.unwrap(), new);
+        assert_eq!(read_all(&world.fs, stays, kept.len()).await.unwrap(), kept);
+        assert_eq!(world.segments.stats().remote_reads, 0);
+        let snapshot = world.fs.snapshot(b"first").unwrap();
+        let view = world.fs.in_view(snapshot.view()).unwrap();
+        for (at, want) in old.chunks(MIB as usize).enumerate() {
+            let read = view.read(&ROOT_USER, changed, at as u64 * MIB, MIB as u32);
+            assert!(read.await.unwrap().parts.concat() == want, "MiB {at}");
+        }
+        assert!(world.segments.stats().remote_reads > 0);
+        recount(&world.fs).await;
+        world.fs.delete_snapshot(b"first").await.unwrap();
+        world.run_for(120).await;
+        assert_eq!(tier.objects(), []);
         recount(&world.fs).await;
         world.fs.close().await.unwrap();
     });

@@ -10,7 +10,7 @@ use super::aimed;
 use super::promises::Verb;
 use super::terms::Load;
 use crate::exec::Picking;
-use crate::scenario::{Dedupes, Keep, Protection, Shape, Space, Trouble};
+use crate::scenario::{Dedupes, Keep, Protection, Shape, Space, Tiers, Trouble};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -410,6 +410,7 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
         is_encrypted: false,
         has_tiny_files: false,
         has_read_cache: false,
+        tiers: Tiers::default(),
         dedupes: Dedupes::Off,
         space: Space {
             shard_kib: one_of(rng, &[256, 1024]),

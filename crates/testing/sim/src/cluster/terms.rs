@@ -232,6 +232,7 @@ impl Terms {
             snapshots: Arc::default(),
             waiting: Mutex::default(),
             op_waiting: Mutex::default(),
+            store: None,
             term: Some(Arc::new(TermOf(Arc::downgrade(&term)))),
         });
         // Only here.

@@ -1,0 +1,333 @@
+//! An object store for cold data, beside the clients of a volume: what goes there and comes back must not be seen in what
+//! clients are told, and all that is there is a segment's or known to be nobody's.
+//!
+//! Owns: when policies change and days pass; what has to be in the object store, and what cannot be read without it.
+//! Must not know: which segments go, what the store does wrong (`object_store`).
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_base::{Ino, SegmentId};
+use cairn_formats::pool_file::VolumeTiering;
+use cairn_formats::settings::{CoolingDays, Tiering};
+use cairn_fs::{Fs, FsError};
+use cairn_meta::{ExtentPlace, ExtentRecord, Key, KeyKind};
+use cairn_pool::{ChangeFailure, Pool};
+use cairn_segment::{ObjectId, Pace};
+use cairn_testkit::{ManualClock, Rng};
+
+use crate::client;
+use crate::judge::Judge;
+use crate::object_store::Seen;
+use crate::scenario::Trouble;
+use crate::world::{VOLUME, WHO, World};
+
+const TIER_NAME: &str = "cold";
+const VOLUME_NAME: &str = "main";
+/// Between two steps, at most.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+const DAY_SECONDS: i64 = 24 * 3600;
+/// After this a store that was away is asked again.
+const AWAY_MAX: Duration = Duration::from_secs(6);
+/// How often it is looked whether nothing is left in the store, and how long that may take.
+const EMPTY_LOOK_PAUSE: Duration = Duration::from_secs(5);
+const EMPTY_LOOKS_MAX: u32 = 240;
+
+fn name<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is no name"))
+}
+
+/// Adds the tier, or opens it where that failed at the start.
+pub(crate) async fn begin(world: &World, store: &Seen, is_first: bool) -> Result<(), String> {
+    store.disarm();
+    if !is_first {
+        world.pool.tend_tiers().await;
+        return Ok(());
+    }
+    let url = "s3://simulated".to_owned();
+    let added = world.pool.tier_add(name(TIER_NAME)?, url, None).await;
+    added.map_err(|error| error.to_string())?;
+    let set = set_policy(&world.pool, Tiering::All).await;
+    set.map_err(|error| error.to_string())
+}
+
+async fn set_policy(pool: &Pool, policy: Tiering) -> Result<(), ChangeFailure> {
+    let tier = pool.state().tiers.first().map(|tier| tier.id);
+    let volume = name(VOLUME_NAME).map_err(ChangeFailure::Impossible)?;
+    let cooling = "2".parse::<CoolingDays>().unwrap_or_default();
+    let tiering = tier.map(|tier| VolumeTiering {
+        tier,
+        policy,
+        cooling_days: cooling,
+    });
+    let set = pool.volume_set(&volume, |volume| volume.tiering = tiering);
+    set.await
+}
+
+/// Changes policies and has days pass in one life, as a client does what it does.
+pub(crate) struct Tierer {
+    pub life: Arc<client::Life>,
+    pub judge: Arc<Judge>,
+    pub pool: Arc<Pool>,
+    pub env: Env,
+    pub clock: ManualClock,
+    pub rng: Rng,
+}
+
+impl Tierer {
+    pub async fn run(mut self, step_count: u64) {
+        for _ in 0..step_count {
+            let pause = self.rng.below(PAUSE_MAX.as_micros() as u64);
+            self.env.clock.sleep(Duration::from_micros(pause)).await;
+            if self.life.has_failed() {
+                break;
+            }
+            if let Err(error) = self.step().await {
+                self.life.fail(error);
+            }
+        }
+        self.life.client_is_done();
+    }
+
+    async fn step(&mut self) -> Result<(), String> {
+        match self.rng.below(10) {
+            0 => self.set(Tiering::None).await,
+            1..3 => self.set(Tiering::All).await,
+            3 => self.set(Tiering::Auto).await,
+            4 => self.set(Tiering::SnapshotOnly).await,
+            5..8 => {
+                self.clock.step_wall(3 * DAY_SECONDS);
+                Ok(())
+            }
+            8 => {
+                self.pool.tend_tiers().await;
+                Ok(())
+            }
+            _ => self.verify().await,
+        }
+    }
+
+    async fn set(&self, policy: Tiering) -> Result<(), String> {
+        match set_policy(&self.pool, policy).await {
+            Err(error)
+                if self.life.shape.trouble == Trouble::Crashes && !self.life.is_reopening() =>
+            {
+                Err(format!("setting the policy {policy}: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Objects are looked at as `cairn tier check` does it.
+    async fn verify(&self) -> Result<(), String> {
+        let Some(fs) = self.judge.fs() else {
+            return Ok(());
+        };
+        let pace = Pace::new(self.env.clock.clone(), 0);
+        match fs.verify_tier(SegmentId(0), &pace).await {
+            Ok((_, Some(error), _)) if !self.life.may_tier_fail() => {
+                Err(format!("an object is not what it should be: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Objects of segments, and those that are noted to be nobody's.
+fn known(fs: &Fs) -> Result<(BTreeSet<ObjectId>, BTreeSet<ObjectId>), String> {
+    let object = |segment, nonce| ObjectId {
+        volume: VOLUME,
+        segment,
+        nonce,
+    };
+    let all = fs.meta().segments().into_iter();
+    let used = all.filter_map(|(id, record)| Some(object(id, record.remote?.nonce)));
+    let used = used.collect();
+    let mut noted = BTreeSet::new();
+    let (from, to) = Key::unused_objects();
+    let visit = |key: &[u8], _: &[u8], _| {
+        if let Ok(KeyKind::UnusedObject { segment, nonce, .. }) = KeyKind::parse(key) {
+            noted.insert(object(segment, nonce));
+        }
+        ControlFlow::Continue(())
+    };
+    let scanned = fs.meta().live().scan_with(&from, &to, visit);
+    scanned.map_err(|error| format!("scanning the metadata: {error}"))?;
+    Ok((used, noted))
+}
+
+/// A part of a file.
+type Part = (Ino, u64, Vec<u8>);
+
+/// What cannot be read while objects are lost is in these, and nothing else. Returns what could be read.
+async fn check_lost(fs: &Fs, store: &Seen) -> Result<Vec<Part>, String> {
+    let mut extents = Vec::new();
+    let (from, to) = Key::all_extents();
+    let visit = |key: &[u8], value: &[u8], _| {
+        if let (Ok(KeyKind::Extent { ino, end_offset }), Ok(extent)) =
+            (KeyKind::parse(key), ExtentRecord::decode(value))
+        {
+            // What the metadata has itself no lost object takes away.
+            let segment = match extent.place {
+                ExtentPlace::Record { record, .. } => Some(record.location.segment),
+                ExtentPlace::Inline(_) => None,
+            };
+            extents.push((ino, extent.start..end_offset, segment));
+        }
+        ControlFlow::Continue(())
+    };
+    let scanned = fs.meta().live().scan_with(&from, &to, visit);
+    scanned.map_err(|error| format!("scanning the metadata: {error}"))?;
+    let is_lost = |segment: Option<SegmentId>| {
+        let object = segment.and_then(|segment| {
+            let remote = fs
+                .meta()
+                .segment(segment)
+                .and_then(|record| record.remote)?;
+            Some(ObjectId {
+                volume: VOLUME,
+                segment,
+                nonce: remote.nonce,
+            })
+        });
+        object.is_some_and(|object| store.store.is_lost(&object))
+    };
+    let mut parts = Vec::new();
+    for (ino, range, segment) in extents {
+        let was_lost = is_lost(segment);
+        let len = (range.end - range.start) as u32;
+        match fs.read(&WHO, ino, range.start, len).await {
+            Ok(read) => parts.push((ino, range.start, read.parts.concat())),
+            Err(FsError::Io(_)) if was_lost || is_lost(segment) => {}
+            // It was deleted, and goes.
+            Err(FsError::Stale | FsError::NotFound) => {}
+            Err(error) => {
+                return Err(format!(
+                    "bytes {range:?} of inode {ino}, of which no object is lost: {error}"
+                ));
+            }
+        }
+    }
+    Ok(parts)
+}
+
+/// What is in the object store when clients are done; how many objects were lost. It does nothing wrong from then on.
+pub(crate) async fn check(
+    env: &Env,
+    world: &World,
+    store: &Seen,
+    judge: &Judge,
+) -> Result<u64, String> {
+    store.disarm();
+    env.clock.sleep(AWAY_MAX).await;
+    let Some(fs) = judge.fs().filter(|fs| !judge.has_stopped(fs)) else {
+        return Ok(0);
+    };
+    let mut missed = 0;
+    if store.store.has_lost() {
+        let (used, _) = known(&fs)?;
+        missed = used.iter().filter(|id| store.store.is_lost(id)).count() as u64;
+        // Errors of disks come beside those of the store.
+        let parts = match judge.is_trouble_excused() {
+            true => Vec::new(),
+            false => check_lost(&fs, store).await?,
+        };
+        store.store.put_back();
+        for (ino, start, bytes) in parts {
+            let again = fs.read(&WHO, ino, start, bytes.len() as u32).await;
+            let again = again.map_err(|error| format!("inode {ino} at byte {start}: {error}"))?;
+            if again.parts.concat() != bytes {
+                return Err(format!("inode {ino} at byte {start} changed by itself"));
+            }
+        }
+    }
+    check_objects(&fs, store)?;
+    check_shards(world, &fs, judge)?;
+    Ok(missed)
+}
+
+/// Each object is a segment's, or noted; and what segments say is there is.
+fn check_objects(fs: &Fs, store: &Seen) -> Result<(), String> {
+    let there: BTreeSet<ObjectId> = store.store.objects().into_iter().collect();
+    let (used, noted) = known(fs)?;
+    if let Some(id) = used.iter().find(|id| !there.contains(id)) {
+        return Err(format!("{id:?} is a segment's, and is gone"));
+    }
+    let mut unknown = there
+        .iter()
+        .filter(|id| !used.contains(id) && !noted.contains(id));
+    if let Some(id) = unknown.next() {
+        return Err(format!("{id:?} is nobody's, and nobody knows of it"));
+    }
+    if let Some(id) = used.intersection(&noted).next() {
+        return Err(format!("{id:?} is a segment's, and noted to be nobody's"));
+    }
+    match store.store.written_max() {
+        0 | 1 => Ok(()),
+        times => Err(format!("an object was written {times} times")),
+    }
+}
+
+/// What is in the object store is on no disk, as far as the segment store knows.
+fn check_shards(world: &World, fs: &Fs, judge: &Judge) -> Result<(), String> {
+    if judge.is_trouble_excused() {
+        return Ok(());
+    }
+    for info in world.segments.segments(VOLUME) {
+        let record = fs.meta().segment(info.id);
+        if info.remote.is_some() && record.is_some_and(|record| record.remote != info.remote) {
+            return Err(format!("segment {} is read where it is not", info.id));
+        }
+    }
+    Ok(())
+}
+
+/// All comes back, or the volume is deleted: nothing is left in the store, and the tier can be removed.
+pub(crate) async fn end(
+    env: &Env,
+    world: &World,
+    store: &Seen,
+    ends_volume: bool,
+) -> Result<(), String> {
+    let pool = &world.pool;
+    if ends_volume {
+        let deleted = pool.volume_delete(&name(VOLUME_NAME)?, true).await;
+        deleted.map_err(|error| format!("deleting the volume: {error}"))?;
+    } else {
+        let set = set_policy(pool, Tiering::None).await;
+        set.map_err(|error| format!("setting the last policy: {error}"))?;
+    }
+    for _ in 0..EMPTY_LOOKS_MAX {
+        pool.tend_tiers().await;
+        if ends_volume {
+            let state = pool.state();
+            if state.tiers.iter().all(|tier| tier.deleting.is_empty()) {
+                return removed(pool, store).await;
+            }
+        } else {
+            let nothing = world.fs.has_nothing_in_tiers().await;
+            if nothing.map_err(|error| format!("looking for objects: {error}"))? {
+                return removed(pool, store).await;
+            }
+            let trouble = world.fs.tiering_status().trouble;
+            if trouble.is_some_and(|why| why.contains("no room")) {
+                return Ok(());
+            }
+        }
+        env.clock.sleep(EMPTY_LOOK_PAUSE).await;
+    }
+    let status = world.fs.tiering_status();
+    Err(format!("data does not leave the object store: {status:?}"))
+}
+
+async fn removed(pool: &Pool, store: &Seen) -> Result<(), String> {
+    let left = store.store.objects();
+    if !left.is_empty() {
+        return Err(format!("objects are left for ever: {left:?}"));
+    }
+    let removed = pool.tier_remove(&name(TIER_NAME)?).await;
+    removed.map_err(|error| format!("removing the tier: {error}"))
+}
