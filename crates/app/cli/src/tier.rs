@@ -170,9 +170,12 @@ fn lines(tier: &TierView) -> Vec<String> {
         lines.push(format!("problem          {problem}"));
     }
     for volume in &tier.volumes {
+        use cairn_config::Tiering;
         let cooling = match volume.tiering {
-            cairn_config::Tiering::Auto => format!(" after {} days", volume.cooling_days),
-            cairn_config::Tiering::None | cairn_config::Tiering::All => String::new(),
+            Tiering::Auto | Tiering::SnapshotOnly => {
+                format!(" after {} days", volume.cooling_days)
+            }
+            Tiering::None | Tiering::All => String::new(),
         };
         let what = match volume.serving {
             true => format!(
@@ -182,7 +185,7 @@ fn lines(tier: &TierView) -> Vec<String> {
             ),
             false => "not served".to_owned(),
         };
-        let back = match volume.tiering == cairn_config::Tiering::None && volume.objects > 0 {
+        let back = match volume.tiering == Tiering::None && volume.objects > 0 {
             true => ", coming back",
             false => "",
         };
