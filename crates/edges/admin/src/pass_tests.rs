@@ -53,6 +53,7 @@ fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
         Token::parse(TOKEN).unwrap(),
         settings,
         cairn_testkit::test_env(),
+        None,
         Some(Arc::clone(others) as Arc<dyn Nodes>),
     )
 }

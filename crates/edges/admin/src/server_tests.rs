@@ -384,6 +384,7 @@ fn server(metrics_open: bool) -> AdminServer {
         },
         cairn_testkit::test_env(),
         None,
+        None,
     )
 }
 
@@ -550,8 +551,15 @@ async fn every_route_takes_the_token() {
         metrics_open: false,
         audit: false,
     };
-    let router =
-        AdminServer::new(control, token, settings, cairn_testkit::test_env(), None).router();
+    let router = AdminServer::new(
+        control,
+        token,
+        settings,
+        cairn_testkit::test_env(),
+        None,
+        None,
+    )
+    .router();
     let secured: Vec<_> = [routes(secured()), routes(observed())].concat();
     assert!(secured.len() > 20, "{secured:?}");
     let half = &TOKEN[..TOKEN.len() / 2];
