@@ -331,6 +331,7 @@ fn values_are_golden() {
         live_records: 17,
         remote: None,
         used_day: 20_000,
+        media: Some(Media::Ssd),
     };
     let remote_segment = SegmentRecord {
         disks: Vec::new(),

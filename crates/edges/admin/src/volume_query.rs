@@ -56,7 +56,7 @@ impl VolumeQuery {
             name.as_str().to_lowercase().contains(part)
         };
         let mut found: Vec<_> = volumes.filter(|(name, _)| has_name(name)).collect();
-        found.sort_by(|(left, _), (right, _)| left.cmp(right));
+        found.sort_by_key(|(name, _)| *name);
         let total = found.len();
         if let Some(after) = &self.after {
             found.retain(|(name, _)| name.as_str() > after.as_str());

@@ -311,7 +311,8 @@ mod tests {
     #[test]
     fn a_signature_is_of_a_published_key_or_refused() {
         let token = |head: Value| signed(&head, &claims(), 1);
-        let cases: &[(&str, String, Vec<Key>, Result<(), TokenError>)] = &[
+        type Case<'a> = (&'a str, String, Vec<Key>, Result<(), TokenError>);
+        let cases: &[Case] = &[
             (
                 "the key",
                 token(head()),

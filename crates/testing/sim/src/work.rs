@@ -150,7 +150,7 @@ impl Worker {
     async fn name_media(&self) -> Result<(), String> {
         let members: Vec<DiskId> = self.file().members.iter().map(|it| it.id).collect();
         for id in members {
-            if self.env.entropy.u64() % 3 == 0 {
+            if self.env.entropy.u64().is_multiple_of(3) {
                 continue;
             }
             let words = id.to_string();

@@ -40,6 +40,7 @@ pub fn policy(number: u8) -> PolicyRecord {
             compression: Some(Compression::Auto),
             dedupe: Some(DedupeWord::Off),
             access_pattern: Some(Pattern::Streaming),
+            media: None,
         },
         _ => PolicyRecord {
             dedupe: Some(DedupeWord::Off),

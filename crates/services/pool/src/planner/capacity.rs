@@ -254,6 +254,7 @@ mod tests {
         let work = |may_rewrite| segments(4, &[5, 1, 2, 3, 4], may_rewrite);
         let place = |disk: u128, node: u128| {
             let place = Place {
+                media: None,
                 node: NodeId(node),
                 is_there: true,
                 stays: true,

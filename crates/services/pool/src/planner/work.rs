@@ -229,7 +229,7 @@ mod tests {
             standing,
             one_node,
             |_| Some(3),
-            nobody,
+            none,
         );
         let got: Vec<(u64, Vec<u8>, Urgency)> = work
             .into_iter()
@@ -260,7 +260,7 @@ mod tests {
             standing,
             nodes_spare,
             nobody,
-            nobody,
+            none,
         );
         order(&mut work);
         let ids: Vec<u64> = work.iter().map(|work| work.segment.0).collect();
@@ -284,15 +284,7 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(
-            VolumeId(1),
-            &segments,
-            2,
-            standing,
-            one_node,
-            nobody,
-            nobody,
-        );
+        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node, nobody, none);
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool, Urgency);
         let row = |work: Work| {
@@ -386,7 +378,7 @@ mod tests {
             draining,
             one_node,
             nobody,
-            nobody,
+            none,
         );
         assert!(work[0].is_narrow && work[0].may_rewrite);
         assert_eq!(work[0].shards, [0]);
