@@ -31,7 +31,14 @@ LOG_SECONDS = 5
 LOG_LINES_MAX = {"connection closed: ": 1, "mount of /none refused": 1, "mounted /main": 20}
 LOG_FLOOD = 200
 # The only ones that take no token.
-OPEN = {("get", "/healthz"), ("get", "/api/v1/openapi.json"), ("post", "/api/v1/session")}
+OPEN = {
+    ("get", "/healthz"),
+    ("get", "/api/v1/openapi.json"),
+    ("post", "/api/v1/session"),
+    ("get", "/api/v1/session/ways"),
+    ("post", "/api/v1/session/oidc/begin"),
+    ("post", "/api/v1/session/oidc/finish"),
+}
 
 
 def resident_bytes(pid):
