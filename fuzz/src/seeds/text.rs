@@ -243,6 +243,8 @@ fn json(corpus: &Corpus) {
             "volumes",
             serde_json::to_string(&VolumeList {
                 volumes: vec![volume()],
+                total: 2,
+                next_after: Some("main".to_owned()),
             }),
         ),
         ("ready", serde_json::to_string(&ready())),

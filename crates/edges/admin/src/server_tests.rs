@@ -432,7 +432,7 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/disks", yes, r#"{"path":"/new"}"#, 201, "\"shards\":3"),
         ("POST", "/api/v1/disks", yes, r#"{"folder":"/new"}"#, 400, "unknown field"),
         ("PATCH", "/api/v1/disks/ab", yes, r#"{"draining":true}"#, 200, "\"ab\""),
-        ("PATCH", "/api/v1/disks/ab", yes, "{}", 400, "draining"),
+        ("PATCH", "/api/v1/disks/ab", yes, "{}", 400, "nothing"),
         ("DELETE", "/api/v1/disks/ab?force=true", yes, "", 204, ""),
         ("DELETE", "/api/v1/disks/ab?force=1", yes, "", 400, "true or false"),
         ("POST", "/api/v1/disks/ab/replace", yes, r#"{"path":"/n","wipe":true}"#, 201, "\"cd\""),
@@ -537,6 +537,9 @@ async fn every_route_takes_the_token() {
         [
             open("GET", "/api/v1/openapi.json"),
             open("POST", "/api/v1/session"),
+            open("POST", "/api/v1/session/oidc/begin"),
+            open("POST", "/api/v1/session/oidc/finish"),
+            open("GET", "/api/v1/session/ways"),
             open("GET", "/healthz")
         ]
     );

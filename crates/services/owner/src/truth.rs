@@ -39,7 +39,7 @@ impl MapTruth {
         for disk in &state.disks {
             match before.disks.iter().find(|was| was.id == disk.id) {
                 None => self.map.add_disk(&disk_record(disk)).await?,
-                Some(was) if is_changed(was, disk) => self.change_disk(disk).await?,
+                Some(was) if is_changed(was, disk) => self.change_disk(was, disk).await?,
                 Some(_) => {}
             }
         }
@@ -77,12 +77,18 @@ impl MapTruth {
         Ok(())
     }
 
-    async fn change_disk(&self, disk: &PoolDisk) -> Result<(), MapError> {
+    async fn change_disk(&self, was: &PoolDisk, disk: &PoolDisk) -> Result<(), MapError> {
         let mut tries = 1;
         loop {
             let found = self.map.disk(disk.id).await?;
             let mut record = found.value.clone();
-            (record.draining, record.replaced) = (disk.draining, disk.replaced);
+            if leaving(was) != leaving(disk) {
+                (record.draining, record.replaced) = leaving(disk);
+            }
+            // What another node says meanwhile of the rest stays.
+            if was.media != disk.media {
+                record.media = disk.media;
+            }
             match self.map.change_disk(&found, &record).await {
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
@@ -256,7 +262,11 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
 
 /// Whether the map has to say something else of a disk.
 fn is_changed(was: &PoolDisk, now: &PoolDisk) -> bool {
-    (was.draining, was.replaced) != (now.draining, now.replaced)
+    leaving(was) != leaving(now) || was.media != now.media
+}
+
+fn leaving(disk: &PoolDisk) -> (bool, bool) {
+    (disk.draining, disk.replaced)
 }
 
 fn is_retried(error: &MapError, tries: usize) -> bool {

@@ -118,11 +118,11 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
 
     // Larger ones: records, raw, of several granules, and compressed.
     for (name, len, is_text) in [
-        ("tiny", 100, false),
         ("small", 5000, false),
         ("raw", 300_000, false),
         ("large", 3_000_000, false),
         ("text", 400_000, true),
+        ("tiny", 100, false),
     ] {
         let ino = create(&world, name).await;
         let bytes = match is_text {
