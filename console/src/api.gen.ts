@@ -3805,7 +3805,7 @@ export interface components {
              * @example ssd
              */
             media?: string;
-            /** @description Where data is that is to live on a kind of disks, if there is such. */
+            /** @description Where data is that is to live on a kind of disks, if there is such. Not in lists. */
             media_bytes?: components["schemas"]["MediaBytes"][];
             /** @example main */
             name: string;

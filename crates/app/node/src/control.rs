@@ -769,7 +769,13 @@ impl Controller {
     async fn volume_now(&self, name: &VolumeName) -> Result<VolumeView, ControlError> {
         let pool = self.inner.pool.state();
         match pool.volume(name) {
-            Ok(volume) => Ok(self.volume_view(volume).await),
+            Ok(volume) => {
+                let mut view = self.volume_view(volume).await;
+                // A look at all of its segments, which a list of volumes can do without.
+                let store = pool.store_of(volume).id;
+                view.media_bytes = media_bytes(self.inner.pool.store.media_bytes(store));
+                Ok(view)
+            }
             Err(error) => Err(refusal(error.into())),
         }
     }
@@ -868,7 +874,7 @@ impl Controller {
             compression: store.settings.compression,
             dedupe: store.settings.dedupe,
             media: store.settings.media,
-            media_bytes: media_bytes(inner.pool.store.media_bytes(store.id)),
+            media_bytes: Vec::new(),
             class: match &volume.class {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,

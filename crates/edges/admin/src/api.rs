@@ -634,7 +634,7 @@ pub struct VolumeView {
     #[schema(value_type = String, example = "ssd")]
     #[serde(default)]
     pub media: MediaChoice,
-    /// Where data is that is to live on a kind of disks, if there is such.
+    /// Where data is that is to live on a kind of disks, if there is such. Not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media_bytes: Vec<MediaBytes>,
     /// The class of service, or none.

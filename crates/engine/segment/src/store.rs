@@ -662,7 +662,8 @@ impl SegmentStore {
             let Some(wanted) = segment.media else {
                 continue;
             };
-            let shard_len_bytes = segment.info().shard_len_bytes;
+            let settled = segment.settled_len_bytes();
+            let shard_len_bytes = settled.unwrap_or(segment.shard_len_bytes);
             for disk in segment.disks().iter() {
                 *bytes.entry((wanted, members.media(*disk))).or_default() += shard_len_bytes;
             }

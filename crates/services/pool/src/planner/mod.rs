@@ -359,7 +359,9 @@ impl Planner {
         if work.is_empty() {
             self.deferred.clear();
         }
-        actions.extend(self.forget_actions(seen, &standings, work.is_empty()));
+        // What only asks for another kind of disks holds no disk back.
+        let is_all_done = work.iter().all(|work| work.is_misplaced);
+        actions.extend(self.forget_actions(seen, &standings, is_all_done));
         actions.extend(self.data_actions(seen, work, rewrites));
         actions
     }
@@ -423,6 +425,9 @@ impl Planner {
             Outcome::MoveFailed(MoveError::NotNow) => return,
             Outcome::MoveFailed(error) => {
                 let why = match error {
+                    MoveError::NoTarget if work.is_misplaced => {
+                        "data waits for room on the kind of disks that it asks for".to_owned()
+                    }
                     MoveError::NoTarget => {
                         "there is no disk to rebuild onto: add one, or replace the lost one"
                             .to_owned()
