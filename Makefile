@@ -161,6 +161,10 @@ bench-hops: setup-bench setup-cluster build ## What the hops of a cluster cost: 
 bench-services: setup-bench build ## What data services cost where they gain nothing, into docs/results/performance.md
 	scripts/bench-services --write $(BENCH_FLAGS)
 
+.PHONY: bench-snapshots
+bench-snapshots: setup-bench build ## How long snapshots take in a growing volume, and what very many cost, into docs/results/performance.md
+	scripts/bench-snapshots --write $(BENCH_FLAGS)
+
 .PHONY: bench-roles
 bench-roles: setup-bench build ## What journal disks and read caches gain on slow disks, as root, into docs/results/performance.md
 	scripts/bench-roles --write $(BENCH_FLAGS)

@@ -5,7 +5,7 @@ import { bytes, count, date, exactSize, parseSize } from "../format";
 import type { Policy, Quota, QuotaLimit } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Failure, Field, Meter, Table } from "../ui";
 import { useApi } from "../use";
-import { COMPRESSIONS, DEDUPES, MEDIA, PATTERNS } from "./volumes";
+import { COMPRESSIONS, DEDUPES, MEDIA, PATTERNS, PROTECTIONS } from "./volumes";
 
 const OF: [string, string][] = [
   ["all", "everything in the directory"],
@@ -149,6 +149,7 @@ export function Policies({ name }: { name: string }) {
             { name: "Deduplication", show: (policy) => said(policy.policy.dedupe, policy.in_force.dedupe) },
             { name: "Access", show: (policy) => said(policy.policy.access_pattern, policy.in_force.access_pattern) },
             { name: "Kind of disks", show: (policy) => said(policy.policy.media, policy.in_force.media) },
+            { name: "Protection", show: (policy) => said(policy.policy.protection, policy.in_force.protection) },
             { name: "Actions", show: (policy) => (
               <div class="row-actions">
                 <button type="button" onClick={() => setAction({ kind: "apply", policy })} aria-label={`Convert what is in ${policy.path}`}>Convert data</button>
@@ -181,7 +182,8 @@ function SetPolicy({ name, onClose, onDone }: { name: string; onClose: () => voi
   const [dedupe, setDedupe] = useState("");
   const [pattern, setPattern] = useState("");
   const [media, setMedia] = useState("");
-  const policy = { ...(compression ? { compression } : {}), ...(dedupe ? { dedupe } : {}), ...(pattern ? { access_pattern: pattern } : {}), ...(media ? { media } : {}) };
+  const [protection, setProtection] = useState("");
+  const policy = { ...(compression ? { compression } : {}), ...(dedupe ? { dedupe } : {}), ...(pattern ? { access_pattern: pattern } : {}), ...(media ? { media } : {}), ...(protection ? { protection } : {}) };
   const flags = Object.entries(policy).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
   return (
     <ActionForm title={`Set a policy in ${name}`} submit="Set" done={`${rooted(path)} has a policy.`} onClose={onClose} onDone={onDone}
@@ -193,6 +195,7 @@ function SetPolicy({ name, onClose, onDone }: { name: string; onClose: () => voi
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={[AS_ABOVE, ...DEDUPES]} />
       <Choice label="Access" value={pattern} onValue={setPattern} choices={[AS_ABOVE, ...PATTERNS]} />
       <Choice label="Kind of disks" value={media} onValue={setMedia} choices={[AS_ABOVE, ...MEDIA]} />
+      <Choice label="Protection" value={protection} onValue={setProtection} choices={[AS_ABOVE, ...PROTECTIONS]} />
     </ActionForm>
   );
 }

@@ -64,7 +64,8 @@ export function VolumePage({ name }: { name: string }) {
             ["Used", `${used}, ${bytes(volume.free_bytes)} free`],
             ["Files", count(volume.inodes)],
             ["Size limit", volume.size_limit],
-            ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
+            ["Protection", protectionWords(volume)],
+            ...(volume.directory_protections ?? []).map((it): [string, string] => ["Of directories", protectionWords(it)]),
             ["Access", volume.access_pattern],
             ["Compression", volume.compression],
             ["Kind of disks", mediaWords(volume)],
@@ -301,6 +302,12 @@ function ActionDialog({ name, volume, action, onClose, onDone }: {
         </ActionForm>
       );
   }
+}
+
+/** A protection, and what it means now. */
+function protectionWords(of: { protection: string; layout: string; disk_failures_tolerated: number }): string {
+  const lost = of.disk_failures_tolerated;
+  return `${of.protection}: ${of.layout}, ${lost === 0 ? "no disk" : lost === 1 ? "1 disk" : `${lost} disks`} may be lost`;
 }
 
 /** The kind of disks that data is to live on, and how much is where. */

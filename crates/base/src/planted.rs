@@ -157,6 +157,8 @@ pub enum Bug {
     DrainingDiskTakesData,
     JournalDiskTakesData,
     MediaBeforeProtection,
+    /// The pool looks whether segments have the volume's protection, and not what their directories ask for.
+    NarrowByVolumeAlone,
     OldPoolFileWins,
     PoolFileWithoutSync,
     ReturnedDiskStillNotedEmpty,
@@ -250,6 +252,7 @@ impl Bug {
         Bug::DrainingDiskTakesData,
         Bug::JournalDiskTakesData,
         Bug::MediaBeforeProtection,
+        Bug::NarrowByVolumeAlone,
         Bug::OldPoolFileWins,
         Bug::PoolFileWithoutSync,
         Bug::ReturnedDiskStillNotedEmpty,

@@ -31,7 +31,7 @@ use crate::pool_file::{
     encode_pool,
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
-use crate::settings::{Compression, Dedupe, MediaChoice, Tiering};
+use crate::settings::{Compression, Dedupe, MediaChoice, Protection, Tiering};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
@@ -332,6 +332,7 @@ fn values_are_golden() {
         remote: None,
         used_day: 20_000,
         media: Some(Media::Ssd),
+        protection: Some(Protection::Mirror(3)),
     };
     let remote_segment = SegmentRecord {
         disks: Vec::new(),
@@ -412,6 +413,7 @@ fn values_are_golden() {
         dedupe: Some(Dedupe::On),
         access_pattern: None,
         media: Some(MediaChoice::Nvme),
+        protection: Some(Protection::Plus(3)),
     };
     let apply = ApplyRecord {
         state: ApplyState::Running,

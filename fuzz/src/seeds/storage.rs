@@ -386,6 +386,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         remote: None,
         used_day: 20_000,
         media: Some(cairn_base::Media::Ssd),
+        protection: Some(cairn_config::Protection::Mirror(3)),
     };
     let remote_segment = SegmentRecord {
         disks: Vec::new(),
@@ -435,6 +436,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         dedupe: Some(Dedupe::Verify),
         access_pattern: Some(AccessPattern::Random),
         media: Some(cairn_config::MediaChoice::Hdd),
+        protection: Some(cairn_config::Protection::Plus(3)),
     };
     let in_tree = InodeRecord {
         stored_bytes: 7,

@@ -8,7 +8,7 @@ use cairn_config::{
 
 use super::{Corpus, write};
 use cairn_admin::api::{
-    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView, MediaBytes,
+    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView, MediaBytes, DirectoryProtection,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
     ScrubReport, Status, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
@@ -303,6 +303,11 @@ fn volume() -> VolumeView {
             wanted: MediaChoice::Ssd,
             on: MediaChoice::Any,
             bytes: 7,
+        }],
+        directory_protections: vec![DirectoryProtection {
+            protection: Protection::Mirror(4),
+            layout: "4 mirrors".to_owned(),
+            disk_failures_tolerated: 3,
         }],
         created_seconds: -1,
         serving: false,

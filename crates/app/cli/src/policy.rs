@@ -91,9 +91,9 @@ pub struct PolicySetArgs {
     /// any, hdd, ssd, nvme, or inherit: the kind of disks that data lives on
     #[arg(long, value_name = "MEDIA")]
     pub media: Option<Choice<MediaChoice>>,
-    /// Refused: files have the protection of their volume
-    #[arg(long, allow_hyphen_values = true, hide = true)]
-    pub protection: Option<Protection>,
+    /// none, +1n to +4n, 2x to 5x, default, or inherit: how many disks may be lost
+    #[arg(long, value_name = "PROTECTION", allow_hyphen_values = true)]
+    pub protection: Option<Choice<Protection>>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -173,8 +173,9 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
     let is_given = args.compression.is_some()
         || args.dedupe.is_some()
         || args.access_pattern.is_some()
-        || args.media.is_some();
-    if !is_given && args.protection.is_none() {
+        || args.media.is_some()
+        || args.protection.is_some();
+    if !is_given {
         return Err(Failure::usage("nothing is said")
             .hint("for example: cairn policy set main/backups --compression zstd:3 --dedupe on"));
     }
@@ -190,11 +191,13 @@ fn set(args: &PolicySetArgs) -> Result<(), Failure> {
             .access_pattern
             .map_or(before.access_pattern, Choice::into_option),
         media: args.media.map_or(before.media, Choice::into_option),
+        protection: args
+            .protection
+            .map_or(before.protection, Choice::into_option),
     };
     let set = PolicySet {
         path: path.clone(),
         policy,
-        protection: args.protection,
     };
     let view = client.policy_set(volume, &set)?;
     shown(&view, args.view.json)
@@ -231,7 +234,7 @@ fn shown(view: &PolicyView, json: bool) -> Result<(), Failure> {
         row("media", said(policy.media), in_force.media.to_string()),
         row(
             "protection",
-            "of the volume".to_owned(),
+            said(policy.protection),
             in_force.protection.to_string(),
         ),
     ];
@@ -246,6 +249,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
         ("DEDUPE", Align::Left),
         ("ACCESS PATTERN", Align::Left),
         ("MEDIA", Align::Left),
+        ("PROTECTION", Align::Left),
     ];
     let volume = &args.volume;
     let list = access::client(&args.view.server)?.policies(volume)?;
@@ -264,6 +268,7 @@ fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
             said(view.policy.dedupe),
             said(view.policy.access_pattern),
             said(view.policy.media),
+            said(view.policy.protection),
         ]
     });
     print::text(&print::table(COLUMNS, rows.collect()))

@@ -130,6 +130,20 @@ fn survives(volume: &VolumeView) -> String {
     }
 }
 
+/// Other protections, of directories.
+fn directories(volume: &VolumeView) -> Option<String> {
+    let others = volume.directory_protections.iter();
+    let parts = others.map(|it| {
+        let (protection, layout) = (it.protection, &it.layout);
+        format!(
+            "{protection} ({layout}) survives {} lost disks",
+            it.disk_failures_tolerated
+        )
+    });
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| format!("directories      {}", parts.join("; ")))
+}
+
 fn encryption(volume: &VolumeView) -> String {
     let master_key = volume.encryption.master_key.as_deref().unwrap_or_default();
     match volume.encryption.state {
@@ -189,6 +203,9 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("name             {}", volume.name),
         format!("protection       {} ({})", volume.protection, volume.layout),
         format!("survives         {}", survives(volume)),
+    ];
+    lines.extend(directories(volume));
+    lines.extend([
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
@@ -215,7 +232,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             "exported         {}",
             if volume.exported { "yes" } else { "no" }
         ),
-    ];
+    ]);
     if let Some(origin) = &volume.clone_of {
         lines.insert(1, format!("clone of         {origin}"));
     }

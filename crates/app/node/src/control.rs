@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskRole, DiskState,
-    DiskView, ErrorKind, ExportView, MediaBytes, MemoryView, NfsView, PoolView, RebuildView,
-    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin, VolumeTieringView,
-    VolumeView,
+    AdminView, CacheAdd, CacheView, ClusterView, DirectoryProtection, DiskAdd, DiskReplace,
+    DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes, MemoryView, NfsView,
+    PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
+    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
+    VolumeTieringView, VolumeView,
 };
 use cairn_admin::volume_query::VolumeQuery;
 use cairn_admin::{Answer, Control, ControlError};
@@ -34,7 +34,6 @@ use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
 use cairn_pool::health::{Judgement, Observed, judge};
-use cairn_pool::policy::protection;
 use cairn_pool::truth::SaveError;
 
 pub struct Controller {
@@ -604,6 +603,12 @@ impl Controller {
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
             .map(|volume| volume.name.to_string());
+        let asks_for_none = |volume: &&VolumeView| {
+            let mut others = volume.directory_protections.iter();
+            others.any(|it| it.protection == Protection::None) && pool.disks.len() > 1
+        };
+        let directories_unprotected = volumes.iter().filter(asks_for_none);
+        let directories_unprotected = directories_unprotected.map(|it| it.name.to_string());
         let working = disks
             .iter()
             .filter(|disk| !matches!(disk.state, DiskState::Failed | DiskState::Missing));
@@ -626,6 +631,7 @@ impl Controller {
             volumes_failed: failed.collect(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
+            directories_unprotected: directories_unprotected.collect(),
             narrow_segments: inner.pool.narrow_segments(),
             single_segments: inner.pool.single_segments(),
             segments_short: inner.pool.segments_short(),
@@ -855,10 +861,7 @@ impl Controller {
         // What a clone shares with all others in its store.
         let store = pool.store_of(volume);
         let is_head = pool.head_of(store).id == volume.id;
-        let code = inner
-            .pool
-            .store
-            .code_for(protection(store.settings.protection));
+        let code = inner.pool.store.code_for(store.settings.protection);
         let mut view = VolumeView {
             id: volume.id.0,
             name: volume.name.clone(),
@@ -875,6 +878,22 @@ impl Controller {
             dedupe: store.settings.dedupe,
             media: store.settings.media,
             media_bytes: Vec::new(),
+            directory_protections: store
+                .settings
+                .directory_protections
+                .iter()
+                .map(|protection| {
+                    let code = inner.pool.store.code_for(protection);
+                    DirectoryProtection {
+                        protection,
+                        layout: match &code {
+                            Ok(code) => convert::layout(*code),
+                            Err(error) => error.to_string(),
+                        },
+                        disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+                    }
+                })
+                .collect(),
             class: match &volume.class {
                 Some(class) => ClassChoice::Class(class.clone()),
                 None => ClassChoice::None,

@@ -8,7 +8,7 @@ use cairn_admin::policies::{
 use cairn_admin::{Answer, ControlError};
 use cairn_base::Ino;
 use cairn_config::VolumeName;
-use cairn_formats::settings::VolumeSettings;
+use cairn_formats::settings::{Protection, VolumeSettings};
 use cairn_fs::{ApplyFailure, Fs, FsError, PolicyFailure, PolicyRecord};
 
 use crate::control::Controller;
@@ -70,6 +70,7 @@ fn settings_of(policy: &PolicyRecord) -> PolicySettings {
         dedupe: policy.dedupe,
         access_pattern: policy.access_pattern,
         media: policy.media,
+        protection: policy.protection,
     }
 }
 
@@ -97,7 +98,7 @@ async fn view_of(
             dedupe: view.said.dedupe.unwrap_or(settings.dedupe),
             access_pattern: view.said.access_pattern.unwrap_or(settings.access_pattern),
             media: view.said.media.unwrap_or(settings.media),
-            protection: settings.protection,
+            protection: view.said.protection.unwrap_or(settings.protection),
         },
     })
 }
@@ -141,6 +142,19 @@ impl Controller {
         Ok(known.settings)
     }
 
+    async fn allow_protection(
+        &self,
+        volume: &VolumeName,
+        protection: Option<Protection>,
+    ) -> Result<(), ControlError> {
+        let Some(protection) = protection else {
+            return Ok(());
+        };
+        let pool = &self.inner.pool;
+        let allowed = pool.allow_directory_protection(volume, protection).await;
+        allowed.map_err(crate::control::refusal)
+    }
+
     async fn directory_for_policy(&self, fs: &Fs, path: &str) -> Result<Ino, ControlError> {
         directory_at(fs, path, "policies are for directories").await
     }
@@ -175,14 +189,6 @@ impl PolicyControl for Controller {
 
     fn policy_set(&self, volume: VolumeName, set: PolicySet) -> Answer<'_, PolicyView> {
         Box::pin(async move {
-            if let Some(protection) = set.protection {
-                let message = format!(
-                    "a directory cannot have protection {protection}: all files of a volume have that of the volume"
-                );
-                return Err(refuse(ErrorKind::Invalid, message).hint(format!(
-                    "make a volume for them: `cairn volume create NAME --protection {protection}`"
-                )));
-            }
             self.require_media(set.policy.media)?;
             let fs = self.fs_of(&volume)?;
             let settings = self.settings_of(&volume)?;
@@ -192,10 +198,14 @@ impl PolicyControl for Controller {
                 dedupe: set.policy.dedupe,
                 access_pattern: set.policy.access_pattern,
                 media: set.policy.media,
+                protection: set.policy.protection,
             };
             let path: String = names_of(&set.path).map(|name| format!("/{name}")).collect();
+            self.allow_protection(&volume, policy.protection).await?;
             let done = fs.set_dir_policy(dir, policy).await;
             let view = done.map_err(|error| policy_refused(&volume, &path, error))?;
+            // It may have been forgotten before the directory said it.
+            self.allow_protection(&volume, policy.protection).await?;
             tracing::info!(%volume, %path, ?policy, "a directory has a policy");
             view_of(&fs, &volume, &settings, &view).await
         })

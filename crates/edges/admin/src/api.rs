@@ -637,6 +637,9 @@ pub struct VolumeView {
     /// Where data is that is to live on a kind of disks, if there is such. Not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media_bytes: Vec<MediaBytes>,
+    /// Other protections that directories have, or data that was written there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directory_protections: Vec<DirectoryProtection>,
     /// The class of service, or none.
     #[schema(value_type = String, example = "gold")]
     #[serde(default)]
@@ -674,6 +677,16 @@ pub struct VolumeView {
     /// What it began from, if it is a clone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone_of: Option<VolumeOrigin>,
+}
+
+/// A protection that directories of a volume have, or data that was written below them when they had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DirectoryProtection {
+    #[schema(value_type = String, example = "3x")]
+    pub protection: Protection,
+    /// What it means on this pool now.
+    pub layout: String,
+    pub disk_failures_tolerated: u32,
 }
 
 /// What of a volume goes to a tier.

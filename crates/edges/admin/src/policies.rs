@@ -27,6 +27,10 @@ pub struct PolicySettings {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "ssd")]
     pub media: Option<MediaChoice>,
+    /// none, +1n to +4n, 2x to 5x, or default: how many disks may be lost.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "3x")]
+    pub protection: Option<Protection>,
 }
 
 /// A policy to set, in the place of one that is there.
@@ -36,10 +40,6 @@ pub struct PolicySet {
     /// From the root of the volume.
     pub path: String,
     pub policy: PolicySettings,
-    /// Refused: files of a volume have the protection of the volume.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "+2n")]
-    pub protection: Option<Protection>,
 }
 
 /// What holds for data that is written in a directory now.
@@ -53,7 +53,6 @@ pub struct PolicyInForce {
     pub access_pattern: AccessPattern,
     #[schema(value_type = String, example = "ssd")]
     pub media: MediaChoice,
-    /// That of the volume.
     #[schema(value_type = String, example = "+2n")]
     pub protection: Protection,
 }

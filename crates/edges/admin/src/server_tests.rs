@@ -49,6 +49,7 @@ fn view(name: &VolumeName) -> VolumeView {
         dedupe: cairn_config::Dedupe::On,
         media: MediaChoice::Ssd,
         media_bytes: Vec::new(),
+        directory_protections: Vec::new(),
         class: Default::default(),
         tiering: None,
         rates: None,

@@ -673,6 +673,7 @@ impl SegmentStore {
             sealed: false,
             remote: None,
             media: wanted.placing.media,
+            protection: wanted.placing.protection,
         };
         let segment = Arc::new(Segment::created(volume.id, volume.epoch, info));
         // Known before its shards are there, so that a sweep does not take them for orphans.

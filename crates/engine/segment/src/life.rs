@@ -19,6 +19,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Media, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::metadata::RemoteSegment;
+use cairn_formats::settings::Protection;
 use cairn_formats::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry};
 use cairn_shard::ShardService;
 use parking_lot::Mutex;
@@ -42,6 +43,8 @@ pub(crate) struct Segment {
     pub remote: Option<RemoteSegment>,
     /// The kind of disks that it is to be on.
     pub media: Option<Media>,
+    /// The protection that it asks for, if not that of its volume.
+    pub protection: Option<Protection>,
     /// Whether clients read it since that was asked last.
     is_used: AtomicBool,
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
@@ -196,6 +199,7 @@ impl Segment {
             shard_len_bytes: info.shard_len_bytes,
             remote: info.remote,
             media: info.media,
+            protection: info.protection,
             is_used: AtomicBool::new(false),
             gate: Arc::default(),
             repair: tokio::sync::Mutex::default(),
@@ -235,6 +239,7 @@ impl Segment {
             sealed: settled.is_some(),
             remote: self.remote,
             media: self.media,
+            protection: self.protection,
         }
     }
 
@@ -620,6 +625,7 @@ mod tests {
             sealed: false,
             remote: None,
             media: None,
+            protection: None,
         };
         let now = Duration::ZERO;
         let removed_at: [fn(&Segment); 4] = [
@@ -653,6 +659,7 @@ mod tests {
             sealed: false,
             remote: None,
             media: None,
+            protection: None,
         };
         let segment = Segment::created(VolumeId(1), Epoch(1), info);
         let begin = || segment.begin_move(0, DiskId(2));

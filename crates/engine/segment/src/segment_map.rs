@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cairn_base::{DiskId, SegmentId};
+use cairn_formats::settings::{Protection, Protections};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::life::Segment;
@@ -28,7 +29,8 @@ pub(crate) struct Looked {
 pub(crate) struct SegmentMap {
     all: FxHashMap<SegmentId, Arc<Segment>>,
     by_disk: FxHashMap<DiskId, FxHashSet<SegmentId>>,
-    by_parity: BTreeMap<u8, FxHashSet<SegmentId>>,
+    /// By the protection that they ask for, and the losses that they survive.
+    by_parity: BTreeMap<(Option<Protection>, u8), FxHashSet<SegmentId>>,
     /// They survive the loss of fewer nodes than they could.
     crowded: FxHashSet<SegmentId>,
     /// They have shards on disks of another kind than they ask for.
@@ -66,7 +68,7 @@ impl SegmentMap {
         }
         // What is in a tier survives the loss of any disk, and is nobody's work.
         if segment.remote.is_none() {
-            let parity = segment.code.parity();
+            let parity = (segment.protection, segment.code.parity());
             self.by_parity.entry(parity).or_default().insert(id);
             self.unlooked.insert(id);
         }
@@ -78,9 +80,12 @@ impl SegmentMap {
         for disk in removed.disks().iter() {
             self.forget(*disk, *id);
         }
-        let parity = removed.code.parity();
+        let parity = (removed.protection, removed.code.parity());
         if let Some(ids) = self.by_parity.get_mut(&parity) {
             ids.remove(id);
+            if ids.is_empty() {
+                self.by_parity.remove(&parity);
+            }
         }
         self.crowded.remove(id);
         self.misplaced.remove(id);
@@ -157,23 +162,38 @@ impl SegmentMap {
         each.map(|(disk, ids)| (*disk, ids.len() as u64))
     }
 
-    /// How many segments survive fewer losses than this.
-    pub fn narrow_count(&self, parity: u8) -> u64 {
-        let narrow = self.by_parity.range(..parity);
-        narrow.map(|(_, ids)| ids.len() as u64).sum()
+    /// How many segments survive fewer losses than what they ask for is to survive.
+    pub fn narrow_count(&self, parity_of: impl Fn(Option<Protection>) -> u8) -> u64 {
+        let narrow = self.narrow(parity_of);
+        narrow.map(|ids| ids.len() as u64).sum()
     }
 
-    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity`, those that
-    /// survive the loss of fewer nodes than they could, and those on disks of another kind than they ask for; each once.
+    fn narrow(
+        &self,
+        parity_of: impl Fn(Option<Protection>) -> u8,
+    ) -> impl Iterator<Item = &FxHashSet<SegmentId>> {
+        let narrow = self.by_parity.iter();
+        let narrow = narrow.filter(move |((asked, parity), _)| *parity < parity_of(*asked));
+        narrow.map(|(_, ids)| ids)
+    }
+
+    /// What segments ask for instead of the volume's protection.
+    pub fn protections(&self) -> Protections {
+        let asked = self.by_parity.keys();
+        asked.filter_map(|(protection, _)| *protection).collect()
+    }
+
+    /// Segments with a shard on a disk that is not sound, those that survive fewer losses than `parity_of` what they ask
+    /// for, those that survive the loss of fewer nodes than they could, and those on disks of another kind than they ask for; each once.
     pub fn at_stake(
         &self,
         is_sound: impl Fn(DiskId) -> bool,
-        parity: u8,
+        parity_of: impl Fn(Option<Protection>) -> u8,
     ) -> impl Iterator<Item = &Arc<Segment>> {
         let unsound = self.by_disk.iter().filter(|(disk, _)| !is_sound(**disk));
         let on_them = unsound.map(|(_, ids)| ids);
         let mut sets: Vec<&FxHashSet<SegmentId>> = on_them.collect();
-        sets.extend(self.by_parity.range(..parity).map(|(_, ids)| ids));
+        sets.extend(self.narrow(parity_of));
         sets.extend((!self.crowded.is_empty()).then_some(&self.crowded));
         sets.extend((!self.misplaced.is_empty()).then_some(&self.misplaced));
         let ids: Vec<SegmentId> = match &sets[..] {
@@ -205,15 +225,52 @@ mod tests {
             sealed: true,
             remote: None,
             media: None,
+            protection: None,
         };
         Arc::new(Segment::known(VolumeId(1), Epoch(1), info))
     }
 
     fn at_stake(map: &SegmentMap, unsound: &[u128], parity: u8) -> Vec<u64> {
         let is_sound = |disk: DiskId| !unsound.contains(&disk.0);
-        let mut ids: Vec<u64> = map.at_stake(is_sound, parity).map(|it| it.id.0).collect();
+        let mut ids: Vec<u64> = map
+            .at_stake(is_sound, |_| parity)
+            .map(|it| it.id.0)
+            .collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// What asks for its own protection is narrow by that, and what does not by its volume's.
+    #[test]
+    fn what_is_narrow_goes_by_what_it_asks_for() {
+        let mut map = SegmentMap::default();
+        let asking = |id, parity, protection| {
+            let info = SegmentInfo {
+                protection,
+                ..segment(id, &[1, 2, 3, 4], parity).info()
+            };
+            Arc::new(Segment::known(VolumeId(1), Epoch(1), info))
+        };
+        map.insert(asking(1, 2, None));
+        map.insert(asking(2, 2, Some(Protection::Mirror(4))));
+        map.insert(asking(3, 3, Some(Protection::Mirror(4))));
+        map.insert(asking(4, 1, Some(Protection::Plus(1))));
+        let parity_of = |own| match own {
+            Some(Protection::Mirror(copies)) => copies - 1,
+            Some(Protection::Plus(parity)) => parity,
+            _ => 2,
+        };
+        let narrow: Vec<u64> = map
+            .at_stake(|_| true, parity_of)
+            .map(|it| it.id.0)
+            .collect();
+        assert_eq!(narrow, [2]);
+        assert_eq!(map.narrow_count(parity_of), 1);
+        let asked: Vec<Protection> = map.protections().iter().collect();
+        assert_eq!(asked, [Protection::Plus(1), Protection::Mirror(4)]);
+        map.remove(&SegmentId(4));
+        let asked: Vec<Protection> = map.protections().iter().collect();
+        assert_eq!(asked, [Protection::Mirror(4)]);
     }
 
     /// Disk 3 is on the node of disk 1.
@@ -277,7 +334,7 @@ mod tests {
         assert_eq!(at_stake(&map, &[], 2), [3]);
         assert_eq!(at_stake(&map, &[2], 0), [1, 2]);
         assert_eq!(at_stake(&map, &[1, 2], 2), [1, 2, 3], "each once");
-        assert_eq!((map.narrow_count(2), map.narrow_count(3)), (1, 3));
+        assert_eq!((map.narrow_count(|_| 2), map.narrow_count(|_| 3)), (1, 3));
         // Moved, found where it is now, and nowhere else.
         assert!(first.begin_move(1, DiskId(8)));
         map.place(&first, 1, DiskId(8));

@@ -17,6 +17,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Media, SegmentId, TierId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
+use cairn_formats::settings::Protections;
 use cairn_keys::VolumeKey;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardError, ShardFooter,
@@ -309,6 +310,25 @@ impl SegmentStore {
         placement::code_for(protection, &self.members().staying(without))
     }
 
+    /// The code of data that asks for `own`, or else for what its volume asks for. Data is never held up for want of
+    /// disks for the first: it gets the second until there are enough.
+    pub fn code_wanted(&self, volume: Protection, own: Option<Protection>) -> Result<Code> {
+        self.code_wanted_without(volume, own, &[])
+    }
+
+    /// The same as if some disks left.
+    pub fn code_wanted_without(
+        &self,
+        volume: Protection,
+        own: Option<Protection>,
+        without: &[DiskId],
+    ) -> Result<Code> {
+        match own.map(|own| self.code_for_without(own, without)) {
+            Some(Ok(code)) => Ok(code),
+            Some(Err(_)) | None => self.code_for_without(volume, without),
+        }
+    }
+
     /// What new data of a protection survives when all disks that are to stay work, as if some of them left.
     pub fn survives_without(&self, protection: Protection, without: &[DiskId]) -> Result<Survives> {
         let staying = self.members().staying(without);
@@ -596,12 +616,12 @@ impl SegmentStore {
         &self,
         volume: VolumeId,
         is_sound: impl Fn(DiskId) -> bool,
-        parity: u8,
+        parity_of: impl Fn(Option<Protection>) -> u8,
     ) -> Option<Vec<SegmentInfo>> {
         let opened = self.volume(volume).ok()?;
         self.look_at_places(&opened);
         let segments = opened.segments.read();
-        let at_stake = segments.at_stake(is_sound, parity);
+        let at_stake = segments.at_stake(is_sound, parity_of);
         Some(at_stake.map(|segment| segment.info()).collect())
     }
 
@@ -685,10 +705,21 @@ impl SegmentStore {
         Some(segments.shard_counts().collect())
     }
 
-    /// How many segments of a volume survive fewer losses than `parity`.
-    pub fn narrow_count(&self, volume: VolumeId, parity: u8) -> u64 {
+    /// How many segments of a volume survive fewer losses than `parity_of` what they ask for.
+    pub fn narrow_count(
+        &self,
+        volume: VolumeId,
+        parity_of: impl Fn(Option<Protection>) -> u8,
+    ) -> u64 {
         let opened = self.volume(volume);
-        opened.map_or(0, |opened| opened.segments.read().narrow_count(parity))
+        opened.map_or(0, |opened| opened.segments.read().narrow_count(parity_of))
+    }
+
+    /// What segments of a volume ask for instead of the volume's protection. `None` if the volume is not open.
+    pub fn protections(&self, volume: VolumeId) -> Option<Protections> {
+        let opened = self.volume(volume).ok()?;
+        let asked = opened.segments.read().protections();
+        Some(asked)
     }
 
     /// Segments that were made since the volume was opened, or [`Self::note_uncommitted`] named, and that `is_known` says

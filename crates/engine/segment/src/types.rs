@@ -73,7 +73,11 @@ pub struct SegmentInfo {
     pub remote: Option<RemoteSegment>,
     /// The kind of disks that it is to be on, if that matters. It may be elsewhere while those have no room.
     pub media: Option<Media>,
+    /// The protection that it asks for, if not that of its volume. `code` may be less while there are too few disks.
+    pub protection: Option<Protection>,
 }
+
+pub use cairn_formats::settings::Protection;
 
 /// What is asked of the place of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,26 +85,18 @@ pub struct Placing {
     pub code: Code,
     /// The kind of disks they are to be on, as long as these have room, and protection does not suffer.
     pub media: Option<Media>,
+    /// What `code` comes from, if not from the volume's protection.
+    pub protection: Option<Protection>,
 }
 
 impl From<Code> for Placing {
     fn from(code: Code) -> Self {
-        Self { code, media: None }
+        Self {
+            code,
+            media: None,
+            protection: None,
+        }
     }
-}
-
-/// How a volume protects what is written to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Protection {
-    /// What the number of disks allows: see [`crate::SegmentStore::default_code`].
-    #[default]
-    Default,
-    /// One copy.
-    None,
-    /// As wide as the disks allow, surviving the loss of this many (1..=4).
-    Plus(u8),
-    /// This many copies (2..=5).
-    Mirror(u8),
 }
 
 /// Which records lie together.

@@ -6,8 +6,8 @@
 use cairn_base::{Ino, Media};
 
 use super::fields::{Fields, put_u64};
-use super::records::{RecordError, VERSION};
-use crate::settings::{AccessPattern, Compression, Dedupe, MediaChoice};
+use super::records::{RecordError, VERSION, protection_of};
+use crate::settings::{AccessPattern, Compression, Dedupe, MediaChoice, Protection};
 
 /// What a directory says about data of files below it. What it leaves open is said by the next directory above it that
 /// does, or by the volume.
@@ -18,6 +18,8 @@ pub struct PolicyRecord {
     pub access_pattern: Option<AccessPattern>,
     /// The kind of disks that it lives on.
     pub media: Option<MediaChoice>,
+    /// How many disks it may lose.
+    pub protection: Option<Protection>,
 }
 
 /// The byte of a level of zstd: this and the level, 1 to 19.
@@ -56,6 +58,7 @@ impl PolicyRecord {
             dedupe: self.dedupe.or(around.dedupe),
             access_pattern: self.access_pattern.or(around.access_pattern),
             media: self.media.or(around.media),
+            protection: self.protection.or(around.protection),
         }
     }
 
@@ -82,6 +85,7 @@ impl PolicyRecord {
             dedupe,
             access_pattern,
             media,
+            self.protection.map_or(0, Protection::number),
         ]
     }
 
@@ -110,12 +114,15 @@ impl PolicyRecord {
                 Some(MediaChoice::from(kind))
             }
         };
+        let protection = protection_of(fields.u8("protection")?);
+        let protection = protection.ok_or(fields.malformed("protection"))?;
         fields.end()?;
         Ok(Self {
             compression,
             dedupe,
             access_pattern,
             media,
+            protection,
         })
     }
 }
@@ -267,6 +274,14 @@ mod tests {
                 dedupe: Some(Dedupe::Verify),
                 access_pattern: Some(AccessPattern::Random),
                 media: Some(MediaChoice::Hdd),
+                protection: None,
+            };
+            check(&policy, policy.encode(), PolicyRecord::decode);
+        }
+        for protection in Protection::ALL {
+            let policy = PolicyRecord {
+                protection: Some(protection),
+                ..PolicyRecord::default()
             };
             check(&policy, policy.encode(), PolicyRecord::decode);
         }
@@ -286,13 +301,15 @@ mod tests {
 
     #[test]
     fn what_is_no_policy_is_refused() {
-        let cases: &[(&str, [u8; 5])] = &[
-            ("compression", [VERSION, 4, 0, 0, 0]),
-            ("level 0 of zstd", [VERSION, ZSTD, 0, 0, 0]),
-            ("level 20 of zstd", [VERSION, ZSTD + 20, 0, 0, 0]),
-            ("dedupe", [VERSION, 0, 4, 0, 0]),
-            ("access pattern", [VERSION, 0, 0, 4, 0]),
-            ("media", [VERSION, 0, 0, 0, 5]),
+        let cases: &[(&str, [u8; 6])] = &[
+            ("compression", [VERSION, 4, 0, 0, 0, 0]),
+            ("level 0 of zstd", [VERSION, ZSTD, 0, 0, 0, 0]),
+            ("level 20 of zstd", [VERSION, ZSTD + 20, 0, 0, 0, 0]),
+            ("dedupe", [VERSION, 0, 4, 0, 0, 0]),
+            ("access pattern", [VERSION, 0, 0, 4, 0, 0]),
+            ("media", [VERSION, 0, 0, 0, 5, 0]),
+            ("parity 5", [VERSION, 0, 0, 0, 0, 16 + 5]),
+            ("one mirror", [VERSION, 0, 0, 0, 0, 32 + 1]),
         ];
         for (name, bytes) in cases {
             assert!(PolicyRecord::decode(bytes).is_err(), "{name}");
@@ -306,6 +323,7 @@ mod tests {
             dedupe: Some(Dedupe::On),
             access_pattern: None,
             media: Some(MediaChoice::Any),
+            protection: Some(Protection::Mirror(2)),
         };
         let inner = PolicyRecord {
             compression: Some(Compression::None),

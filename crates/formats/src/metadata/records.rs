@@ -14,6 +14,7 @@ use cairn_base::{
 use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
 use super::keys::{KeyError, NAME_LEN_BYTES_MAX};
 use crate::pointer::{RecordPointer, decode_pointer, encode_pointer};
+use crate::settings::Protection;
 
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
@@ -521,6 +522,14 @@ pub struct RemoteSegment {
     pub object_len_bytes: u64,
 }
 
+/// A protection of [`Protection::number`]; 0 is none of its own.
+pub(super) fn protection_of(number: u8) -> Option<Option<Protection>> {
+    match number {
+        0 => Some(None),
+        number => Protection::of_number(number).map(Some),
+    }
+}
+
 /// A segment as the volume's metadata knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentRecord {
@@ -542,6 +551,8 @@ pub struct SegmentRecord {
     pub used_day: u32,
     /// The kind of disks that it is to be on, if that matters.
     pub media: Option<Media>,
+    /// The protection that it asks for, if not that of the volume.
+    pub protection: Option<Protection>,
 }
 
 impl SegmentRecord {
@@ -562,6 +573,7 @@ impl SegmentRecord {
         }
         put_u32(&mut out, self.used_day);
         out.push(self.media.map_or(0, Media::number));
+        out.push(self.protection.map_or(0, Protection::number));
         match &self.remote {
             None => out.push(0),
             Some(remote) => {
@@ -593,6 +605,8 @@ impl SegmentRecord {
         }
         let used_day = fields.u32("used day")?;
         let media = Media::of_number(fields.u8("media")?).ok_or(fields.malformed("media"))?;
+        let protection = protection_of(fields.u8("protection")?);
+        let protection = protection.ok_or(fields.malformed("protection"))?;
         let remote = match fields.bool("remote")? {
             false => None,
             true => Some(RemoteSegment {
@@ -609,6 +623,7 @@ impl SegmentRecord {
             remote,
             used_day,
             media,
+            protection,
             data,
             parity,
             disks,
@@ -919,6 +934,7 @@ mod tests {
             remote: None,
             used_day: 20_000,
             media: Some(Media::Ssd),
+            protection: Some(Protection::Mirror(3)),
         }
     }
 

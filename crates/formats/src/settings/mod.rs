@@ -31,7 +31,7 @@ pub use user::{
     USERS_MAX, UserName, UserRecord,
 };
 pub use volume::{
-    AccessPattern, Compression, Dedupe, MediaChoice, Protection, SizeLimit,
+    AccessPattern, Compression, Dedupe, MediaChoice, Protection, Protections, SizeLimit,
     VOLUME_NAME_LEN_BYTES_MAX, VolumeName, VolumeSettings,
 };
 

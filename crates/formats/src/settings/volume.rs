@@ -46,8 +46,8 @@ impl FromStr for VolumeName {
 
 serde_as_word!(VolumeName);
 
-/// How many disks a volume's data may lose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// How many disks data may lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protection {
     /// What suits the number of disks: mirrors up to three, then N+2.
     #[default]
@@ -96,6 +96,92 @@ impl FromStr for Protection {
 }
 
 serde_as_word!(Protection);
+
+impl Protection {
+    /// All there are.
+    pub const ALL: [Self; 10] = [
+        Self::Default,
+        Self::None,
+        Self::Plus(1),
+        Self::Plus(2),
+        Self::Plus(3),
+        Self::Plus(4),
+        Self::Mirror(2),
+        Self::Mirror(3),
+        Self::Mirror(4),
+        Self::Mirror(5),
+    ];
+
+    /// A byte for formats, above 0: docs/reference/formats/metadata.md.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Default => 1,
+            Self::None => 2,
+            Self::Plus(parity) => 16 | parity,
+            Self::Mirror(copies) => 32 | copies,
+        }
+    }
+
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.number() == number)
+    }
+}
+
+/// Protections of which each is there or not.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Protections(u16);
+
+impl Protections {
+    fn bit(of: Protection) -> u16 {
+        let place = Protection::ALL.iter().position(|it| *it == of);
+        place.map_or(0, |place| 1 << place)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn insert(&mut self, protection: Protection) {
+        self.0 |= Self::bit(protection);
+    }
+
+    pub fn contains(&self, protection: Protection) -> bool {
+        self.0 & Self::bit(protection) != 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Protection> {
+        let all = Protection::ALL.into_iter();
+        all.filter(move |it| self.contains(*it))
+    }
+}
+
+impl FromIterator<Protection> for Protections {
+    fn from_iter<T: IntoIterator<Item = Protection>>(all: T) -> Self {
+        let mut these = Self::default();
+        all.into_iter().for_each(|it| these.insert(it));
+        these
+    }
+}
+
+impl fmt::Debug for Protections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Protections {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Protections {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::<Protection>::deserialize(deserializer)?
+            .into_iter()
+            .collect())
+    }
+}
 
 word_enum!(
     /// How the files of a volume are mostly used.
@@ -296,6 +382,18 @@ pub struct VolumeSettings {
     /// The kind of disks that its data is to live on.
     #[serde(default, skip_serializing_if = "MediaChoice::is_any")]
     pub media: MediaChoice,
+    /// What some of its directories ask for instead of `protection`, or data that was written below them still does.
+    #[serde(default, skip_serializing_if = "Protections::is_empty")]
+    pub directory_protections: Protections,
+}
+
+impl VolumeSettings {
+    /// All protections that some of its data asks for.
+    pub fn protections(&self) -> impl Iterator<Item = Protection> {
+        let others = self.directory_protections.iter();
+        let own = self.protection;
+        std::iter::once(own).chain(others.filter(move |it| *it != own))
+    }
 }
 
 impl Default for VolumeSettings {
@@ -308,6 +406,7 @@ impl Default for VolumeSettings {
             compression: Compression::Lz4,
             dedupe: Dedupe::Off,
             media: MediaChoice::Any,
+            directory_protections: Protections::default(),
         }
     }
 }

@@ -16,7 +16,6 @@ use bytes::Bytes;
 use cairn_base::env::{Entropy, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId, VolumeId};
-use cairn_erasure::Code;
 use cairn_meta::{ExtentPlace, ExtentRecord, Key};
 use cairn_segment::{Location, RecordPointer};
 use parking_lot::Mutex;
@@ -292,7 +291,6 @@ impl Shared {
     pub(crate) fn record_there(
         &self,
         known: &Known,
-        code: Code,
     ) -> Result<Option<Arc<RecordPointer>>, FsError> {
         if planted::is(Bug::DedupeTakesDead) {
             return Ok(self.dedupe.seen.lock().get(&known.location).cloned());
@@ -302,7 +300,9 @@ impl Shared {
             return Ok(None);
         };
         let is_sound = info.remote.is_none()
-            && info.code.parity() >= code.parity()
+            && self
+                .code_of(info.protection)
+                .is_ok_and(|code| info.code.parity() >= code.parity())
             && info
                 .disks
                 .iter()

@@ -39,6 +39,7 @@ impl Shared {
                         sealed: info.sealed,
                         epoch: self.meta.epoch(),
                         media: info.media,
+                        protection: info.protection,
                         ..SegmentRecord::default()
                     },
                 );

@@ -256,7 +256,7 @@ impl Shared {
                         offset: cut.start,
                     };
                     let record = encoder.encode(cut.parts.clone(), policy.compression);
-                    records.add(record.owned_by(owner), policy.media);
+                    records.add(record.owned_by(owner), policy.asked());
                     if let Some(hash) = hash {
                         made.insert(hash, (index, cut.parts.clone()));
                     }
@@ -343,16 +343,15 @@ impl Shared {
                 Dedupe::Verify => are_same_bytes(others, parts),
                 Dedupe::On | Dedupe::Off => len_of(others) == len_of(parts),
             };
-            let is_placed = records.media(*index) == policy.media;
+            let is_placed = records.asked(*index) == policy.asked();
             return (is_same && is_placed).then_some(Source::Again(*index));
         }
         let known = self.dedupe.find(hash, len_of(parts))?;
-        if !self.is_placed_for(known.location.segment, policy.media) {
+        if !self.is_placed_for(known.location.segment, policy.asked()) {
             return None;
         }
-        let code = self.code().ok()?;
         // What cannot be looked up is written.
-        let there = self.reading(|| self.record_there(&known, code)).await;
+        let there = self.reading(|| self.record_there(&known)).await;
         let Some(record) = there.ok().flatten() else {
             self.dedupe.forget(hash, &known);
             return None;
@@ -386,8 +385,7 @@ impl Shared {
                 }
                 Some(Source::New(index) | Source::Again(index)) => written.get(index)?.clone(),
                 Some(Source::There(known)) => {
-                    let code = self.code().ok()?;
-                    let there = self.reading(|| self.record_there(&known, code)).await;
+                    let there = self.reading(|| self.record_there(&known)).await;
                     let there = there.ok().flatten();
                     if let (None, Some(hash)) = (&there, hash) {
                         self.dedupe.forget(hash, &known);

@@ -36,7 +36,7 @@ use crate::extents::{Ahead, Change, Extent, ExtentMap, RecordExtent};
 use crate::gc_policy::narrow;
 use crate::share::Sharers;
 use crate::snapshots::extent_of;
-use crate::storing::{Records, Stored};
+use crate::storing::{Asked, Records, Stored};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Policy, Shared, meta_error, parse_extent, segment_error};
@@ -98,17 +98,18 @@ impl Step {
     }
 }
 
-/// What an extent has of a record.
-type Bytes = (Location, u32, u64);
+/// What an extent has of a record, and what its file asks of a copy.
+type Bytes = (Location, u32, u64, Asked);
 
-/// Where the bytes of records that were copied are now: extents that share them go on sharing them.
+/// Where the bytes of records that were copied are now: extents that share them go on sharing them, if their files ask for the
+/// same.
 #[derive(Default)]
 struct Copies(FxHashMap<Bytes, Arc<RecordPointer>>);
 
 impl Copies {
-    fn of(extent: &RecordExtent) -> Bytes {
+    fn of(extent: &RecordExtent, asked: Asked) -> Bytes {
         let (location, offset) = (extent.record.location, extent.offset_in_record);
-        (location, offset, extent.len_bytes())
+        (location, offset, extent.len_bytes(), asked)
     }
 
     fn add(&mut self, of: Bytes, copy: Arc<RecordPointer>) {
@@ -595,36 +596,39 @@ impl Shared {
         let mut copied = Vec::new();
         let mut others = Vec::new();
         let mut firsts = FxHashSet::default();
-        let mut victims: Vec<Victim> = victims;
-        {
-            let copies = copies.lock();
-            let mut unique = Vec::with_capacity(victims.len());
-            for victim in victims {
-                let bytes = Copies::of(&victim.extent);
-                match copies.0.get(&bytes) {
-                    Some(copy) => copied.push((victim, copy.clone())),
-                    None if firsts.insert(bytes) => unique.push(victim),
-                    None => others.push(victim),
-                }
-            }
-            victims = unique;
-        }
-        let mut policies: FxHashMap<Ino, Policy> = FxHashMap::default();
+        let mut policies: FxHashMap<Ino, Option<Policy>> = FxHashMap::default();
         for victim in &victims {
             if let Entry::Vacant(place) = policies.entry(victim.ino) {
                 place.insert(self.policy_of_ino(victim.ino).await);
             }
         }
-        let mut victims = victims.into_iter().peekable();
+        let of_volume = self.policy.read().clone();
+        let policy_of = |ino| policies.get(&ino).and_then(Option::as_ref);
+        let asked_by = |victim: &Victim| match policy_of(victim.ino) {
+            Some(policy) => policy.asked(),
+            None => self.asked_of(victim.segment()),
+        };
+        let mut unique = Vec::with_capacity(victims.len());
+        {
+            let copies = copies.lock();
+            for victim in victims {
+                let asked = asked_by(&victim);
+                let bytes = Copies::of(&victim.extent, asked);
+                match copies.0.get(&bytes) {
+                    Some(copy) => copied.push((victim, copy.clone())),
+                    None if firsts.insert(bytes) => unique.push((victim, asked)),
+                    None => others.push((victim, asked)),
+                }
+            }
+        }
+        let mut victims = unique.into_iter().peekable();
         while victims.peek().is_some() {
-            let some: Vec<Victim> = victims.by_ref().take(READS_MAX).collect();
-            let reads = join_all(some.iter().map(|victim| self.read_victim(victim))).await;
-            for (victim, read) in some.into_iter().zip(reads) {
+            let some: Vec<(Victim, Asked)> = victims.by_ref().take(READS_MAX).collect();
+            let reads = join_all(some.iter().map(|(victim, _)| self.read_victim(victim))).await;
+            for ((victim, asked), read) in some.into_iter().zip(reads) {
                 match read {
                     Ok(parts) => {
-                        let Some(policy) = policies.get(&victim.ino) else {
-                            continue;
-                        };
+                        let policy = policy_of(victim.ino).unwrap_or(&of_volume);
                         let owner = RecordOwner {
                             object: victim.ino.0,
                             offset: victim.extent.start,
@@ -638,8 +642,8 @@ impl Shared {
                             false => None,
                         };
                         let record = encoder.encode(parts, policy.compression);
-                        records.add(record.owned_by(owner), policy.media);
-                        moved.push((victim, hash));
+                        records.add(record.owned_by(owner), asked);
+                        moved.push((victim, asked, hash));
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {
                         return Err(segment_error(error));
@@ -664,7 +668,7 @@ impl Shared {
         let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
         // Of whole records: whoever writes these bytes finds them where they are now.
         let mut hashes: FxHashMap<Location, Hash> = FxHashMap::default();
-        for (((victim, hash), record), location) in
+        for (((victim, asked, hash), record), location) in
             moved.into_iter().zip(&records.all).zip(&locations)
         {
             if let Some(hash) = hash {
@@ -674,11 +678,13 @@ impl Shared {
                 .gc_rewritten_bytes
                 .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
             let copy = Arc::new(record.pointer(*location));
-            copies.lock().add(Copies::of(&victim.extent), copy.clone());
+            let bytes = Copies::of(&victim.extent, asked);
+            copies.lock().add(bytes, copy.clone());
             pointed.push((victim, copy));
         }
-        for victim in others {
-            let copy = copies.lock().0.get(&Copies::of(&victim.extent)).cloned();
+        for (victim, asked) in others {
+            let bytes = Copies::of(&victim.extent, asked);
+            let copy = copies.lock().0.get(&bytes).cloned();
             match copy {
                 Some(copy) => sharing.push((victim, copy)),
                 // It could not be read.

@@ -23,6 +23,8 @@ pub(crate) struct PoolSpace {
     at: Option<Duration>,
     pub total_bytes: u64,
     pub free_bytes: u64,
+    /// The same for data of the directories whose protection takes most.
+    free_bytes_least: u64,
 }
 
 impl Shared {
@@ -58,7 +60,7 @@ impl Shared {
         }
         // All volumes write to the same disks.
         let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
-        if self.pool_space().free_bytes < pending {
+        if self.pool_space().free_bytes_least < pending {
             self.gc_wake.notify_one();
             return Err(match self.segments.has_working_disk() {
                 true => FsError::NoSpace,
@@ -83,10 +85,16 @@ impl Shared {
         if !fresh {
             let code = self.code().unwrap_or_else(|_| self.segments.default_code());
             let usable = self.segments.usable(code);
+            let asked = self.policies.protections();
+            let of_asked = asked.iter().filter_map(|own| {
+                let code = self.code_of(Some(own)).ok()?;
+                Some(self.segments.usable(code).free_bytes)
+            });
             *space = PoolSpace {
                 at: Some(now),
                 total_bytes: usable.total_bytes,
                 free_bytes: usable.free_bytes,
+                free_bytes_least: of_asked.fold(usable.free_bytes, u64::min),
             };
         }
         *space

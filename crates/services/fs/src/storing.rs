@@ -1,40 +1,51 @@
-//! Records of files on their way into segments, each on the kind of disks that it is to live on.
+//! Records of files on their way into segments, each as safe, and on the kind of disks, as it is to be.
 //!
 //! Owns: which records are appended together. Must not know: what is in them, how segments are laid out.
 
 use cairn_base::{Media, SegmentId};
-use cairn_segment::{EncodedRecord, Location, Placing, SegmentInfo, SegmentPin, Stream};
+use cairn_segment::{
+    EncodedRecord, Location, Placing, Protection, SegmentInfo, SegmentPin, Stream,
+};
 use futures_util::future::try_join_all;
 
 use crate::types::FsError;
 use crate::volume::{Shared, segment_error};
 
-/// Records to append, each with the kind of disks that it is to live on.
+/// What a file asks of the segments that its records are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Asked {
+    /// The kind of disks.
+    pub media: Option<Media>,
+    /// If not that of the volume.
+    pub protection: Option<Protection>,
+}
+
+/// Records to append, each with what its file asks for.
 #[derive(Default)]
 pub(crate) struct Records {
     pub all: Vec<EncodedRecord>,
-    media: Vec<Option<Media>>,
+    asked: Vec<Asked>,
 }
 
 impl Records {
     /// Its number among all.
-    pub fn add(&mut self, record: EncodedRecord, media: Option<Media>) -> usize {
+    pub fn add(&mut self, record: EncodedRecord, asked: Asked) -> usize {
         self.all.push(record);
-        self.media.push(media);
+        self.asked.push(asked);
         self.all.len() - 1
     }
 
-    pub fn media(&self, index: usize) -> Option<Media> {
-        self.media.get(index).copied().flatten()
+    pub fn asked(&self, index: usize) -> Asked {
+        self.asked.get(index).copied().unwrap_or_default()
     }
 
     /// The numbers of those that go together.
-    fn groups(&self) -> Vec<(Option<Media>, Vec<usize>)> {
-        let mut groups: Vec<(Option<Media>, Vec<usize>)> = Vec::new();
-        for (index, media) in self.media.iter().enumerate() {
-            match groups.iter_mut().find(|(of, _)| of == media) {
+    fn groups(&self) -> Vec<(Asked, Vec<usize>)> {
+        let mut groups: Vec<(Asked, Vec<usize>)> = Vec::new();
+        for (index, asked) in self.asked.iter().enumerate() {
+            match groups.iter_mut().find(|(of, _)| of == asked) {
                 Some((_, indexes)) => indexes.push(index),
-                None => groups.push((*media, vec![index])),
+                None => groups.push((*asked, vec![index])),
             }
         }
         groups
@@ -61,16 +72,21 @@ impl Shared {
         if records.all.is_empty() {
             return Ok(Stored::default());
         }
-        let code = self.code()?;
-        let append = |media, records| {
-            let placing = Placing { code, media };
-            self.segments.append(self.volume, placing, stream, records)
-        };
         let groups = records.groups();
-        let appends = groups.iter().map(|(media, indexes)| {
+        let mut appends = Vec::with_capacity(groups.len());
+        for (asked, indexes) in &groups {
+            let Asked { media, protection } = *asked;
+            let placing = Placing {
+                code: self.code_of(protection)?,
+                media,
+                protection,
+            };
             let own = indexes.iter().map(|index| records.all[*index].clone());
-            append(*media, own.collect())
-        });
+            let append = self
+                .segments
+                .append(self.volume, placing, stream, own.collect());
+            appends.push(append);
+        }
         let appended = try_join_all(appends).await.map_err(segment_error)?;
         let mut stored = Stored::default();
         let mut placed: Vec<(usize, Location)> = Vec::with_capacity(records.all.len());
@@ -84,10 +100,22 @@ impl Shared {
         Ok(stored)
     }
 
-    /// Whether what is in a segment is on the kind of disks that it is to live on, or on its way there. What is in a tier
-    /// comes there when it is brought back.
-    pub(crate) fn is_placed_for(&self, segment: SegmentId, media: Option<Media>) -> bool {
+    /// What a segment asks for. What it holds goes on asking for that where no file tells: it was removed, and snapshots have it.
+    pub(crate) fn asked_of(&self, segment: SegmentId) -> Asked {
         let info = self.segments.segment(self.volume, segment);
-        info.is_none_or(|info| info.remote.is_some() || info.media == media)
+        info.map_or_else(Asked::default, |info| Asked {
+            media: info.media,
+            protection: info.protection,
+        })
+    }
+
+    /// Whether a segment is, or is to be, as safe and on the kind of disks as is asked for. What is in a tier comes to be so when
+    /// it is brought back.
+    pub(crate) fn is_placed_for(&self, segment: SegmentId, asked: Asked) -> bool {
+        let info = self.segments.segment(self.volume, segment);
+        info.is_none_or(|info| {
+            let Asked { media, protection } = asked;
+            info.remote.is_some() || (info.media == media && info.protection == protection)
+        })
     }
 }

@@ -34,6 +34,7 @@ use crate::requests::Requests;
 use crate::revert;
 use crate::room::PoolSpace;
 use crate::snapshots::SnapshotWork;
+use crate::storing::Asked;
 use crate::tasks::Tasks;
 use crate::tiering::{TierWork, TieringSettings};
 use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
@@ -77,7 +78,10 @@ impl AccessPattern {
 /// What can be changed while the volume is open; new data follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// What the volume asks for.
     pub protection: Protection,
+    /// What a directory asks for instead.
+    pub own_protection: Option<Protection>,
     pub access_pattern: AccessPattern,
     pub compression: Compression,
     pub dedupe: Dedupe,
@@ -90,6 +94,13 @@ pub struct Policy {
 }
 
 impl Policy {
+    pub(crate) fn asked(&self) -> Asked {
+        Asked {
+            media: self.media,
+            protection: self.own_protection,
+        }
+    }
+
     /// Most bytes in one record of so many contiguous ones. Where records are shared they have one size: the same bytes are
     /// found again however many were written with them, and a record is shared as a whole, so that a collection copies it once.
     pub(crate) fn record_bytes(&self, contiguous_bytes: u64) -> u64 {
@@ -104,6 +115,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             protection: Protection::Default,
+            own_protection: None,
             access_pattern: AccessPattern::Concurrent,
             compression: Compression::Lz4,
             dedupe: Dedupe::Off,
@@ -390,6 +402,7 @@ impl Fs {
                     sealed: true,
                     remote: record.remote,
                     media: record.media,
+                    protection: record.protection,
                 })
             })
             .collect::<Result<Vec<_>, FsError>>()?;
@@ -827,8 +840,14 @@ impl Shared {
 
     /// The code that new data gets.
     pub fn code(&self) -> Result<Code, FsError> {
-        let protection = self.policy.read().protection;
-        self.segments.code_for(protection).map_err(segment_error)
+        self.code_of(None)
+    }
+
+    /// The same of data that asks for its own protection.
+    pub fn code_of(&self, own: Option<Protection>) -> Result<Code, FsError> {
+        let of_volume = self.policy.read().protection;
+        let code = self.segments.code_wanted(of_volume, own);
+        code.map_err(segment_error)
     }
 
     /// Brings the extents of `range` into memory; returns how many were loaded.

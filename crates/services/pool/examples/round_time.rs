@@ -55,6 +55,7 @@ fn segments(count: u64, on_it: u64, code: Code) -> Vec<SegmentInfo> {
             sealed: true,
             remote: None,
             media: None,
+            protection: None,
         }
     };
     (0..count).map(info).collect()
@@ -91,7 +92,7 @@ async fn measure(count: u64, on_it: u64) -> Result<(), Failure> {
         planner.step(&observed(&store, segments, code)).len()
     });
     let at_stake = timed(|| {
-        let segments = store.segments_at_stake(VOLUME, |disk| disk != LEAVING, code.parity());
+        let segments = store.segments_at_stake(VOLUME, |disk| disk != LEAVING, |_| code.parity());
         planner
             .step(&observed(&store, segments.unwrap_or_default(), code))
             .len()
@@ -144,7 +145,7 @@ fn observed(store: &SegmentStore, segments: Vec<SegmentInfo>, code: Code) -> Obs
             content: Some(SeenContent {
                 segments,
                 records,
-                code: Some(code),
+                codes: BTreeMap::from([(None, code)]),
                 copies: 3,
                 copies_wanted: 3,
                 ..SeenContent::default()

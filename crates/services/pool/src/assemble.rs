@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
+use cairn_formats::settings::Protection;
 use cairn_shard::DiskIdentity;
 
 use crate::truth::disks_needed;
@@ -139,6 +140,20 @@ pub fn failures_tolerated(disk_count: usize) -> usize {
         2 => 1,
         _ => 2,
     }
+}
+
+/// Disks that a pool of so many that count can lose and still be started and changed: as many as its safest data can, if the others
+/// are more than half. So any disks that a start finds have one among them that has the last change.
+pub fn losses_tolerated(state: &PoolState, members: usize) -> usize {
+    let asked = state.volumes.iter();
+    let asked = asked.flat_map(|volume| volume.settings.protections());
+    let lost = asked.map(|protection| match protection {
+        Protection::Default | Protection::None => 0,
+        Protection::Plus(parity) => usize::from(parity),
+        Protection::Mirror(copies) => usize::from(copies).saturating_sub(1),
+    });
+    let lost = lost.max().unwrap_or(0).min(members.saturating_sub(1) / 2);
+    failures_tolerated(members).max(lost)
 }
 
 /// Decides. `found` has one entry per data folder.
@@ -384,7 +399,7 @@ fn copies<'a>(found: &'a [Found], present: &[(usize, DiskId)]) -> Vec<(DiskId, &
 fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<String> {
     let mut copies = copies.to_vec();
     copies.sort_by_key(|(_, copy)| std::cmp::Reverse(copy.version));
-    let needed = disks_needed(state.disks.len());
+    let needed = disks_needed(state, state.disks.len());
     let newest = state.clone();
     let mut names = Vec::new();
     for (id, copy) in &copies {
@@ -463,7 +478,7 @@ pub fn require_enough(
     // Before a pool is formed nothing can be rebuilt from the others: all have to be there.
     let tolerated = match state.stage {
         Stage::Forming => 0,
-        Stage::Empty | Stage::InUse => failures_tolerated(members),
+        Stage::Empty | Stage::InUse => losses_tolerated(state, members),
     };
     let needed = members.saturating_sub(tolerated).max(1);
     if present >= needed {
@@ -506,6 +521,33 @@ mod tests {
     use super::*;
     use cairn_formats::pool_file::{PoolClone, PoolVolume};
     use cairn_formats::testing::example_pool as example;
+
+    /// What is safer than what a pool survives by itself makes it survive more, as long as the others are more than half.
+    #[test]
+    fn the_pool_survives_what_its_safest_data_does() {
+        use Protection::{Default, Mirror, None, Plus};
+        let cases: &[(u128, Protection, Option<Protection>, usize)] = &[
+            (7, Default, Option::None, 2),
+            (7, None, Option::None, 2),
+            (7, Plus(1), Option::None, 2),
+            (7, Plus(3), Option::None, 3),
+            (7, Plus(4), Option::None, 3),
+            (7, Default, Some(Mirror(4)), 3),
+            (9, Mirror(5), Some(None), 4),
+            (6, Plus(4), Option::None, 2),
+            (4, Plus(3), Option::None, 2),
+            (2, Mirror(2), Option::None, 1),
+        ];
+        for (disks, of_volume, of_directory, want) in cases {
+            let mut state = example(*disks);
+            for volume in &mut state.volumes {
+                volume.settings.protection = *of_volume;
+                volume.settings.directory_protections = of_directory.iter().copied().collect();
+            }
+            let got = losses_tolerated(&state, state.disks.len());
+            assert_eq!(got, *want, "{disks} disks, {of_volume}, {of_directory:?}");
+        }
+    }
 
     fn folder(label: &str, content: Content) -> Found {
         Found {

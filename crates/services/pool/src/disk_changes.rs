@@ -19,7 +19,6 @@ use cairn_shard::{ShardDisk, ShardSettings};
 use futures_util::future::{Either, select};
 
 use crate::planner::{self, Standing};
-use crate::policy::protection;
 use crate::pool::{ChangeFailure, Pool, VolumeService};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::MediaChoice;
@@ -258,12 +257,17 @@ impl Pool {
     /// volume for which there are not can take no data at all, also where nothing was written to it yet.
     fn require_protection(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         for volume in &state.volumes {
-            self.store
-                .code_for_without(protection(volume.settings.protection), &[id])
-                .map_err(|error| {
+            for wanted in volume.settings.protections() {
+                let code = self.store.code_for_without(wanted, &[id]);
+                code.map_err(|error| {
                     let name = &state.head_of(volume).name;
-                    ChangeFailure::Impossible(format!("volume {name}: {error}"))
+                    let of = match wanted == volume.settings.protection {
+                        true => format!("volume {name}"),
+                        false => format!("directories of volume {name}, or what was written there"),
+                    };
+                    ChangeFailure::Impossible(format!("{of}: {error}"))
                 })?;
+            }
         }
         Ok(())
     }
@@ -440,7 +444,7 @@ impl Pool {
         for fs in self.serving_all() {
             let at_stake = self
                 .store
-                .segments_at_stake(fs.volume(), |disk| disk != id, 0);
+                .segments_at_stake(fs.volume(), |disk| disk != id, |_| 0);
             let Some(segments) = at_stake else {
                 return impossible(format!(
                     "nobody knows whether volume {} needs this disk, for it is being opened: try again in a moment",

@@ -8,9 +8,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
-use cairn_segment::{DiskRoom, Moved, Pace};
+use cairn_segment::{DiskRoom, Moved, Pace, Protection};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
@@ -23,7 +24,6 @@ use crate::planner::{
     self, Action, Observed, Outcome, Planner, Prospect, SeenContent, SeenDisk, SeenVolume,
     Standing, room_for, work_at_hand,
 };
-use crate::policy::protection;
 use crate::pool::{Pool, VolumeService};
 use cairn_formats::pool_file::PoolVolume;
 
@@ -103,6 +103,9 @@ impl Rebuild {
     }
 }
 
+/// How often it is looked whether directories still ask for what they did.
+const DIRECTORIES_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Starts the tasks; they end with the pool.
 pub fn tend(pool: &Arc<Pool>) {
     let env = pool.env.clone();
@@ -125,6 +128,9 @@ pub fn tend(pool: &Arc<Pool>) {
     pool.every("reopen", ROUND_INTERVAL, |pool| async move {
         pool.reopen_failed().await;
         pool.open_failed().await;
+    });
+    pool.every("directories", DIRECTORIES_INTERVAL, |pool| async move {
+        pool.forget_directory_protections().await;
     });
 }
 
@@ -241,12 +247,19 @@ impl Pool {
         leaving: &[DiskId],
     ) -> Option<SeenContent> {
         let (meta, table) = (fs.meta(), self.table());
-        let code = self.store.code_for(fs.policy().protection).ok();
         let is_sound = |id| standings.get(&id) == Some(&Standing::Fine) && !leaving.contains(&id);
-        let parity = code.map_or(0, |code| code.parity());
+        let parity_of = |own| self.parity_wanted(fs, own);
         let segments = self
             .store
-            .segments_at_stake(fs.volume(), is_sound, parity)?;
+            .segments_at_stake(fs.volume(), is_sound, parity_of)?;
+        let asked = segments.iter().map(|info| info.protection);
+        let asked: BTreeSet<Option<Protection>> = asked.chain([None]).collect();
+        let of_volume = fs.policy().protection;
+        let codes = asked.into_iter().filter_map(|own| {
+            let code = self.store.code_wanted(of_volume, own);
+            Some((own, code.ok()?))
+        });
+        let codes = codes.collect();
         let record = |id| {
             let record = meta.segment(id)?;
             Some((id, (record.live_bytes, record.disks)))
@@ -272,7 +285,7 @@ impl Pool {
         Some(SeenContent {
             segments,
             records,
-            code,
+            codes,
             metadata_disks: members.filter(|id| meta.log().uses_disk(*id)).collect(),
             primary: Some(meta.log().primary_disk()),
             is_beside_journal: self.is_beside_journal(fs),
@@ -504,22 +517,27 @@ impl Pool {
         self.rebuild.planner.lock().standings(&disks, now)
     }
 
-    /// Segments that can lose fewer shards than their volumes ask for.
+    /// How many shards data of a volume that asks for `own`, or for what the volume does, is to be able to lose.
+    fn parity_wanted(&self, fs: &Fs, own: Option<Protection>) -> u8 {
+        let own = own.filter(|_| !planted::is(Bug::NarrowByVolumeAlone));
+        let code = self.store.code_wanted(fs.policy().protection, own);
+        code.map_or(0, |code| code.parity())
+    }
+
+    /// Segments that can lose fewer shards than is asked for.
     pub fn narrow_segments(&self) -> u64 {
         let narrow = self.serving_all().into_iter().map(|fs| {
-            let code = self.store.code_for(fs.policy().protection);
-            let parity = code.map_or(0, |code| code.parity());
-            self.store.narrow_count(fs.volume(), parity)
+            let parity_of = |own| self.parity_wanted(&fs, own);
+            self.store.narrow_count(fs.volume(), parity_of)
         });
         narrow.sum()
     }
 
-    /// Those that survive no loss at all, though their volumes ask for that: written while one disk alone worked.
+    /// Those that survive no loss at all, though that is asked for: written while one disk alone worked.
     pub fn single_segments(&self) -> u64 {
         let single = self.serving_all().into_iter().map(|fs| {
-            let code = self.store.code_for(fs.policy().protection);
-            let parity = code.map_or(0, |code| code.parity());
-            self.store.narrow_count(fs.volume(), parity.min(1))
+            let parity_of = |own| self.parity_wanted(&fs, own).min(1);
+            self.store.narrow_count(fs.volume(), parity_of)
         });
         single.sum()
     }
@@ -530,7 +548,7 @@ impl Pool {
         let mut short: Option<(u64, i16)> = None;
         for fs in self.serving_all() {
             let is_read = |id| !planner::is_missing(&standings, id);
-            let at_stake = self.store.segments_at_stake(fs.volume(), is_read, 0);
+            let at_stake = self.store.segments_at_stake(fs.volume(), is_read, |_| 0);
             for info in at_stake.into_iter().flatten() {
                 let is_missing = |id: &&DiskId| planner::is_missing(&standings, **id);
                 let missing = info.disks.iter().filter(is_missing).count();
@@ -652,13 +670,14 @@ impl Pool {
         // Another one comes in their place.
         let without = if joining.is_none() { ids } else { &[] };
         let state = self.state();
-        let code_of = |volume: VolumeId| {
+        let code_of = |volume: VolumeId, own: Option<Protection>| {
             let volume = state.volumes.iter().find(|it| it.id == volume)?;
-            let protection = protection(volume.settings.protection);
-            self.store.code_for_without(protection, without).ok()
+            let of_volume = volume.settings.protection;
+            let code = self.store.code_wanted_without(of_volume, own, without);
+            code.ok()
         };
         let seen = self.observe(ids);
-        let parity_of = |volume| code_of(volume).map_or(0, |code| code.parity());
+        let parity_of = |volume, own| code_of(volume, own).map_or(0, |code| code.parity());
         let mut work = work_at_hand(&seen, &standings, Some(&parity_of));
         order(&mut work);
         let (own, others): (Vec<Work>, Vec<Work>) = work

@@ -43,7 +43,9 @@ pub struct Observed {
     pub volumes_degraded: Vec<String>,
     /// Volumes that one lost disk would damage although the pool could protect them.
     pub volumes_unprotected: Vec<String>,
-    /// Parts of the data that have less protection than their volumes ask for.
+    /// Volumes with directories that ask for no protection.
+    pub directories_unprotected: Vec<String>,
+    /// Parts of the data that have less protection than is asked for.
     pub narrow_segments: u64,
     /// Of these, those that survive no loss.
     pub single_segments: u64,
@@ -144,6 +146,12 @@ pub fn judge(observed: &Observed) -> Judgement {
             "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
         ));
     }
+    for volume in &observed.directories_unprotected {
+        warnings.push(format!(
+            "directories of volume {volume} have protection none: NO REDUNDANCY, a lost disk loses their data; `cairn policy \
+             list {volume}` shows them"
+        ));
+    }
     if let Some(named) = observed
         .disks_named
         .filter(|named| *named <= observed.tolerated)
@@ -155,7 +163,7 @@ pub fn judge(observed: &Observed) -> Judgement {
     }
     if observed.narrow_segments > 0 {
         warnings.push(format!(
-            "{} segments of data have less protection than their volumes ask for, and are written anew as soon as \
+            "{} segments of data have less protection than is asked for, and are written anew as soon as \
              there are disks and room for it; `cairn disk list` says how far that is",
             observed.narrow_segments
         ));
@@ -468,6 +476,15 @@ mod tests {
                 "unprotected volume",
                 Observed {
                     volumes_unprotected: vec!["scratch".to_owned()],
+                    ..six()
+                },
+                Health::Healthy,
+                1,
+            ),
+            (
+                "unprotected directory",
+                Observed {
+                    directories_unprotected: vec!["main".to_owned()],
                     ..six()
                 },
                 Health::Healthy,

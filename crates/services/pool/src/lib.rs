@@ -15,6 +15,7 @@ pub mod assemble;
 mod caches;
 mod clones;
 mod deleted_volumes;
+mod directories;
 pub mod disk_changes;
 mod encryption;
 pub mod executor;

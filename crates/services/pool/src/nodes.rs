@@ -10,7 +10,6 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_formats::pool_file::{PoolDisk, PoolState};
 
 use crate::planner::Standing;
-use crate::policy::protection;
 use crate::pool::{ChangeFailure, Pool};
 
 /// What a node has of a volume's data.
@@ -107,8 +106,11 @@ impl Pool {
         leaving: &[DiskId],
         nodes_staying: usize,
     ) -> Result<(), ChangeFailure> {
-        for volume in &state.volumes {
-            let wanted = protection(volume.settings.protection);
+        let asked = state.volumes.iter().flat_map(|volume| {
+            let protections = volume.settings.protections();
+            protections.map(move |wanted| (volume, wanted))
+        });
+        for (volume, wanted) in asked {
             let name = &state.head_of(volume).name;
             let failed = |error: cairn_segment::SegmentError| {
                 ChangeFailure::Impossible(format!("volume {name}: {error}"))

@@ -1,11 +1,12 @@
 //! What a volume's settings ask of the engine.
 
-use cairn_formats::settings::{AccessPattern, Compression, Dedupe, Protection, VolumeSettings};
+use cairn_formats::settings::{AccessPattern, Compression, Dedupe, VolumeSettings};
 use cairn_fs::Policy;
 
 pub fn policy(settings: &VolumeSettings) -> Policy {
     Policy {
-        protection: protection(settings.protection),
+        protection: settings.protection,
+        own_protection: None,
         access_pattern: match settings.access_pattern {
             AccessPattern::Concurrent => cairn_fs::AccessPattern::Concurrent,
             AccessPattern::Streaming => cairn_fs::AccessPattern::Streaming,
@@ -25,14 +26,5 @@ pub fn policy(settings: &VolumeSettings) -> Policy {
         media: settings.media.kind(),
         size_limit_bytes: settings.size_limit.bytes(),
         relatime: true,
-    }
-}
-
-pub fn protection(protection: Protection) -> cairn_segment::Protection {
-    match protection {
-        Protection::Default => cairn_segment::Protection::Default,
-        Protection::None => cairn_segment::Protection::None,
-        Protection::Plus(parity) => cairn_segment::Protection::Plus(parity),
-        Protection::Mirror(copies) => cairn_segment::Protection::Mirror(copies),
     }
 }

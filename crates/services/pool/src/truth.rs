@@ -19,7 +19,7 @@ use cairn_formats::text_file::{self, TextFileError};
 use cairn_shard::ShardDisk;
 use futures_util::future::join_all;
 
-use crate::assemble::{Content, failures_tolerated};
+use crate::assemble::{Content, losses_tolerated};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
@@ -155,7 +155,7 @@ pub async fn save(
         let counted = members.iter().map(|disk| disk.id);
         let counted: Vec<DiskId> = counted.filter(|id| !holds_nothing(*id)).collect();
         let saved = counted.iter().filter(|id| have_it.contains(id)).count();
-        let needed = disks_needed(counted.len());
+        let needed = disks_needed(state, counted.len());
         if saved < needed {
             return Err(SaveError::Disks {
                 needed,
@@ -167,9 +167,10 @@ pub async fn save(
     Ok(results.iter().map(Result::is_ok).collect())
 }
 
-/// So many of a pool's disks have to have a change before it counts.
-pub fn disks_needed(members: usize) -> usize {
-    members.saturating_sub(failures_tolerated(members)).max(1)
+/// So many of a pool's disks, of these that count, have to have a change before it counts.
+pub fn disks_needed(state: &PoolState, members: usize) -> usize {
+    let lost = losses_tolerated(state, members);
+    members.saturating_sub(lost).max(1)
 }
 
 /// What is on a disk with files of ours: its identity and its pool file. An error is a disk that cannot be used.

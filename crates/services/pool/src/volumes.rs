@@ -18,7 +18,7 @@ use cairn_meta::{MetaError, MetaStore};
 
 use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
-use crate::policy::{policy, protection};
+use crate::policy::policy;
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
 use crate::tiers::tier_policy;
 use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
@@ -384,11 +384,13 @@ impl Pool {
         }
     }
 
-    /// Whether the pool has disks enough for a volume's protection.
-    fn require_code(&self, settings: &VolumeSettings) -> Result<(), ChangeFailure> {
-        let code = self.store.code_for(protection(settings.protection));
-        code.map(drop)
-            .map_err(|error| ChangeFailure::Impossible(error.to_string()))
+    /// Whether the pool has disks enough for a volume's protection, and those of its directories.
+    pub(crate) fn require_code(&self, settings: &VolumeSettings) -> Result<(), ChangeFailure> {
+        for wanted in settings.protections() {
+            let code = self.store.code_for(wanted);
+            code.map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Deletes a volume with its data. An exported one is refused without `force`. What volumes that began from it need stays,
@@ -449,17 +451,25 @@ impl Pool {
         Ok(())
     }
 
-    /// Disks that a volume of these settings can lose; 0 if its protection is not possible now.
+    /// Disks that a volume of these settings can lose, but for data that directories ask another protection for; 0 if its
+    /// protection is not possible now.
     pub fn tolerated(&self, settings: &VolumeSettings) -> u8 {
-        self.store
-            .code_for(protection(settings.protection))
-            .map_or(0, |code| code.parity())
+        let code = self.store.code_for(settings.protection);
+        code.map_or(0, |code| code.parity())
     }
 
-    /// Nodes that a volume can lose with what its data and its metadata are on: of its data, as it is laid out when all
+    /// The same of its safest data.
+    fn tolerated_by_metadata(&self, settings: &VolumeSettings) -> u8 {
+        let codes = settings.protections().map(|it| self.store.code_for(it));
+        let parities = codes.map(|code| code.map_or(0, |code| code.parity()));
+        parities.max().unwrap_or(0)
+    }
+
+    /// Nodes that a volume can lose with what its data and its metadata are on. Of data that no directory asks another
+    /// protection for: as it is laid out when all
     /// disks work, and as it is where that is worse. `None` if the pool is on one node.
     pub fn nodes_tolerated(&self, volume: &PoolVolume) -> Option<usize> {
-        let code = self.store.code_for(protection(volume.settings.protection));
+        let code = self.store.code_for(volume.settings.protection);
         let of_new = code.map_or(0, |code| self.store.code_survives(code).nodes);
         let of_old = self.store.crowded_nodes_survived(volume.id);
         let of_data = of_new.min(of_old.unwrap_or(usize::MAX));
@@ -493,12 +503,12 @@ impl Pool {
         (self.store.node_count() > 1).then_some(least)
     }
 
-    /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
+    /// Metadata survives what the pool survives, and what the safest of the volume's data survives if that is more. So many copies
     /// are wanted on disks that stay.
     pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
         let table = self.table();
         let wanted = |places: usize| {
-            1 + failures_tolerated(places).max(usize::from(self.tolerated(settings)))
+            1 + failures_tolerated(places).max(usize::from(self.tolerated_by_metadata(settings)))
         };
         match self.seats {
             None => wanted(table.staying_count()),

@@ -180,6 +180,7 @@ impl Driver {
         if shape.sets_policies {
             let policer = Policer {
                 life: self.shared.clone(),
+                pool: world.pool.clone(),
                 env: self.env.clone(),
                 rng: Rng::new(self.seed ^ 0x706f_5407),
             };
@@ -227,6 +228,7 @@ impl Driver {
             fs = self.end_snapshots(fs).await?;
         }
         self.check_work()?;
+        self.check_directories(&fs)?;
         self.check_members()?;
         if self.end_store().await? {
             self.progress.was_closed.store(true, Ordering::Relaxed);
@@ -396,6 +398,25 @@ impl Driver {
                 self.check_narrow(&file)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The pool knows what directories ask for, and keeps what that takes.
+    fn check_directories(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        let Some(world) = self.progress.fs.lock().clone() else {
+            return Ok(());
+        };
+        let state = world.pool.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == VOLUME);
+        let known = volume.map(|volume| volume.settings.directory_protections);
+        let (Some(known), Some(asked)) = (known, fs.directory_protections()) else {
+            return Ok(());
+        };
+        match asked.iter().find(|asked| !known.contains(*asked)) {
+            Some(asked) => Err(format!(
+                "a directory asks for {asked}, and the pool does not know it"
+            )),
+            None => Ok(()),
         }
     }
 

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::{Ino, Media};
-use cairn_formats::settings::{AccessPattern, Compression, Dedupe, MediaChoice};
+use cairn_formats::settings::{AccessPattern, Compression, Dedupe, MediaChoice, Protection};
 use cairn_fs::{
     ApplyFailure, Credentials, FileKind, Fs, FsError, Policy, PolicyFailure, PolicyRecord, ROOT,
 };
+use cairn_pool::{ChangeFailure, Pool};
 use cairn_testkit::Rng;
 
 use crate::client;
+use crate::world::VOLUME;
 
 /// At a time.
 const COUNT_MAX: usize = 6;
@@ -25,6 +27,7 @@ const ENTRIES_MAX: usize = 1000;
 /// Sets and clears policies and has data converted in one life, as a client does what it does.
 pub(crate) struct Policer {
     pub life: Arc<client::Life>,
+    pub pool: Arc<Pool>,
     pub env: Env,
     pub rng: Rng,
 }
@@ -86,7 +89,9 @@ impl Policer {
             fs.clear_dir_policy(policies[pick].dir).await
         } else {
             let dir = self.some_directory(fs).await?;
-            fs.set_dir_policy(dir, self.some_policy()).await.map(drop)
+            let policy = self.some_policy();
+            let policy = self.allowed(policy).await?;
+            fs.set_dir_policy(dir, policy).await.map(drop)
         };
         match done {
             Ok(()) | Err(PolicyFailure::Root | PolicyFailure::None) => Ok(()),
@@ -98,6 +103,44 @@ impl Policer {
     fn some_media(&mut self) -> Option<MediaChoice> {
         let number = self.rng.below(5) as u8;
         Media::of_number(number).map(MediaChoice::from)
+    }
+
+    /// None below that of the volume: what may be lost is reckoned by that.
+    fn some_protection(&mut self) -> Option<Protection> {
+        let tolerated = self.life.shape.tolerated() as u8;
+        match self.rng.below(4) {
+            0 if (1..=4).contains(&tolerated) => Some(Protection::Plus(tolerated)),
+            1 if tolerated < 4 => Some(Protection::Plus(tolerated + 1)),
+            2 if tolerated < 4 => Some(Protection::Mirror(tolerated + 2)),
+            _ => None,
+        }
+    }
+
+    /// A policy that the pool takes: without its protection if there are too few disks for that, or they are in trouble.
+    async fn allowed(&self, mut policy: PolicyRecord) -> Result<PolicyRecord, FsError> {
+        let Some(protection) = policy.protection else {
+            return Ok(policy);
+        };
+        let volume = self
+            .pool
+            .state()
+            .volumes
+            .iter()
+            .find(|it| it.id == VOLUME)
+            .map(|it| it.name.clone());
+        let Some(volume) = volume else {
+            return Err(FsError::Stale);
+        };
+        match self
+            .pool
+            .allow_directory_protection(&volume, protection)
+            .await
+        {
+            Ok(()) => {}
+            Err(ChangeFailure::Impossible(_) | ChangeFailure::Save(_)) => policy.protection = None,
+            Err(error) => return Err(FsError::Io(error.to_string())),
+        }
+        Ok(policy)
     }
 
     fn some_policy(&mut self) -> PolicyRecord {
@@ -130,6 +173,7 @@ impl Policer {
                 false => pattern,
             }),
             media: self.some_media(),
+            protection: self.some_protection(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Owns: what is drawn, with which chances, and that it stays within what the engine promises to
 //! survive. Must not know: the engine beyond its settings, how faults are played.
 
+pub use cairn_formats::settings::Protection;
 use cairn_testkit::{Crash, Rng};
 use serde::{Deserialize, Serialize};
 
@@ -33,15 +34,6 @@ pub enum Trouble {
     Errors,
     /// More than M disks with damaged data: reads may fail, and never give other bytes.
     Beyond,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protection {
-    Default,
-    None,
-    Plus(u8),
-    Mirror(u8),
 }
 
 /// The pool, the volume and how busy they are.

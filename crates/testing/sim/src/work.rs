@@ -574,12 +574,14 @@ async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
     shard.read_footer().await.ok()?
 }
 
-/// Segments that can lose fewer shards than `tolerated`.
+/// Segments that can lose fewer shards than `tolerated`, or than their directories ask for if there are disks enough for that.
 pub fn narrow(segments: &SegmentStore, tolerated: usize, is_sealed: bool) -> Vec<SegmentId> {
     let all = segments.segments(VOLUME).into_iter();
     // What is in an object store is kept by that.
     let narrow = all.filter(|info| {
-        let is_narrow = usize::from(info.code.parity()) < tolerated;
+        let asked = info.protection.and_then(|own| segments.code_for(own).ok());
+        let asked = asked.map_or(0, |code| usize::from(code.parity()));
+        let is_narrow = usize::from(info.code.parity()) < tolerated.max(asked);
         is_narrow && info.remote.is_none() && (info.sealed || !is_sealed)
     });
     narrow.map(|info| info.id).collect()

@@ -31,7 +31,7 @@ use crate::check;
 use crate::object_store::Seen;
 use crate::pool::{Disks, PoolFile};
 use crate::read_cache::FlakyCache;
-use crate::scenario::{Dedupes, Protection, Shape, TierTrouble};
+use crate::scenario::{Dedupes, Shape, TierTrouble};
 use crate::snapshots::{Read, read_all};
 use crate::tree::{Found, FoundKind, FoundNode};
 
@@ -73,12 +73,7 @@ pub(crate) fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
 
 fn policy(shape: &Shape) -> Policy {
     Policy {
-        protection: match shape.protection {
-            Protection::Default => cairn_segment::Protection::Default,
-            Protection::None => cairn_segment::Protection::None,
-            Protection::Plus(losses) => cairn_segment::Protection::Plus(losses),
-            Protection::Mirror(copies) => cairn_segment::Protection::Mirror(copies),
-        },
+        protection: shape.protection,
         access_pattern: if shape.small_records {
             AccessPattern::Random
         } else {
@@ -127,12 +122,7 @@ pub(crate) fn volume_settings(shape: &Shape) -> VolumeSettings {
         };
     }
     VolumeSettings {
-        protection: match shape.protection {
-            Protection::Default => settings::Protection::Default,
-            Protection::None => settings::Protection::None,
-            Protection::Plus(losses) => settings::Protection::Plus(losses),
-            Protection::Mirror(copies) => settings::Protection::Mirror(copies),
-        },
+        protection: shape.protection,
         ..of_files
     }
 }

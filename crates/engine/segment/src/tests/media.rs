@@ -35,6 +35,7 @@ async fn append(world: &World, media: Option<Media>, len: usize) -> SegmentInfo 
     let placing = Placing {
         code: code(4, 2),
         media,
+        protection: None,
     };
     let appended = world
         .store
@@ -98,7 +99,7 @@ fn shards_move_to_the_kind_when_disks_are_named() {
         world.store.seal_all(VOLUME).await;
         assert!(info.disks.len() > 4, "one disk of the kind is too few");
         let at_stake = |world: &World| {
-            let found = world.store.segments_at_stake(VOLUME, |_| true, 0);
+            let found = world.store.segments_at_stake(VOLUME, |_| true, |_| 0);
             found.expect("it is open").len()
         };
         assert_eq!(at_stake(&world), 1);

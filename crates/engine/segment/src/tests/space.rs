@@ -123,6 +123,7 @@ fn only_the_last_stripes_are_given_back() {
         sealed: false,
         remote: None,
         media: None,
+        protection: None,
     };
     let segment = Segment::created(VOLUME, EPOCH, info);
     segment.open_with(Vec::new(), 256, Duration::ZERO);

@@ -86,6 +86,7 @@ impl CopiedOut {
             sealed: true,
             remote: Some(self.remote),
             media: self.segment.media,
+            protection: self.segment.protection,
         };
         let remote = Segment::known(self.segment.volume, self.segment.epoch, known);
         let is_current = {

@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Media, SegmentId};
-use cairn_erasure::Code;
+use cairn_base::{Ino, SegmentId};
 use cairn_meta::{Batch, Key, Ticket};
 use cairn_segment::{
     Codec, Compression, EncodedRecord, Encoder, ErrorKind, RecordOwner, RecordPointer, SegmentInfo,
@@ -29,7 +28,7 @@ use crate::extents::{Ahead, Change, ExtentMap, RecordExtent};
 use crate::flight::Source;
 use crate::inode::State;
 use crate::share::Sharers;
-use crate::storing::{Records, Stored};
+use crate::storing::{Asked, Records, Stored};
 use crate::types::FsError;
 use crate::volume::{Policy, Shared, meta_error, segment_error};
 
@@ -109,11 +108,11 @@ impl Made {
     fn add(
         &mut self,
         record: EncodedRecord,
-        media: Option<Media>,
+        asked: Asked,
         hash: Option<Hash>,
         parts: Vec<Bytes>,
     ) -> Source {
-        let index = self.records.add(record, media);
+        let index = self.records.add(record, asked);
         if let Some(hash) = hash {
             self.by_hash.insert(hash, (index, parts));
         }
@@ -204,7 +203,6 @@ impl Shared {
         may_share: bool,
         done: &mut Converted,
     ) -> Result<Vec<Victim>, FsError> {
-        let code = self.code()?;
         let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut made = Made::default();
         let mut plans = Vec::new();
@@ -250,7 +248,7 @@ impl Shared {
         let mut refused = Vec::new();
         let mut by_ino: FxHashMap<Ino, Vec<Pointed>> = FxHashMap::default();
         for plan in plans {
-            match self.place_pieces_of(plan, &written, code).await {
+            match self.place_pieces_of(plan, &written).await {
                 Ok(pointed) => by_ino.entry(pointed.victim.ino).or_default().push(pointed),
                 Err(victim) => refused.push(victim),
             }
@@ -289,7 +287,7 @@ impl Shared {
         let (policy, extent) = (victim.policy.clone(), &victim.extent);
         let cuts = cut(extent.start, parts, record_bytes(&policy));
         let is_one = cuts.len() == 1;
-        let is_placed = self.is_placed_for(extent.record.location.segment, policy.media);
+        let is_placed = self.is_placed_for(extent.record.location.segment, policy.asked());
         let is_whole = is_one
             && extent.offset_in_record == 0
             && extent.len_bytes() == u64::from(extent.record.file_len_bytes);
@@ -321,7 +319,7 @@ impl Shared {
                                 object: victim.ino.0,
                                 offset: range.start,
                             };
-                            made.add(encoded.owned_by(owner), policy.media, hash, parts)
+                            made.add(encoded.owned_by(owner), policy.asked(), hash, parts)
                         }
                         _ => {
                             self.remember_whole(&victim, is_whole, hash);
@@ -353,8 +351,7 @@ impl Shared {
             Source::New(index) | Source::Again(index) => made.records.all.get(index)?.codec(),
             Source::There(known) if known.location == victim.extent.record.location => return None,
             Source::There(known) => {
-                let code = self.code().ok()?;
-                let there = self.reading(|| self.record_there(&known, code)).await;
+                let there = self.reading(|| self.record_there(&known)).await;
                 there.ok().flatten()?.codec
             }
         };
@@ -380,7 +377,6 @@ impl Shared {
         &self,
         plan: Plan,
         written: &[Arc<RecordPointer>],
-        code: Code,
     ) -> Result<Pointed, Victim> {
         let Plan { victim, pieces } = plan;
         let mut placed = Vec::with_capacity(pieces.len());
@@ -388,7 +384,7 @@ impl Shared {
             let record = match piece.source {
                 Source::New(index) | Source::Again(index) => written.get(index).cloned(),
                 Source::There(known) => {
-                    let there = self.reading(|| self.record_there(&known, code)).await;
+                    let there = self.reading(|| self.record_there(&known)).await;
                     let there = there.ok().flatten();
                     if let (None, Some(hash)) = (&there, &piece.hash) {
                         self.dedupe.forget(hash, &known);
@@ -545,7 +541,7 @@ impl Shared {
                     at = extent.end;
                     // What has its bytes itself has no form that a policy could change, and is on no disk of its own.
                     if let Some(extent) = extent.in_record()
-                        && (!self.is_placed_for(extent.record.location.segment, policy.media)
+                        && (!self.is_placed_for(extent.record.location.segment, policy.asked())
                             || may_differ(policy, &extent))
                     {
                         step.add(Victim {

@@ -3,6 +3,7 @@
 //! Owns: which directories can say something. Must not know: paths as an operator types them.
 
 use cairn_base::Ino;
+use cairn_meta::volume_settings::Protections;
 use cairn_meta::{Batch, Key, PolicyRecord, Ticket};
 
 use crate::types::FsError;
@@ -61,8 +62,8 @@ impl Fs {
         }
         let shared = &self.shared;
         let _turn = shared.policies.turn.lock().await;
-        let is_known = shared.policies.table.read().contains_key(&dir);
-        if !is_known && shared.policies.table.read().len() >= POLICY_COUNT_MAX {
+        let is_known = shared.policies.table.read().of.contains_key(&dir);
+        if !is_known && shared.policies.table.read().of.len() >= POLICY_COUNT_MAX {
             return Err(PolicyFailure::TooMany);
         }
         let set = || shared.set_dir_policy(dir, policy);
@@ -80,7 +81,7 @@ impl Fs {
         let _turn = shared.policies.turn.lock().await;
         shared.require_serving()?;
         let mut batch = Batch::new();
-        if shared.policies.table.write().remove(&dir).is_none() {
+        if shared.policies.table.write().remove(dir).is_none() {
             return Err(PolicyFailure::None);
         }
         batch.delete(Key::policy(dir));
@@ -107,7 +108,15 @@ impl Fs {
         if !self.branch().is_main() {
             return Ok(Vec::new());
         }
-        let dirs: Vec<Ino> = self.shared.policies.table.read().keys().copied().collect();
+        let dirs: Vec<Ino> = self
+            .shared
+            .policies
+            .table
+            .read()
+            .of
+            .keys()
+            .copied()
+            .collect();
         let mut views = Vec::with_capacity(dirs.len());
         for dir in dirs {
             match self.dir_policy(dir).await {
@@ -125,7 +134,16 @@ impl Fs {
         if !self.branch().is_main() {
             return 0;
         }
-        self.shared.policies.table.read().len()
+        self.shared.policies.table.read().of.len()
+    }
+
+    /// The protections that directories ask for now, and those that data asks for which was written when they did. `None` if that
+    /// cannot be told now.
+    pub fn directory_protections(&self) -> Option<Protections> {
+        let shared = &self.shared;
+        let by_data = shared.segments.protections(shared.volume)?;
+        let asked = shared.policies.protections();
+        Some(by_data.iter().chain(asked.iter()).collect())
     }
 
     /// Where a directory is, as a path from the root of the volume: empty for the root, `None` if it is not there any more.

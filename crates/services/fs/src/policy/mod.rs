@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::Ino;
 use cairn_meta::volume_settings as settings;
+use cairn_meta::volume_settings::{Protection, Protections};
 use cairn_meta::{Batch, Key, KeyKind, MetaError, MetaStore, PolicyRecord};
 use cairn_segment::Compression;
 use parking_lot::RwLock;
@@ -43,9 +44,40 @@ pub(crate) struct Found {
     parent: Ino,
 }
 
+/// What each directory says.
+#[derive(Default)]
+struct Table {
+    of: BTreeMap<Ino, PolicyRecord>,
+    /// How many directories ask for each protection.
+    protections: BTreeMap<Protection, usize>,
+}
+
+impl Table {
+    fn insert(&mut self, dir: Ino, policy: PolicyRecord) {
+        self.remove(dir);
+        if let Some(asked) = policy.protection {
+            *self.protections.entry(asked).or_default() += 1;
+        }
+        self.of.insert(dir, policy);
+    }
+
+    fn remove(&mut self, dir: Ino) -> Option<PolicyRecord> {
+        let removed = self.of.remove(&dir)?;
+        if let Some(asked) = removed.protection
+            && let Some(count) = self.protections.get_mut(&asked)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.protections.remove(&asked);
+            }
+        }
+        Some(removed)
+    }
+}
+
 /// The policies of a volume's directories.
 pub(crate) struct Policies {
-    table: RwLock<BTreeMap<Ino, PolicyRecord>>,
+    table: RwLock<Table>,
     /// [`NOBODY`], or a number that grows with each change of a policy and each move of a directory.
     state: AtomicU64,
     state_last: AtomicU64,
@@ -58,7 +90,7 @@ pub(crate) struct Policies {
 impl Policies {
     /// Reads those of a volume, and forgets those of directories that are gone: a restored volume may have lost some.
     pub fn open(meta: &MetaStore) -> Result<Self, MetaError> {
-        let mut table = BTreeMap::new();
+        let mut table = Table::default();
         let live = meta.live();
         let (from, to) = Key::all_policies();
         let mut gone = Batch::new();
@@ -97,7 +129,7 @@ impl Policies {
     pub fn note_change(&self) {
         let table = self.table.write();
         let next = self.state_last.fetch_add(1, Ordering::AcqRel) + 1;
-        let state = if table.is_empty() { NOBODY } else { next };
+        let state = if table.of.is_empty() { NOBODY } else { next };
         self.state.store(state, Ordering::Release);
     }
 
@@ -114,13 +146,18 @@ impl Policies {
             return;
         }
         // Nothing is below it, so nobody remembers what it said.
-        if self.table.write().remove(&dir).is_some() {
+        if self.table.write().remove(dir).is_some() {
             batch.delete(Key::policy(dir));
         }
     }
 
     fn of(&self, dir: Ino) -> PolicyRecord {
-        self.table.read().get(&dir).copied().unwrap_or_default()
+        self.table.read().of.get(&dir).copied().unwrap_or_default()
+    }
+
+    /// The protections that directories ask for.
+    pub fn protections(&self) -> Protections {
+        self.table.read().protections.keys().copied().collect()
     }
 }
 
@@ -176,17 +213,20 @@ impl Shared {
         self.policy_saying(&said)
     }
 
-    /// The same of an inode that may be gone.
-    pub(crate) async fn policy_of_ino(&self, ino: Ino) -> Policy {
-        if self.policies.state.load(Ordering::Acquire) == NOBODY {
-            return self.policy.read().clone();
-        }
+    /// The same of an inode that may be gone; `None` if it is.
+    pub(crate) async fn policy_of_ino(&self, ino: Ino) -> Option<Policy> {
+        let has_policies = self.policies.state.load(Ordering::Acquire) != NOBODY;
         if !ino.branch().is_main() {
-            return self.policy.read().clone();
+            // A clone follows the volume.
+            return Some(self.policy.read().clone());
+        }
+        let by_data = || self.segments.protections(self.volume).unwrap_or_default();
+        if !has_policies && by_data().is_empty() {
+            return Some(self.policy.read().clone());
         }
         match self.reading(|| self.inode(ino)).await {
-            Ok(inode) => self.policy_of(&inode).await,
-            Err(_) => self.policy.read().clone(),
+            Ok(inode) => Some(self.policy_of(&inode).await),
+            Err(_) => None,
         }
     }
 
@@ -200,6 +240,7 @@ impl Shared {
                 .access_pattern
                 .map_or(volume.access_pattern, access_pattern_of),
             media: said.media.map_or(volume.media, |choice| choice.kind()),
+            own_protection: said.protection,
             ..volume
         }
     }

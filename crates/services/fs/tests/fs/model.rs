@@ -169,7 +169,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), 0..4u8, xattr_len, xattr_mode)
             .prop_map(|(of, name, len, mode)| Step::SetXattr { of, name, len, mode }),
         1 => (any::<u8>(), 0..4u8).prop_map(|(of, name)| Step::RemoveXattr(of, name)),
-        3 => (any::<u8>(), 0..7u8).prop_map(|(dir, policy)| Step::Policy(dir, policy)),
+        3 => (any::<u8>(), 0..8u8).prop_map(|(dir, policy)| Step::Policy(dir, policy)),
         2 => any::<u8>().prop_map(Step::Apply),
         1 => Just(Step::CancelApply),
         2 => Just(Step::Applied),

@@ -1,15 +1,17 @@
 //! Directories that say how data below them is stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::planted::{Bug, plant};
 use cairn_fs::*;
-use cairn_meta::volume_settings::{AccessPattern as Pattern, Compression, Dedupe as DedupeWord};
+use cairn_meta::volume_settings::{
+    AccessPattern as Pattern, Compression, Dedupe as DedupeWord, Protection,
+};
 use cairn_meta::{ExtentPlace, ExtentRecord, InodeKind, Key, decode_extent};
-use cairn_segment::Codec;
+use cairn_segment::{Codec, Pace};
 use cairn_testkit::{Crash, Rng};
 
 use crate::world::*;
@@ -41,6 +43,11 @@ pub fn policy(number: u8) -> PolicyRecord {
             dedupe: Some(DedupeWord::Off),
             access_pattern: Some(Pattern::Streaming),
             media: None,
+            protection: Some(Protection::Plus(1)),
+        },
+        6 => PolicyRecord {
+            protection: Some(Protection::Mirror(2)),
+            ..nothing
         },
         _ => PolicyRecord {
             dedupe: Some(DedupeWord::Off),
@@ -138,6 +145,17 @@ fn extents_of(fs: &Fs) -> Vec<(Ino, u64, ExtentRecord)> {
     extents
 }
 
+/// What the segment of an extent asks for.
+fn protection_of(fs: &Fs, extent: &ExtentRecord) -> Option<Protection> {
+    match &extent.place {
+        ExtentPlace::Record { record, .. } => {
+            let segment = fs.meta().segment(record.location.segment);
+            segment.expect("the segment of an extent").protection
+        }
+        ExtentPlace::Inline(_) => None,
+    }
+}
+
 fn codec_of(extent: &ExtentRecord) -> Option<Codec> {
     match &extent.place {
         ExtentPlace::Record { record, .. } => Some(record.codec),
@@ -160,6 +178,11 @@ pub fn check_form(fs: &Fs, parents: &BTreeMap<Ino, Ino>, saying: &Saying) {
         let Some(codec) = codec_of(&extent) else {
             continue;
         };
+        assert_eq!(
+            protection_of(fs, &extent),
+            said.protection,
+            "{ino} up to {end}"
+        );
         let codecs: &[Codec] = match said.compression {
             Some(Compression::None) => &[Codec::Raw],
             Some(Compression::Lz4) | None => &[Codec::Raw, Codec::Lz4],
@@ -274,6 +297,143 @@ fn new_data_follows_its_directory() {
         world.run_for(10).await;
         assert_eq!(codecs_of(fs, unnamed.ino()), [Codec::Zstd]);
         recount(fs).await;
+    });
+}
+
+/// Protections that the segments of a file's extents ask for, and the copies they have.
+fn protections_of(fs: &Fs, ino: Ino) -> BTreeSet<(Option<Protection>, u8)> {
+    let extents = extents_of(fs).into_iter();
+    let own = extents.filter(|(of, ..)| *of == ino);
+    own.map(|(.., extent)| {
+        let ExtentPlace::Record { record, .. } = &extent.place else {
+            panic!("it is in the metadata")
+        };
+        let segment = fs.meta().segment(record.location.segment).unwrap();
+        (segment.protection, segment.data + segment.parity)
+    })
+    .collect()
+}
+
+async fn rewrite_all(world: &World) {
+    let fs = &world.fs;
+    let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
+    world.segments.seal_all(VOLUME).await;
+    let pace = Pace::new(world.env.clock.clone(), 0);
+    fs.rewrite_segments(&ids, &pace).await.unwrap();
+}
+
+/// Data has the protection of its directory, in segments of its own; collections keep it, also of what two directories share and of
+/// what only a snapshot has, and a conversion changes it.
+#[test]
+fn protection_follows_its_directory() {
+    block_on(async {
+        let world = World::new(30, 4).await;
+        let fs = &world.fs;
+        let of_volume = BTreeSet::from([(None, 4)]);
+        let three = BTreeSet::from([(Some(Protection::Mirror(3)), 3)]);
+        let safe = make_dir(fs, ROOT_INO, b"safe").await;
+        let plain = make_dir(fs, ROOT_INO, b"plain").await;
+        let asks = PolicyRecord {
+            protection: Some(Protection::Mirror(3)),
+            ..PolicyRecord::default()
+        };
+        fs.set_dir_policy(safe, asks).await.unwrap();
+        let bytes = noise(31, LEN_BYTES as usize);
+        let kept = make(fs, safe, b"kept", &bytes).await;
+        let gone = make(fs, safe, b"gone", &bytes).await;
+        let beside = make(fs, plain, b"beside", &bytes).await;
+        assert_eq!(protections_of(fs, kept), three);
+        assert_eq!(protections_of(fs, beside), of_volume);
+        let snapshot = fs.take_snapshot(b"one", b"").await.unwrap();
+        let shown = fs.in_view(snapshot.view()).unwrap();
+        let mut shared = fs.make_unnamed_near(&ROOT_USER, plain).await.unwrap();
+        let all = 0..u64::from(LEN_BYTES);
+        shared.share(&shown, kept, all).await.unwrap();
+        let shared = shared.ino();
+        fs.remove(&ROOT_USER, safe, b"gone").await.unwrap();
+        let history_before = segments_asking(fs, Protection::Mirror(3));
+        rewrite_all(&world).await;
+        world.run_for(10).await;
+        recount(fs).await;
+        assert_eq!(protections_of(fs, kept), three);
+        assert_eq!(protections_of(fs, beside), of_volume);
+        assert_eq!(
+            protections_of(fs, shared),
+            of_volume,
+            "its directory says nothing"
+        );
+        assert!(read_all(&shown, gone).await == bytes);
+        assert_eq!(segments_asking(fs, Protection::Mirror(3)), history_before);
+        assert_eq!(
+            fs.directory_protections()
+                .map(|it| it.iter().collect::<Vec<_>>()),
+            Some(vec![Protection::Mirror(3)])
+        );
+        fs.clear_dir_policy(safe).await.unwrap();
+        fs.apply_policies(ROOT_INO).await.unwrap();
+        assert_eq!(applied(&world).await.record.left, 0);
+        assert_eq!(protections_of(fs, kept), of_volume);
+        assert!(
+            fs.directory_protections().is_some_and(|it| !it.is_empty()),
+            "a snapshot has some"
+        );
+        fs.delete_snapshot(b"one").await.unwrap();
+        fs.free_snapshots().await.unwrap();
+        rewrite_all(&world).await;
+        assert!(fs.directory_protections().is_some_and(|it| it.is_empty()));
+        recount(fs).await;
+    });
+}
+
+/// Live bytes of segments that ask for a protection.
+fn segments_asking(fs: &Fs, protection: Protection) -> u64 {
+    let segments = fs.meta().segments().into_iter();
+    let asking = segments.filter(|(_, it)| it.protection == Some(protection));
+    asking.map(|(_, it)| it.live_bytes).sum()
+}
+
+/// The same bytes are not shared with a directory that asks for another protection.
+#[test]
+fn the_same_bytes_are_there_for_each_protection() {
+    block_on(async {
+        let world = World::deduplicating(33, 4, Dedupe::On).await;
+        let fs = &world.fs;
+        let safe = make_dir(fs, ROOT_INO, b"safe").await;
+        let asks = PolicyRecord {
+            protection: Some(Protection::Mirror(3)),
+            ..PolicyRecord::default()
+        };
+        fs.set_dir_policy(safe, asks).await.unwrap();
+        let bytes = noise(34, LEN_BYTES as usize);
+        make(fs, ROOT_INO, b"first", &bytes).await;
+        let second = make(fs, safe, b"second", &bytes).await;
+        assert_eq!(fs.stats().deduplicated_bytes, 0);
+        assert_eq!(
+            protections_of(fs, second),
+            BTreeSet::from([(Some(Protection::Mirror(3)), 3)])
+        );
+        make(fs, safe, b"third", &bytes).await;
+        assert_eq!(fs.stats().deduplicated_bytes, u64::from(LEN_BYTES));
+    });
+}
+
+/// Where there are too few disks for what a directory asks, its data is as safe as that of the volume until there are enough.
+#[test]
+fn too_few_disks_hold_nothing_up() {
+    block_on(async {
+        let world = World::new(35, 2).await;
+        let fs = &world.fs;
+        let safe = make_dir(fs, ROOT_INO, b"safe").await;
+        let asks = PolicyRecord {
+            protection: Some(Protection::Mirror(5)),
+            ..PolicyRecord::default()
+        };
+        fs.set_dir_policy(safe, asks).await.unwrap();
+        let file = make(fs, safe, b"file", &noise(36, LEN_BYTES as usize)).await;
+        assert_eq!(
+            protections_of(fs, file),
+            BTreeSet::from([(Some(Protection::Mirror(5)), 2)])
+        );
     });
 }
 

@@ -166,6 +166,7 @@ mod tests {
             is_crowded: false,
             is_misplaced: false,
             media: None,
+            protection: None,
         };
         (0..count).map(one).collect()
     }

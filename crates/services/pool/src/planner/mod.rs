@@ -17,7 +17,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_fs::REWRITE_SEGMENTS_MAX;
-use cairn_segment::{MoveError, MoveRoom, SegmentInfo, Urgency};
+use cairn_segment::{MoveError, MoveRoom, Protection, SegmentInfo, Urgency};
 
 pub mod capacity;
 mod deferred;
@@ -74,8 +74,9 @@ pub struct SeenContent {
     pub segments: Vec<SegmentInfo>,
     /// Live bytes of the segments that the metadata knows, and their disks according to it.
     pub records: BTreeMap<SegmentId, (u64, Vec<DiskId>)>,
-    /// The code of segments that are written now; `None` if there are too few disks.
-    pub code: Option<Code>,
+    /// The code of segments that are written now, by the protection that they ask for, if not that of the volume. Those that
+    /// there are too few disks for are not in it.
+    pub codes: BTreeMap<Option<Protection>, Code>,
     /// Disks that its metadata may have something on that is needed.
     pub metadata_disks: BTreeSet<DiskId>,
     /// The disk of its state.
@@ -704,22 +705,23 @@ pub fn is_empty(seen: &Observed, id: DiskId) -> bool {
 pub fn work_at_hand(
     seen: &Observed,
     standings: &BTreeMap<DiskId, Standing>,
-    parity_of: Option<&dyn Fn(VolumeId) -> u8>,
+    parity_of: Option<&dyn Fn(VolumeId, Option<Protection>) -> u8>,
 ) -> Vec<Work> {
     let standing = |id| standings.get(&id).copied().unwrap_or(Standing::Gone);
     let is_fine = |standing: &&Standing| **standing == Standing::Fine;
     let fine_count = standings.values().filter(is_fine).count();
     let mut work = Vec::new();
     for (volume, content) in served(seen) {
-        let parity = match parity_of {
-            Some(parity_of) => parity_of(volume.id),
-            None => content.code.map_or(0, |code| code.parity()),
-        };
-        // With fewer disks it would be as narrow again.
-        let parity_now = if fine_count > usize::from(parity) {
-            parity
-        } else {
-            0
+        let parity_now = |own| {
+            let parity = match parity_of {
+                Some(parity_of) => parity_of(volume.id, own),
+                None => content.codes.get(&own).map_or(0, |code| code.parity()),
+            };
+            // With fewer disks it would be as narrow again.
+            match fine_count > usize::from(parity) {
+                true => parity,
+                false => 0,
+            }
         };
         let nodes_spare = |info: &SegmentInfo| seen.room.nodes_survived(&info.disks, info.code);
         let crowded = |info: &SegmentInfo| {
@@ -749,7 +751,7 @@ pub fn room_for(
     seen: &Observed,
     room: &mut MoveRoom,
     work: &[Work],
-    code_of: &dyn Fn(VolumeId) -> Option<Code>,
+    code_of: &dyn Fn(VolumeId, Option<Protection>) -> Option<Code>,
 ) -> Reckoning {
     let rewriting = |work: &Work| {
         let content = served(seen).find(|(it, _)| it.id == work.volume);
@@ -757,7 +759,7 @@ pub fn room_for(
         let record = records.and_then(|records| records.get(&work.segment));
         Rewriting {
             live_bytes: record.map_or(0, |(live_bytes, _)| *live_bytes),
-            code: code_of(work.volume).unwrap_or(seen.default_code),
+            code: code_of(work.volume, work.protection).unwrap_or(seen.default_code),
         }
     };
     reckon(room, work, rewriting)
@@ -765,11 +767,10 @@ pub fn room_for(
 
 /// Says before the disks are full that not all of it finds room.
 fn too_little_room(seen: &Observed, work: &[Work]) -> Option<String> {
-    let code_of = |id| {
+    let code_of = |id, own| {
         let mut volumes = served(seen);
-        volumes
-            .find(|(it, _)| it.id == id)
-            .and_then(|(_, it)| it.code)
+        let (_, content) = volumes.find(|(it, _)| it.id == id)?;
+        content.codes.get(&own).copied()
     };
     // What is on another kind of disk than it asks for may stay there.
     let must_move = work.iter().filter(|work| !work.is_misplaced);

@@ -24,6 +24,7 @@ fn segment(id: u64, disks: &[u128]) -> SegmentInfo {
         sealed: true,
         remote: None,
         media: None,
+        protection: None,
     }
 }
 
@@ -48,7 +49,7 @@ fn seen(disk_count: u128, segments: Vec<SegmentInfo>) -> Observed {
             content: Some(SeenContent {
                 records: records.collect(),
                 segments,
-                code: Code::new(2, 2).ok(),
+                codes: BTreeMap::from([(None, Code::new(2, 2).unwrap())]),
                 metadata_disks: (1..=3).map(DiskId).collect(),
                 primary: Some(DiskId(1)),
                 copies: 3,

@@ -5,7 +5,7 @@
 
 use cairn_base::{DiskId, Media, SegmentId, VolumeId};
 use cairn_erasure::Code;
-use cairn_segment::{MoveError, MovingShard, SegmentInfo, Urgency};
+use cairn_segment::{MoveError, MovingShard, Protection, SegmentInfo, Urgency};
 
 /// A segment with shards on draining disks or are lost, or with too few of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Work {
     pub code: Code,
     /// The kind of disks that it is to be on.
     pub media: Option<Media>,
+    /// The protection that it asks for, if not that of its volume.
+    pub protection: Option<Protection>,
     /// How many more of its shards may be lost.
     pub spare: i16,
     /// How many nodes may be lost.
@@ -31,7 +33,7 @@ pub struct Work {
     pub may_rewrite: bool,
     /// One of its disks may come back.
     pub has_away: bool,
-    /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
+    /// It has less protection than is asked for, and can have that: written when disks were missing, before
     /// some were added, or before more was asked for. Only writing it anew helps; and that comes before its shards are
     /// moved off draining disks, for it must not depend on the next ones as it did on those.
     pub is_narrow: bool,
@@ -99,12 +101,12 @@ pub enum Standing {
 }
 
 /// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
-/// could lose. `nodes_spare`: how many nodes a segment may lose. `crowded`: a shard of a segment whose disks are all fine
+/// could lose, by the protection that it asks for. `nodes_spare`: how many nodes a segment may lose. `crowded`: a shard of a segment whose disks are all fine
 /// that should be on another node; `misplaced`: those that should be on another kind of disk.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],
-    parity_now: u8,
+    parity_now: impl Fn(Option<Protection>) -> u8,
     standing: impl Fn(DiskId) -> Standing,
     nodes_spare: impl Fn(&SegmentInfo) -> usize,
     crowded: impl Fn(&SegmentInfo) -> Option<u8>,
@@ -120,6 +122,7 @@ pub fn work_of(
             shard_len_bytes: info.shard_len_bytes,
             code: info.code,
             media: info.media,
+            protection: info.protection,
             nodes_spare: 0,
             spare: i16::from(info.code.parity()),
             is_short: false,
@@ -145,7 +148,7 @@ pub fn work_of(
         work.is_short = work.spare < i16::from(info.code.parity());
         // What it had comes first: to make a shard anew takes less room than to write all anew. And one that is away
         // may have what is to be written.
-        let is_narrow = info.code.parity() < parity_now;
+        let is_narrow = info.code.parity() < parity_now(info.protection);
         if !work.is_short && info.sealed && is_narrow {
             work.is_narrow = true;
             if work.shards.is_empty() {
@@ -187,6 +190,7 @@ mod tests {
             sealed: true,
             remote: None,
             media: None,
+            protection: None,
         }
     }
 
@@ -225,7 +229,7 @@ mod tests {
         let work = work_of(
             VolumeId(1),
             &segments,
-            2,
+            |_| 2,
             standing,
             one_node,
             |_| Some(3),
@@ -256,7 +260,7 @@ mod tests {
         let mut work = work_of(
             VolumeId(1),
             &segments,
-            2,
+            |_| 2,
             standing,
             nodes_spare,
             nobody,
@@ -284,7 +288,15 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node, nobody, none);
+        let mut work = work_of(
+            VolumeId(1),
+            &segments,
+            |_| 2,
+            standing,
+            one_node,
+            nobody,
+            none,
+        );
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool, Urgency);
         let row = |work: Work| {
@@ -312,7 +324,8 @@ mod tests {
             disks: vec![DiskId(1)],
             ..info(7, &[1, 5, 6])
         };
-        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node, nobody, none)[..] else {
+        let [work] = &work_of(VolumeId(1), &[one], |_| 0, standing, one_node, nobody, none)[..]
+        else {
             panic!("it has to move")
         };
         assert_eq!((work.spare, work.urgency()), (0, Urgency::Calm));
@@ -336,7 +349,7 @@ mod tests {
             let work = work_of(
                 VolumeId(1),
                 &[info(1, disks)],
-                2,
+                |_| 2,
                 standing,
                 one_node,
                 nobody,
@@ -356,10 +369,10 @@ mod tests {
         };
         let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
         assert_eq!(
-            work_of(VolumeId(1), &segments, 2, fine, one_node, nobody, none),
+            work_of(VolumeId(1), &segments, |_| 2, fine, one_node, nobody, none),
             []
         );
-        let work = work_of(VolumeId(1), &segments, 3, fine, one_node, nobody, none);
+        let work = work_of(VolumeId(1), &segments, |_| 3, fine, one_node, nobody, none);
         let got: Vec<(u64, usize)> = work
             .iter()
             .map(|work| (work.segment.0, work.shards.len()))
@@ -374,7 +387,7 @@ mod tests {
         let work = work_of(
             VolumeId(1),
             &segments[..1],
-            3,
+            |_| 3,
             draining,
             one_node,
             nobody,
@@ -388,7 +401,7 @@ mod tests {
             _ => Standing::Fine,
         };
         assert_eq!(
-            work_of(VolumeId(1), &segments, 3, away, one_node, nobody, none),
+            work_of(VolumeId(1), &segments, |_| 3, away, one_node, nobody, none),
             []
         );
     }
