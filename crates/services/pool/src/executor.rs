@@ -104,7 +104,7 @@ impl Rebuild {
 }
 
 /// How often it is looked whether directories still ask for what they did.
-const DIRECTORIES_INTERVAL: Duration = Duration::from_secs(30);
+const DIRECTORIES_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Starts the tasks; they end with the pool.
 pub fn tend(pool: &Arc<Pool>) {

@@ -41,6 +41,11 @@ pub fn space(
     if usize::from(code.total()) != disks.len() || takes_shards.count() != disks.len() {
         return Ok(());
     }
+    // Segments of another code are on some of the disks, and their room is not for all data.
+    let asked = segments.protections(VOLUME);
+    if asked.is_none_or(|asked| !asked.is_empty()) {
+        return Ok(());
+    }
     let reserve: Vec<u64> = segments
         .space()
         .disks

@@ -277,7 +277,10 @@ pub(crate) async fn there_and_back(
     let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else {
         return Ok(world);
     };
-    let kept = &b"before".to_vec();
+    // A crash may have cut an earlier time short, after it was taken.
+    let mut kept = (0..).map(|number| format!("before{number}").into_bytes());
+    let is_new = |kept: &Vec<u8>| !snapshots.lock().known.contains_key(kept);
+    let kept = &kept.find(is_new).unwrap_or_default();
     let was = read_everything(&world.fs, false).await?;
     snapshots.lock().set(kept, Known::Has(was));
     let world = restored(env, world, snapshots, name, Some(kept)).await?;

@@ -381,8 +381,10 @@ impl Worker {
     fn excuse(&self, what: &str, error: &dyn std::fmt::Display) -> Result<(), String> {
         let text = error.to_string();
         let is_full = text.contains("no space") || text.contains("no room");
+        // Disks that a directory's protection needs stay.
+        let is_needed = self.life.shape.sets_policies && text.contains("directories of volume");
         let is_sound = self.life.shape.trouble == Trouble::Crashes;
-        if is_sound && !is_full && !self.is_closing() {
+        if is_sound && !is_full && !is_needed && !self.is_closing() {
             return Err(format!("{what}: {text}"));
         }
         Ok(())
