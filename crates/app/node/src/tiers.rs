@@ -121,16 +121,21 @@ fn view(status: TierStatus) -> TierView {
             .map(|volume| {
                 let serving = volume.status.is_some();
                 let status = volume.status.unwrap_or_default();
+                let filter = volume.tiering.filter;
                 TierVolumeView {
                     name: volume.name,
                     tiering: volume.tiering.policy,
                     cooling_days: volume.tiering.cooling_days,
+                    files: filter.files,
+                    min_size: filter.min_size,
+                    min_age: filter.min_age,
                     serving,
                     objects: status.objects,
                     bytes: status.remote_bytes,
                     live_bytes: status.remote_live_bytes,
                     sent_segments: status.sent_segments,
                     promoted_parts: status.promoted_parts,
+                    gathered_bytes: status.gathered_bytes,
                     resting_segments: status.resting_segments,
                     problem: status.trouble,
                 }

@@ -65,10 +65,12 @@ pub struct TierVolume {
     pub status: Option<cairn_fs::TieringStatus>,
 }
 
-pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> {
+pub(crate) fn tier_policy(tiering: Option<&VolumeTiering>) -> Option<TierPolicy> {
     let tiering = tiering?;
+    let filter = &tiering.filter;
     Some(TierPolicy {
         tier: tiering.tier,
+        filter: (!filter.is_all()).then(|| Arc::new(filter.clone())),
         choice: match tiering.policy {
             Tiering::None => TierChoice::None,
             Tiering::SnapshotOnly => TierChoice::SnapshotOnly {
@@ -91,7 +93,7 @@ impl Pool {
     ) -> TieringSettings {
         TieringSettings {
             pool: self.state().pool,
-            policy: tier_policy(volume.tiering),
+            policy: tier_policy(volume.tiering.as_ref()),
             pace: Some(Arc::clone(&self.tier_pace)),
             interval: of_host.interval,
         }
@@ -238,7 +240,8 @@ impl Pool {
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
         let volumes: Vec<PoolVolume> = state.stores_in_tier(tier.id).cloned().collect();
         for volume in &volumes {
-            let is_none = volume.tiering.is_some_and(|it| it.policy == Tiering::None);
+            let tiering = volume.tiering.as_ref();
+            let is_none = tiering.is_some_and(|it| it.policy == Tiering::None);
             let volume_name = &state.head_of(volume).name;
             if !is_none {
                 return refuse(format!(
@@ -289,15 +292,15 @@ impl Pool {
     pub(crate) async fn check_tiering(
         &self,
         state: &PoolState,
-        before: Option<VolumeTiering>,
+        before: Option<&VolumeTiering>,
         volume: &PoolVolume,
     ) -> Result<(), ChangeFailure> {
-        if volume.tiering == before {
+        if volume.tiering.as_ref() == before {
             return Ok(());
         }
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
         let name = &volume.name;
-        let Some(tiering) = volume.tiering else {
+        let Some(tiering) = &volume.tiering else {
             return refuse(format!(
                 "a volume names its tier as long as that is there: `cairn volume set {name} --tiering none` brings its data back"
             ));
@@ -337,7 +340,7 @@ impl Pool {
             };
             Some(TierVolume {
                 name: state.head_of(volume).name.clone(),
-                tiering: volume.tiering?,
+                tiering: volume.tiering.clone()?,
                 status,
             })
         });
