@@ -15,8 +15,8 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierFilter, TierName, Tiering,
-    USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
+    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierFilter, TierName,
+    Tiering, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -498,7 +498,12 @@ impl PoolState {
     /// Stores of volumes that name a tier: data of them may be there.
     pub fn stores_in_tier(&self, id: TierId) -> impl Iterator<Item = &PoolVolume> {
         let all = self.volumes.iter();
-        all.filter(move |volume| volume.tiering.as_ref().is_some_and(|tiering| tiering.tier == id))
+        all.filter(move |volume| {
+            volume
+                .tiering
+                .as_ref()
+                .is_some_and(|tiering| tiering.tier == id)
+        })
     }
 
     /// Adds a tier under a new id, which is returned.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
-    FilePatterns, MediaChoice, MinAge, Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName,
-    VolumeName,
+    FilePatterns, MediaChoice, MinAge, Protection, Settings, Size, SizeLimit, Squash, TierName,
+    Tiering, UserName, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -866,64 +866,63 @@ impl Controller {
             .pool
             .store
             .code_for(protection(store.settings.protection));
-        let mut view = VolumeView {
-            id: volume.id.0,
-            name: volume.name.clone(),
-            protection: store.settings.protection,
-            layout: match &code {
-                Ok(code) => convert::layout(*code),
-                Err(error) => error.to_string(),
-            },
-            disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
-            node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
-            size_limit: volume.settings.size_limit,
-            access_pattern: store.settings.access_pattern,
-            compression: store.settings.compression,
-            dedupe: store.settings.dedupe,
-            media: store.settings.media,
-            media_bytes: Vec::new(),
-            class: match &volume.class {
-                Some(class) => ClassChoice::Class(class.clone()),
-                None => ClassChoice::None,
-            },
-            tiering: store
-                .tiering
-                .as_ref()
-                .filter(|_| is_head)
-                .map(|tiering| VolumeTieringView {
-                    tier: pool
-                        .tier_of(tiering.tier)
-                        .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
-                    policy: tiering.policy,
-                    cooling_days: tiering.cooling_days,
-                    files: tiering.filter.files.clone(),
-                    min_size: tiering.filter.min_size,
-                    min_age: tiering.filter.min_age,
-                    remote_bytes: match inner.pool.service(volume.id) {
-                        Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
-                        _ => 0,
-                    },
+        let mut view =
+            VolumeView {
+                id: volume.id.0,
+                name: volume.name.clone(),
+                protection: store.settings.protection,
+                layout: match &code {
+                    Ok(code) => convert::layout(*code),
+                    Err(error) => error.to_string(),
+                },
+                disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+                node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
+                size_limit: volume.settings.size_limit,
+                access_pattern: store.settings.access_pattern,
+                compression: store.settings.compression,
+                dedupe: store.settings.dedupe,
+                media: store.settings.media,
+                media_bytes: Vec::new(),
+                class: match &volume.class {
+                    Some(class) => ClassChoice::Class(class.clone()),
+                    None => ClassChoice::None,
+                },
+                tiering: store.tiering.as_ref().filter(|_| is_head).map(|tiering| {
+                    VolumeTieringView {
+                        tier: pool
+                            .tier_of(tiering.tier)
+                            .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                        policy: tiering.policy,
+                        cooling_days: tiering.cooling_days,
+                        files: tiering.filter.files.clone(),
+                        min_size: tiering.filter.min_size,
+                        min_age: tiering.filter.min_age,
+                        remote_bytes: match inner.pool.service(volume.id) {
+                            Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                            _ => 0,
+                        },
+                    }
                 }),
-            rates: None,
-            created_seconds: volume.created.seconds,
-            serving: false,
-            owner: None,
-            problem: None,
-            used_bytes: 0,
-            total_bytes: 0,
-            free_bytes: 0,
-            inodes: 0,
-            snapshots: 0,
-            snapshot_bytes: 0,
-            deduplicated_bytes: 0,
-            exported: !volume.exports.is_empty(),
-            encryption: encryption_view(store, &inner.keys.known()),
-            clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
-                volume: origin.volume,
-                snapshot: origin.snapshot,
-                deleted: origin.is_deleted,
-            }),
-        };
+                rates: None,
+                created_seconds: volume.created.seconds,
+                serving: false,
+                owner: None,
+                problem: None,
+                used_bytes: 0,
+                total_bytes: 0,
+                free_bytes: 0,
+                inodes: 0,
+                snapshots: 0,
+                snapshot_bytes: 0,
+                deduplicated_bytes: 0,
+                exported: !volume.exports.is_empty(),
+                encryption: encryption_view(store, &inner.keys.known()),
+                clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
+                    volume: origin.volume,
+                    snapshot: origin.snapshot,
+                    deleted: origin.is_deleted,
+                }),
+            };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
                 let (counts, counters) = (fs.counts(), fs.meta().counters());

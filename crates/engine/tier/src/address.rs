@@ -250,9 +250,7 @@ impl FromStr for TierAddress {
                     endpoint: endpoint_in(&mut found, false)?,
                 })
             }
-            other => Err(shape(format!(
-                "\"{other}\" is neither s3, az, gs nor file"
-            ))),
+            other => Err(shape(format!("\"{other}\" is neither s3, az, gs nor file"))),
         }
     }
 }

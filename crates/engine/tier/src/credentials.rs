@@ -33,9 +33,9 @@ pub enum CredentialsError {
     NotNeeded,
 }
 
-const OF_AWS: &str =
-    "lines \"aws_access_key_id = ...\" and \"aws_secret_access_key = ...\"";
-const OF_AZURE: &str = "a line \"azure_storage_account_key = ...\" (Base64), or \"azure_storage_sas_token = ...\"";
+const OF_AWS: &str = "lines \"aws_access_key_id = ...\" and \"aws_secret_access_key = ...\"";
+const OF_AZURE: &str =
+    "a line \"azure_storage_account_key = ...\" (Base64), or \"azure_storage_sas_token = ...\"";
 const OF_GOOGLE: &str =
     "the JSON of a service account's key, as Google gives it (`private_key`, `client_email`)";
 
@@ -304,17 +304,29 @@ mod tests {
                 Ok(AzureCredential::SASToken(_)) => Some("token"),
                 Ok(AzureCredential::BearerToken(_)) => Some("bearer"),
                 Err(error) => {
-                    assert!(error.to_string().contains("azure_storage_account_key = ..."));
+                    assert!(
+                        error
+                            .to_string()
+                            .contains("azure_storage_account_key = ...")
+                    );
                     None
                 }
             };
             assert_eq!(read, want, "{text}");
         }
         let google = GoogleFile::new(path.to_str().unwrap(), tokio::runtime::Handle::current());
-        for text in ["", "{}", "azure_storage_account_key = a2V5", "{\"private_key\": \"secret\"}"] {
+        for text in [
+            "",
+            "{}",
+            "azure_storage_account_key = a2V5",
+            "{\"private_key\": \"secret\"}",
+        ] {
             write(text);
             let refused = google.read().unwrap_err().to_string();
-            assert!(refused.contains("service account") && !refused.contains("\"secret"), "{refused}");
+            assert!(
+                refused.contains("service account") && !refused.contains("\"secret"),
+                "{refused}"
+            );
         }
         let of = |id: &str| {
             format!(
@@ -326,6 +338,9 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &google.read().unwrap()));
         assert_eq!(google.get_credential().await.unwrap().bearer, "");
         write(&of("two"));
-        assert!(!Arc::ptr_eq(&first, &google.read().unwrap()), "it was rotated");
+        assert!(
+            !Arc::ptr_eq(&first, &google.read().unwrap()),
+            "it was rotated"
+        );
     }
 }

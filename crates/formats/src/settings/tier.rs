@@ -273,20 +273,45 @@ mod tests {
             (filter("*.mp4", "none", "none"), "a.mp4", 0, 0, true),
             (filter("*.mp4", "none", "none"), "a.txt", 0, 0, false),
             (filter("*.mp4", "1MiB", "none"), "a.mp4", 1 << 20, 0, true),
-            (filter("*.mp4", "1MiB", "none"), "a.mp4", (1 << 20) - 1, 0, false),
+            (
+                filter("*.mp4", "1MiB", "none"),
+                "a.mp4",
+                (1 << 20) - 1,
+                0,
+                false,
+            ),
             (filter("any", "none", "30d"), "a.mp4", 0, 30 * day, true),
-            (filter("any", "none", "30d"), "a.mp4", 0, 30 * day - 1, false),
+            (
+                filter("any", "none", "30d"),
+                "a.mp4",
+                0,
+                30 * day - 1,
+                false,
+            ),
             (filter("any", "none", "1h"), "of the future", 0, -day, false),
-            (filter("*.mp4", "1MiB", "30d"), "a.mp4", 1 << 20, 30 * day, true),
+            (
+                filter("*.mp4", "1MiB", "30d"),
+                "a.mp4",
+                1 << 20,
+                30 * day,
+                true,
+            ),
         ];
         for (filter, name, size_bytes, age_seconds, want) in cases {
             let matches = || Ok::<bool, ()>(filter.files.matches(name.as_bytes()));
             let takes = filter.takes(size_bytes, age_seconds, matches);
-            assert_eq!(takes, Ok(want), "{filter:?} {name} {size_bytes} {age_seconds}");
+            assert_eq!(
+                takes,
+                Ok(want),
+                "{filter:?} {name} {size_bytes} {age_seconds}"
+            );
         }
         // Nobody is asked for a name that does not matter.
         let size = filter("*.mp4", "1MiB", "none");
         assert_eq!(size.takes(0, 0, || Err("asked")), Ok(false));
-        assert_eq!(filter("any", "1MiB", "none").takes(1 << 20, 0, || Err("asked")), Ok(true));
+        assert_eq!(
+            filter("any", "1MiB", "none").takes(1 << 20, 0, || Err("asked")),
+            Ok(true)
+        );
     }
 }

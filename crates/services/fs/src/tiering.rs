@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, PoolId, SegmentId, Timestamp, TierId, View};
+use cairn_base::{Ino, PoolId, SegmentId, TierId, Timestamp, View};
 use cairn_meta::volume_settings::TierFilter;
 use cairn_meta::{Batch, CookieRecord, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
 use cairn_segment::{CopyOutError, Location, ObjectId, Pace, SegmentError};
@@ -613,7 +613,12 @@ impl Shared {
                 return Ok(false);
             }
             let record = &state.record;
-            (record.size_bytes, record.mtime, record.parent, record.cookie)
+            (
+                record.size_bytes,
+                record.mtime,
+                record.parent,
+                record.cookie,
+            )
         };
         let age_seconds = now.seconds.saturating_sub(mtime.seconds);
         filter.takes(size_bytes, age_seconds, || {

@@ -54,11 +54,7 @@ pub(crate) async fn begin(world: &World, store: &Seen, is_first: bool) -> Result
     set.map_err(|error| error.to_string())
 }
 
-async fn set_policy(
-    pool: &Pool,
-    policy: Tiering,
-    filter: TierFilter,
-) -> Result<(), ChangeFailure> {
+async fn set_policy(pool: &Pool, policy: Tiering, filter: TierFilter) -> Result<(), ChangeFailure> {
     let tier = pool.state().tiers.first().map(|tier| tier.id);
     let volume = name(VOLUME_NAME).map_err(ChangeFailure::Impossible)?;
     let cooling = "2".parse::<CoolingDays>().unwrap_or_default();

@@ -541,11 +541,21 @@ fn what_is_of_certain_files_goes_and_nothing_else() {
         let cases: [(&str, &str, &str, &[&str]); 5] = [
             ("*.mp4", "none", "none", &["large.mp4", "small.mp4"]),
             ("*.mp4", "2MiB", "none", &["large.mp4"]),
-            ("*.mp4,*.txt", "none", "none", &["large.mp4", "small.mp4", "a.txt"]),
+            (
+                "*.mp4,*.txt",
+                "none",
+                "none",
+                &["large.mp4", "small.mp4", "a.txt"],
+            ),
             ("*.gone", "none", "none", &[]),
             ("any", "7MiB", "none", &["a.dat"]),
         ];
-        let names = [("large.mp4", 4), ("small.mp4", 1), ("a.txt", 1), ("a.dat", 8)];
+        let names = [
+            ("large.mp4", 4),
+            ("small.mp4", 1),
+            ("a.txt", 1),
+            ("a.dat", 8),
+        ];
         for (seed, (files, min_size, min_age, want)) in (200..).zip(cases) {
             let tier = MemTier::default();
             let policy = of_files(ALL, files, min_size, min_age);
@@ -555,7 +565,11 @@ fn what_is_of_certain_files_goes_and_nothing_else() {
             check_places(&world, &tier);
             for ((name, _), (ino, data)) in names.iter().zip(&all) {
                 let remote = remote_bytes(&world.fs, *ino);
-                let wanted = if want.contains(name) { data.len() as u64 } else { 0 };
+                let wanted = if want.contains(name) {
+                    data.len() as u64
+                } else {
+                    0
+                };
                 assert_eq!(remote, wanted, "{files} {min_size}: {name}");
             }
             let status = world.fs.tiering_status();
@@ -569,7 +583,9 @@ fn what_is_of_certain_files_goes_and_nothing_else() {
             }
             recount(&world.fs).await;
             // What is there stays until the policy is that nothing is.
-            world.fs.set_tiering(Some(of_files(ALL, "*.other", "none", "none")));
+            world
+                .fs
+                .set_tiering(Some(of_files(ALL, "*.other", "none", "none")));
             world.run_for(120).await;
             assert_eq!(world.fs.tiering_status().objects > 0, !want.is_empty());
             world.fs.set_tiering(None);
@@ -608,7 +624,10 @@ fn certain_files_go_when_they_are_cold_and_old() {
         // Looked at again an hour after the look that found it young.
         world.run_for(3700).await;
         world.run_for(2 * SEALED_AND_SENT_SECONDS).await;
-        let remote: Vec<u64> = all.iter().map(|(ino, _)| remote_bytes(&world.fs, *ino)).collect();
+        let remote: Vec<u64> = all
+            .iter()
+            .map(|(ino, _)| remote_bytes(&world.fs, *ino))
+            .collect();
         assert_eq!(remote, [2 * MIB, 0, 0], "on the day on which it is old");
         check_places(&world, &tier);
         for _ in 0..4 {
