@@ -229,9 +229,9 @@ class GoogleHandler(http.server.BaseHTTPRequestHandler):
                 parts = self.of.uploads.pop(query["uploadId"])
                 self.put(objects, name, b"".join(parts[number] for number in wanted))
             case "PUT":
-                wanted = self.headers.get("x-goog-if-generation-match")
-                self.of.conditional_count += wanted is not None
-                if wanted is not None and int(wanted) != objects.get(name, (b"", 0))[1]:
+                generation = self.headers.get("x-goog-if-generation-match")
+                self.of.conditional_count += generation is not None
+                if generation is not None and int(generation) != objects.get(name, (b"", 0))[1]:
                     self.refuse(412, "PreconditionFailed")
                 else:
                     self.put(objects, name, body)
