@@ -75,7 +75,7 @@ function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | und
           { name: "What goes", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) + ofFiles(volume) },
           { name: "Objects", isNumber: true, show: (volume) => (volume.serving ? count(volume.objects) : "–") },
           { name: "Bytes", isNumber: true, show: (volume) => (volume.serving ? bytes(volume.bytes) : "–") },
-          { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : "not served") },
+          { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : volume.owner ? `node ${volume.owner} owns it` : "not served") },
         ]} />
     </Card>
   );

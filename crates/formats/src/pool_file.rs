@@ -708,7 +708,9 @@ impl PoolState {
         for volume in &gone {
             let id = volume.tiering.as_ref().map(|tiering| tiering.tier);
             let tier = self.tiers.iter_mut().find(|tier| Some(tier.id) == id);
-            if let Some(tier) = tier {
+            if let Some(tier) = tier
+                && !tier.deleting.contains(&volume.id)
+            {
                 tier.deleting.push(volume.id);
             }
         }

@@ -185,7 +185,10 @@ fn lines(tier: &TierView) -> Vec<String> {
                 format_size(volume.bytes),
                 volume.objects
             ),
-            false => "not served".to_owned(),
+            false => match &volume.owner {
+                Some(node) => format!("node {node} owns it, and knows"),
+                None => "not served".to_owned(),
+            },
         };
         let back = match volume.tiering == Tiering::None && volume.objects > 0 {
             true => ", coming back",

@@ -86,8 +86,11 @@ pub struct TierVolumeView {
     #[schema(value_type = String, example = "30d")]
     #[serde(default)]
     pub min_age: MinAge,
-    /// Whether it is served; if not, the numbers are not known.
+    /// Whether it is served here; if not, the numbers are not known.
     pub serving: bool,
+    /// In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     pub objects: u64,
     pub bytes: u64,
     pub live_bytes: u64,

@@ -385,6 +385,13 @@ impl Pool {
         }
     }
 
+    /// Has a volume that is served here send to its tier what another node said.
+    pub(crate) fn apply_tiering(&self, volume: &PoolVolume) {
+        if let Some(VolumeService::Serving(fs)) = self.service(volume.id) {
+            fs.set_tiering(tier_policy(volume.tiering.as_ref()));
+        }
+    }
+
     /// Whether the pool has disks enough for a volume's protection.
     fn require_code(&self, settings: &VolumeSettings) -> Result<(), ChangeFailure> {
         let code = self.store.code_for(protection(settings.protection));
