@@ -195,7 +195,7 @@ class GoogleHandler(http.server.BaseHTTPRequestHandler):
         bucket, _, name = url.path.lstrip("/").partition("/")
         name = urllib.parse.unquote(name)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if not (self.of.is_allowed and self.headers.get("Authorization", "").startswith("Bearer")):
+        if not self.of.is_allowed:
             self.refuse(403, "AccessDenied")
             return
         if bucket not in self.of.buckets:
