@@ -281,6 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn credentials_of_other_clouds_are_read_anew_or_refused() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         let write = |text: &str| {
