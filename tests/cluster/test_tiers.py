@@ -23,6 +23,18 @@ class Tiers(ClusterTest):
     def wait(self, done, what, seconds=MOVED_SECONDS_MAX):
         return harness.wait_until(done, seconds, what, POLL_SECONDS)
 
+    def store(self, cluster):
+        """An object store that all nodes can reach, and the file with its credentials."""
+        network, _, number = cluster.machine("node1")["host"].rpartition(".")
+        store = cloudstores.Google(f"{network}.{number if network.startswith('127.') else 254}")
+        self.addCleanup(store.stop)
+        store.start()
+        store.make("cold")
+        keys = pathlib.Path(self.scratch) / "keys"
+        keys.write_text(store.credentials())
+        keys.chmod(0o600)
+        return store, keys
+
     def await_known(self, cluster):
         for node in cluster.names:
             self.wait(lambda node=node: self.tiers(cluster, node), f"the tier at {node}", KNOWN_SECONDS_MAX)
@@ -36,14 +48,8 @@ class Tiers(ClusterTest):
         self.wait(sent, "data goes to the tier")
 
     def test_the_next_owner_reads_and_goes_on(self):
-        store = cloudstores.Google()
-        self.addCleanup(store.stop)
-        store.start()
-        store.make("cold")
-        keys = self.scratch / "keys"
-        keys.write_text(store.credentials())
-        keys.chmod(0o600)
         cluster = self.cluster(3)
+        store, keys = self.store(cluster)
         owner = cluster.owner()
         asked, other = cluster.others(owner)
         cluster.cairn(asked, "tier", "add", "cold", store.url("cold/one"), "--credentials-file", keys)
@@ -139,14 +145,8 @@ class Tiers(ClusterTest):
                 self.assertEqual(main.read_file(name), data, name)
 
     def test_a_deleted_volume_leaves_no_objects(self):
-        store = cloudstores.Google()
-        self.addCleanup(store.stop)
-        store.start()
-        store.make("cold")
-        keys = self.scratch / "keys"
-        keys.write_text(store.credentials())
-        keys.chmod(0o600)
         cluster = self.cluster(3)
+        store, keys = self.store(cluster)
         first, second, third = cluster.names
         cluster.cairn(first, "tier", "add", "cold", store.url("cold"), "--credentials-file", keys)
         self.await_known(cluster)

@@ -117,7 +117,8 @@ class Google:
     #: So many objects of a list come at a time.
     LIST_MAX = 3
 
-    def __init__(self):
+    def __init__(self, host="127.0.0.1"):
+        self.host = host
         self.port = harness.next_port()
         self.lock = threading.Lock()
         #: By bucket and name: the bytes, and the generation.
@@ -132,7 +133,7 @@ class Google:
         self.server: http.server.ThreadingHTTPServer | None = None
 
     def url(self, place):
-        return f"gs://{place}?endpoint=http://127.0.0.1:{self.port}"
+        return f"gs://{place}?endpoint=http://{self.host}:{self.port}"
 
     @staticmethod
     def credentials(key="none"):
@@ -146,7 +147,7 @@ class Google:
         class Handler(GoogleHandler):
             of = store
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.server = http.server.ThreadingHTTPServer((self.host, self.port), Handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

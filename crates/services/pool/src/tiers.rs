@@ -95,7 +95,7 @@ impl Pool {
         of_host: &TieringSettings,
     ) -> TieringSettings {
         TieringSettings {
-            pool: self.state().pool,
+            pool: self.state().tier_owner(),
             policy: tier_policy(volume.tiering.as_ref()),
             pace: Some(Arc::clone(&self.tier_pace)),
             interval: of_host.interval,
@@ -119,7 +119,7 @@ impl Pool {
                 continue;
             }
             let before = self.tiers.opening.lock().remove(&tier.id);
-            let opening = before.unwrap_or_else(|| self.host.open_tier(state.pool, tier));
+            let opening = before.unwrap_or_else(|| self.host.open_tier(state.tier_owner(), tier));
             let opened = match select(opening, self.env.clock.sleep(PATIENCE)).await {
                 Either::Left((opened, _)) => opened,
                 Either::Right(((), opening)) => {
@@ -261,7 +261,7 @@ impl Pool {
         let Some(tier) = state.tier_of(id) else {
             return Err(ChangeError::NoTier(name).into());
         };
-        let opened = self.in_time(self.host.open_tier(state.pool, tier)).await?;
+        let opened = self.in_time(self.host.open_tier(state.tier_owner(), tier)).await?;
         // Claimed before it is listed: a crash in between leaves a claim that this pool makes again.
         self.in_time(opened.claim()).await?;
         match self.save(&mut tried, &mut state).await {
