@@ -151,7 +151,7 @@ class Tiers(ClusterTest):
         cluster.cairn(first, "tier", "add", "cold", store.url("cold"), "--credentials-file", keys)
         self.await_known(cluster)
         cluster.cairn(first, "volume", "create", "gone")
-        cluster.cairn(first, "export", "set", "gone", "--client", "127.0.0.1", "--rw", "--squash", "none")
+        cluster.cairn(first, "export", "set", "gone", "--client", "0.0.0.0/0", "--squash", "none")
 
         def written():
             try:
