@@ -12,6 +12,8 @@ KNOWN_SECONDS_MAX = 40
 MOVED_SECONDS_MAX = 480
 POLL_SECONDS = 0.5
 FILES = 4
+# More than a quarter of a segment: what is less in one that an owner left open is garbage collection's.
+LATE_BYTES = 24 << 20
 
 
 class Tiers(ClusterTest):
@@ -77,7 +79,7 @@ class Tiers(ClusterTest):
         self.assertIn("--tiering none", refused.stderr)
 
         # More is on its way when the owner is killed.
-        late = os.urandom(8 << 20)
+        late = os.urandom(LATE_BYTES)
         with libnfs.Mount(cluster.url(asked)) as main:
             main.write_file("/late", late)
         cluster.kill(owner)
@@ -125,11 +127,11 @@ class Tiers(ClusterTest):
         files = {}
         for at in range(3):
             owner = cluster.owner()
-            files[f"/file{at}"] = os.urandom(6 << 20)
+            files[f"/file{at}"] = os.urandom(LATE_BYTES)
             with libnfs.Mount(cluster.url(owner)) as main:
                 main.write_file(f"/file{at}", files[f"/file{at}"])
-            cluster.cairn(owner, "volume", "set", "main", "--tier", "cold", "--tiering", "none" if at == 1 else "all")
             before = self.tier(cluster, owner)["objects"]
+            cluster.cairn(owner, "volume", "set", "main", "--tier", "cold", "--tiering", "none" if at == 1 else "all")
             moved = lambda owner=owner, before=before: self.tier(cluster, owner)["objects"] != before
             self.wait(moved, "something moves")
             # In the middle of it.
