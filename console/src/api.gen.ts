@@ -3451,7 +3451,8 @@ export interface components {
             /** @example cold */
             name: string;
             /**
-             * @description s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH. No credentials.
+             * @description s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
+             *     be, or file:///PATH. No credentials.
              * @example s3://archive/cairn?region=eu-west-1
              */
             url: string;
@@ -3558,12 +3559,28 @@ export interface components {
             bytes: number;
             /** @example 31 */
             cooling_days: string;
+            /**
+             * @description Of files with such names, of this size or more, that were not changed for so long.
+             * @example *.mp4,*.fastq.gz
+             */
+            files?: string;
+            /**
+             * Format: int64
+             * @description Bytes that were copied into segments of cold data since it was opened, because their files go and others stay.
+             */
+            gathered_bytes?: number;
             /** Format: int64 */
             live_bytes: number;
+            /** @example 30d */
+            min_age?: string;
+            /** @example 1 MiB */
+            min_size?: string;
             /** @example main */
             name: string;
             /** Format: int64 */
             objects: number;
+            /** @description In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers. */
+            owner?: string | null;
             problem?: string | null;
             /** Format: int64 */
             promoted_parts: number;
@@ -3577,7 +3594,7 @@ export interface components {
              * @description Segments that went there, and parts of files that came back for being read again and again, since it was opened.
              */
             sent_segments: number;
-            /** @description Whether it is served; if not, the numbers are not known. */
+            /** @description Whether it is served here; if not, the numbers are not known. */
             serving: boolean;
             /** @example auto */
             tiering: string;
@@ -3688,6 +3705,22 @@ export interface components {
              */
             tier?: string | null;
             /**
+             * @description any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
+             *     `tiering` auto or all.
+             * @example *.mp4,*.fastq.gz
+             */
+            tier_files?: string | null;
+            /**
+             * @description none, or for how long such files must not have been changed, such as 12h or 30d.
+             * @example 30d
+             */
+            tier_min_age?: string | null;
+            /**
+             * @description none, or the least size of such files.
+             * @example 1MiB
+             */
+            tier_min_size?: string | null;
+            /**
              * @description none (what is in the tier comes back), auto (what nobody used for the cooling time goes there) or all.
              * @example auto
              */
@@ -3757,6 +3790,21 @@ export interface components {
         VolumeTieringView: {
             /** @example 31 */
             cooling_days: string;
+            /**
+             * @description Of files with such names,
+             * @example *.mp4,*.fastq.gz
+             */
+            files?: string;
+            /**
+             * @description that were not changed for so long.
+             * @example 30d
+             */
+            min_age?: string;
+            /**
+             * @description of this size or more,
+             * @example 1 MiB
+             */
+            min_size?: string;
             /** @example auto */
             policy: string;
             /**

@@ -1,12 +1,15 @@
-"""Cold data in an object store: `cairn tier`, in a directory and in the S3 server of another Cairn."""
+"""Cold data in an object store: `cairn tier`, in a directory, in the S3 server of another Cairn, in Azure and in Google Cloud Storage."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import random
 import shutil
+import threading
+import time
 
-from lib import harness, libnfs, s3
+from lib import cloudstores, harness, libnfs, s3
 from lib.worlds import WorldTest, content
 
 #: A look comes every ten seconds, one after trouble after twenty more. What a kill left open is written anew, and sealed a
@@ -222,11 +225,191 @@ class Tiers(WorldTest):
         with libnfs.Mount(world.libnfs_url()) as mount:
             self.assertEqual(mount.read_file("/cold"), data)
 
+    def test_azure_is_the_tier(self):
+        store = cloudstores.Azurite(self.scratch / "azurite")
+        self.addCleanup(store.stop)
+        store.start()
+        store.make("cold")
+        self.check_cloud(store, "one is of another key", cloudstores.fresh_key())
+
+        # The key is changed, and nobody starts the server anew.
+        world = self.world
+        store.stop()
+        store.key = cloudstores.fresh_key()
+        store.start()
+        self.keys.write_text(store.credentials())
+        self.check_leaving(store, world)
+
+    def test_google_is_the_tier(self):
+        store = cloudstores.Google()
+        self.addCleanup(store.stop)
+        store.start()
+        store.make("cold")
+        store.is_allowed = False
+        world = self.server(1, name="refused")
+        self.keys = self.scratch / "keys"
+        self.keys.write_text(store.credentials())
+        self.keys.chmod(0o600)
+        refused = world.cairn("tier", "add", "cold", store.url("cold"), "--credentials-file", self.keys, check=False)
+        self.assertIn("refuses the credentials", refused.stderr)
+        store.is_allowed = True
+        self.check_cloud(store, "no key at all", None)
+        self.assertGreater(store.conditional_count, 0)
+        self.check_leaving(store, self.world)
+
+    def check_cloud(self, store, why, wrong_key):
+        """Adding it, wrongly and well; data goes there, is read from there, and is an error while it is away."""
+        self.keys = self.scratch / "keys"
+        self.world = world = self.server(3)
+        add = ["tier", "add", "cold", store.url("cold/one"), "--credentials-file", str(self.keys)]
+        for text, mode, said in [
+            ("", 0o600, "needs"),
+            ("nonsense", 0o600, "needs"),
+            (store.credentials(), 0o644, "chmod 600"),
+            *([(store.credentials(wrong_key), 0o600, "refuses the credentials")] if wrong_key else []),
+        ]:
+            self.keys.write_text(text)
+            self.keys.chmod(mode)
+            refused = world.cairn(*add, check=False)
+            self.assertNotEqual(refused.returncode, 0, (text, why))
+            self.assertIn(said, refused.stderr, (text, why))
+        self.keys.write_text(store.credentials())
+        self.keys.chmod(0o600)
+        refused = world.cairn("tier", "add", "cold", store.url("absent"), "--credentials-file", self.keys, check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("make the bucket or container first", refused.stderr)
+        self.assertEqual(json.loads(world.cairn("tier", "list", "--json").stdout)["tiers"], [])
+
+        # Of several pools that want one place at once it is one's.
+        other = self.server(1, name="other")
+        for at in range(3):
+            # Each of the two has looked before one of them writes.
+            if isinstance(store, cloudstores.Google):
+                store.looks = threading.Barrier(2)
+            words = ["tier", "add", f"race{at}", store.url(f"cold/race{at}"), "--credentials-file", self.keys]
+            with concurrent.futures.ThreadPoolExecutor(2) as both:
+                adding = [both.submit(server.cairn, *words, check=False) for server in (world, other)]
+                done = [one.result() for one in adding]
+            store.looks = None
+            self.assertEqual(sorted(one.returncode for one in done), [0, 4], [one.stderr for one in done])
+            self.assertIn("belongs to another pool", done[0].stderr + done[1].stderr)
+            (world, other)[done[1].returncode == 0].cairn("tier", "remove", f"race{at}")
+        self.assertEqual(store.names("cold"), [])
+
+        shown = world.cairn(*add).stdout + world.cairn("tier", "show", "cold", "--json").stdout
+        self.assertNotIn(getattr(store, "key", "private_key"), shown)
+        refused = other.cairn(*add, check=False)
+        self.assertIn("belongs to another pool", refused.stderr)
+        self.data = os.urandom(40 << 20)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/cold", self.data)
+        self.send_all(world)
+        self.assertEqual(len(store.names("cold")), self.tier(world)["objects"] + 1)
+        self.assertIn("as they were written", world.cairn("tier", "check", "cold").stdout)
+        store.stop()
+        world.kill()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount, self.assertRaises(OSError):
+            mount.read_file("/cold")
+        store.start()
+
+    def check_leaving(self, store, world):
+        def reads():
+            try:
+                with libnfs.Mount(world.libnfs_url()) as mount:
+                    return mount.read_file("/cold") == self.data
+            except OSError:
+                return False
+
+        wait_until(reads, "the tier answers again")
+        self.wait_back(world)
+        self.assertEqual(store.names("cold"), ["one/cairn-tier.json"])
+        # Those of a deleted volume are found by what is listed.
+        world.cairn("volume", "create", "gone")
+        world.cairn("export", "set", "gone", "--client", "127.0.0.1", "--rw", "--squash", "none")
+        with libnfs.Mount(world.libnfs_url().replace("/main", "/gone")) as mount:
+            mount.write_file("/file", os.urandom(5 << 20))
+        world.cairn("volume", "set", "gone", "--tier", "cold", "--tiering", "all")
+        world.stop()
+        world.start()
+        wait_until(lambda: len(store.names("cold")) > 1, "data goes to the tier")
+        world.cairn("volume", "delete", "gone", "--yes", "--force")
+        wait_until(lambda: len(store.names("cold")) == 1, "its objects are deleted")
+
+    def test_certain_files_alone_go(self):
+        world = self.server(3)
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        names = [f"/{at}{ending}" for at in range(4) for ending in (".mp4", ".dat")] + ["/small.mp4"]
+        files = {name: content(at, 400_000 if "small" in name else 4 << 20) for at, name in enumerate(names)}
+        large = [name for name in names if name.endswith(".mp4") and "small" not in name]
+        # In one segment, as far as that goes: none is written from its beginning on.
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name in names:
+                mount.write_file(name, b"")
+            part_len = 128 << 10
+            for start in reversed(range(0, 4 << 20, part_len)):
+                for name in names:
+                    if part := files[name][start : start + part_len]:
+                        with mount.open(name, os.O_WRONLY) as file:
+                            file.write(start, part)
+                            file.sync()
+        for words, why in [
+            (["--tier-files", "videos/*.mp4"], "without '/'"),
+            (["--tier-files", "*.mp4,"], "a comma between"),
+            (["--tier-files", "[a-"], "a ']' behind"),
+            (["--tier-min-size", "much"], "a size such as"),
+            (["--tier-min-size", "0"], "a size such as"),
+            (["--tier-min-age", "30"], "such as 12h or 30d"),
+            (["--tier-min-age", "0d"], "such as 12h or 30d"),
+            (["--tiering", "snapshot-only", "--tier-files", "*.mp4"], "stays on the disks"),
+        ]:
+            refused = world.cairn("volume", "set", "main", "--tier", "cold", *words, check=False)
+            self.assertNotEqual(refused.returncode, 0, words)
+            self.assertIn(why, refused.stderr, words)
+        of_files = ["--tier-files", "*.mp4,*.fastq.gz", "--tier-min-size", "1MiB"]
+        world.cairn("volume", "set", "main", "--tier", "cold", "--tiering", "all", *of_files, "--tier-min-age", "30d")
+        world.stop()
+        world.start()
+        shown = world.cairn("volume", "show", "main").stdout
+        self.assertIn("files *.mp4,*.fastq.gz, of 1 MiB or more, not changed for 30d", shown)
+        self.assertIn("files *.mp4,*.fastq.gz", world.cairn("tier", "status", "cold").stdout)
+        looked = wait_until(lambda: self.tier(world)["volumes"][0], "it is served")
+        self.assertEqual((looked["files"], looked["min_size"], looked["min_age"]), ("*.mp4,*.fastq.gz", "1 MiB", "30d"))
+        # All others of them are younger.
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.utimes(large[0], int(time.time()) - 40 * 24 * 3600)
+        world.stop()
+        world.start()
+        wait_until(lambda: self.tier(world)["live_bytes"] >= 4 << 20, "what is old goes")
+        self.assertLess(self.tier(world)["live_bytes"], 5 << 20)
+        world.cairn("volume", "set", "main", "--tier-min-age", "none")
+        goes = sum(len(files[name]) for name in large)
+        wait_until(lambda: self.tier(world)["live_bytes"] >= goes, "what is asked for goes")
+        self.assertLess(self.tier(world)["live_bytes"], goes + (1 << 20))
+        # Past what is in memory.
+        world.kill()
+        world.start()
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name, data in files.items():
+                before = self.tier(world)["read_bytes"]
+                self.assertEqual(mount.read_file(name), data, name)
+                is_read_there = self.tier(world)["read_bytes"] > before
+                self.assertEqual(is_read_there, name in large, name)
+        world.cairn("volume", "set", "main", "--tier-files", "any", "--tier-min-size", "none")
+        self.assertNotIn("files", world.cairn("volume", "show", "main").stdout)
+        self.wait_back(world)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for name, data in files.items():
+                self.assertEqual(mount.read_file(name), data, name)
+
     def test_bad_input_is_refused(self):
         world = self.server(1)
         for url, why in [
             ("s3://key:secret@bucket", "no credentials"),
-            ("gs://bucket", "neither s3 nor file"),
+            ("ftp://bucket", "neither s3, az, gs nor file"),
+            ("az://cold", "?account=NAME"),
+            ("az://cold?account=store1&sig=secret", "no credentials"),
+            ("gs://B", "no name of a bucket"),
             ("s3://B", "no name of a bucket"),
             (f"file://{self.scratch}/none", "mount what is to be there"),
             (f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a", "bucket"),

@@ -19,6 +19,18 @@ export const TIERINGS: [string, string][] = [
 
 /** Those that wait until nobody used it for so many days. */
 const COOLS = ["auto", "snapshot-only"];
+/** Those that can be for certain files. */
+const OF_FILES = ["auto", "all"];
+
+/** Of which files something goes, if not of all. */
+function ofFiles(volume: Pick<TierVolume, "files" | "min_size" | "min_age">): string {
+  const parts = [
+    volume.files && volume.files !== "any" ? `files ${volume.files}` : "",
+    volume.min_size && volume.min_size !== "none" ? `of ${volume.min_size} or more` : "",
+    volume.min_age && volume.min_age !== "none" ? `not changed for ${volume.min_age}` : "",
+  ].filter((part) => part);
+  return parts.length ? `; ${parts.join(", ")}` : "";
+}
 
 export function Tiers() {
   const tiers = useApi<{ tiers: Tier[] }>("/tiers");
@@ -60,10 +72,10 @@ function TierCard({ tier, onRemove }: { tier: Tier; onRemove: (() => void) | und
       <Table<TierVolume> caption={`Volumes in ${tier.name}`} rows={tier.volumes} rowKey={(volume) => volume.name} empty="No volume sends data here."
         columns={[
           { name: "Volume", show: (volume) => <a href={to("volumes", volume.name)}>{volume.name}</a> },
-          { name: "What goes", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) },
+          { name: "What goes", show: (volume) => (COOLS.includes(volume.tiering) ? `${volume.tiering === "auto" ? "" : "only in snapshots, "}unused for ${volume.cooling_days} days` : TIERINGS.find(([name]) => name === volume.tiering)?.[1] ?? volume.tiering) + ofFiles(volume) },
           { name: "Objects", isNumber: true, show: (volume) => (volume.serving ? count(volume.objects) : "–") },
           { name: "Bytes", isNumber: true, show: (volume) => (volume.serving ? bytes(volume.bytes) : "–") },
-          { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : "not served") },
+          { name: "State", show: (volume) => (volume.problem ? <span class="wraps">{volume.problem}</span> : volume.serving ? "no trouble" : volume.owner ? `node ${volume.owner} owns it` : "not served") },
         ]} />
     </Card>
   );
@@ -79,7 +91,7 @@ function AddTier({ onClose, onDone }: { onClose: () => void; onDone: () => void 
       request={{ method: "POST", path: "/tiers", body: { name, url: url.trim(), ...(path ? { credentials_file: path } : {}) } }}
       command={cairn("tier", "add", name || "NAME", url.trim() || "URL", ...(path ? ["--credentials-file", path] : []))}>
       <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="cold" />
-      <Field label="Place" value={url} onValue={setUrl} required placeholder="s3://archive/cairn?region=eu-west-1" hint="s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH. Nobody else's data may be there." />
+      <Field label="Place" value={url} onValue={setUrl} required placeholder="s3://archive/cairn?region=eu-west-1" hint="s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need be, or file:///PATH. Nobody else's data may be there." />
       <Field label="File with credentials" value={file} onValue={setFile} placeholder="the server's environment, or its machine's own identity" hint="A file on the server that its owner alone can read." />
     </ActionForm>
   );
@@ -92,17 +104,34 @@ export function SetTiering({ volume, onClose, onDone }: { volume: Volume; onClos
   const [tier, setTier] = useState(now?.tier);
   const [tiering, setTiering] = useState(now?.policy ?? "auto");
   const [days, setDays] = useState(now?.cooling_days ?? "31");
+  const [files, setFiles] = useState(now?.files ?? "any");
+  const [size, setSize] = useState(now?.min_size ?? "none");
+  const [age, setAge] = useState(now?.min_age ?? "none");
   if (!data) return null;
   const chosen = tier ?? data.tiers[0]?.name ?? "";
   const cooling = COOLS.includes(tiering) ? days : undefined;
+  const isOfFiles = OF_FILES.includes(tiering);
+  // What only snapshots have is of no file.
+  const filter: [string, string, string][] = tiering === "none" ? [] : [
+    ["tier_files", "--tier-files", isOfFiles ? files.trim() || "any" : "any"],
+    ["tier_min_size", "--tier-min-size", isOfFiles ? size.trim() || "none" : "none"],
+    ["tier_min_age", "--tier-min-age", isOfFiles ? age.trim() || "none" : "none"],
+  ];
+  const before = { tier_files: now?.files ?? "any", tier_min_size: now?.min_size ?? "none", tier_min_age: now?.min_age ?? "none" };
+  const changed = filter.filter(([name, , value]) => value !== before[name as keyof typeof before]);
   return (
     <ActionForm title={`Cold data of ${volume.name}`} submit="Change" done={`Cold data of ${volume.name}: ${tiering}.`} onClose={onClose} onDone={onDone}
-      request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body: { tier: chosen, tiering, ...(cooling ? { cooling_days: cooling } : {}) } }}
-      command={cairn("volume", "set", volume.name, "--tier", chosen || "TIER", "--tiering", tiering, ...(cooling ? ["--cooling-days", cooling] : []))}>
+      request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body: { tier: chosen, tiering, ...(cooling ? { cooling_days: cooling } : {}), ...Object.fromEntries(changed.map(([name, , value]) => [name, value])) } }}
+      command={cairn("volume", "set", volume.name, "--tier", chosen || "TIER", "--tiering", tiering, ...(cooling ? ["--cooling-days", cooling] : []), ...changed.flatMap(([, flag, value]) => [flag, value]))}>
       {data.tiers.length === 0 ? <p>There is no tier yet: <a href={to("tiers")}>add one first</a>.</p>
         : <Choice label="Tier" value={chosen} onValue={setTier} choices={data.tiers.map((one) => [one.name, one.name])} />}
       <Choice label="What goes there" value={tiering} onValue={setTiering} choices={TIERINGS} />
       {COOLS.includes(tiering) && <Field label="Days without use" value={days} onValue={setDays} required inputMode="numeric" pattern="\d+" hint="2 to 183." />}
+      {isOfFiles && <>
+        <Field label="Files" value={files} onValue={setFiles} placeholder="any" hint="any, or patterns of names with commas between them, such as *.mp4,*.fastq.gz" />
+        <Field label="Least size" value={size} onValue={setSize} placeholder="none" hint="none, or a size such as 1MiB" />
+        <Field label="Not changed for" value={age} onValue={setAge} placeholder="none" hint="none, or hours or days, such as 12h or 30d" />
+      </>}
     </ActionForm>
   );
 }

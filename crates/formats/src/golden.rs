@@ -31,7 +31,9 @@ use crate::pool_file::{
     encode_pool,
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
-use crate::settings::{Compression, Dedupe, MediaChoice, Protection, Tiering};
+use crate::settings::{
+    Compression, Dedupe, MediaChoice, Protection, SizeLimit, TierFilter, Tiering,
+};
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
@@ -767,6 +769,11 @@ fn a_pool_file_is_golden() {
         tier,
         policy: Tiering::Auto,
         cooling_days: Default::default(),
+        filter: TierFilter {
+            files: "*.mp4,*.fastq.gz".parse().expect("they are patterns"),
+            min_size: SizeLimit::Bytes(1 << 20),
+            min_age: "30d".parse().expect("it is an age"),
+        },
     });
     state.caches.push(PoolCache {
         id: DiskId(10),

@@ -15,8 +15,8 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
-    USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
+    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierFilter, TierName,
+    Tiering, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -160,12 +160,15 @@ pub struct PoolCache {
 }
 
 /// What of a volume goes where. It names its tier as long as data of it may be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeTiering {
     pub tier: TierId,
     pub policy: Tiering,
     pub cooling_days: CoolingDays,
+    /// Of which files.
+    #[serde(default, skip_serializing_if = "TierFilter::is_all")]
+    pub filter: TierFilter,
 }
 
 /// An object store that cold segments are kept in.
@@ -488,6 +491,11 @@ impl PoolState {
             .ok_or_else(|| ChangeError::NoTier(name.clone()))
     }
 
+    /// Whose what is in tiers is: this pool's, or the cluster's, of which each node has a pool file of its own.
+    pub fn tier_owner(&self) -> PoolId {
+        self.cluster.map_or(self.pool, |mark| mark.cluster)
+    }
+
     pub fn tier_of(&self, id: TierId) -> Option<&PoolTier> {
         self.tiers.iter().find(|tier| tier.id == id)
     }
@@ -495,7 +503,12 @@ impl PoolState {
     /// Stores of volumes that name a tier: data of them may be there.
     pub fn stores_in_tier(&self, id: TierId) -> impl Iterator<Item = &PoolVolume> {
         let all = self.volumes.iter();
-        all.filter(move |volume| volume.tiering.is_some_and(|tiering| tiering.tier == id))
+        all.filter(move |volume| {
+            volume
+                .tiering
+                .as_ref()
+                .is_some_and(|tiering| tiering.tier == id)
+        })
     }
 
     /// Adds a tier under a new id, which is returned.
@@ -698,9 +711,11 @@ impl PoolState {
             .partition(|volume| volume.id == id);
         self.volumes = kept;
         for volume in &gone {
-            let id = volume.tiering.map(|tiering| tiering.tier);
+            let id = volume.tiering.as_ref().map(|tiering| tiering.tier);
             let tier = self.tiers.iter_mut().find(|tier| Some(tier.id) == id);
-            if let Some(tier) = tier {
+            if let Some(tier) = tier
+                && !tier.deleting.contains(&volume.id)
+            {
                 tier.deleting.push(volume.id);
             }
         }

@@ -8,7 +8,7 @@ use cairn_base::{
     VolumeId,
 };
 use cairn_config::{
-    AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, Tiering, UserRecord,
+    AccessPattern, ClassSpec, Dedupe, ExportRule, PartLimit, Role, TierFilter, Tiering, UserRecord,
     VolumeSettings,
 };
 use cairn_formats::encryption::{
@@ -688,6 +688,11 @@ fn pool(corpus: &Corpus) {
             tier: *tier,
             policy: Tiering::Auto,
             cooling_days: Default::default(),
+            filter: TierFilter {
+                files: "*.mp4,[a-z]?.[!0]*".parse().unwrap_or_default(),
+                min_size: Default::default(),
+                min_age: "30d".parse().unwrap_or_default(),
+            },
         });
     }
     let json = encode_pool(&tiers);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
-    MediaChoice, Protection, Settings, Size, SizeLimit, Squash, TierName, Tiering, UserName,
-    VolumeName,
+    FilePatterns, MediaChoice, MinAge, Protection, Settings, Size, SizeLimit, Squash, TierName,
+    Tiering, UserName, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -580,6 +580,16 @@ pub struct VolumeFlags {
     /// 2 to 183 days without use, after which data is cold [first: 31]
     #[arg(long, value_name = "DAYS")]
     pub cooling_days: Option<CoolingDays>,
+    /// any, or patterns of names, with commas between them: with auto and all, what goes to the tier is of files one of them
+    /// matches: `cairn volume set media --tier-files '*.mp4,*.fastq.gz'` [first: any]
+    #[arg(long, value_name = "PATTERNS")]
+    pub tier_files: Option<FilePatterns>,
+    /// none, or the least size of these files, such as 1MiB [first: none]
+    #[arg(long, value_name = "SIZE")]
+    pub tier_min_size: Option<SizeLimit>,
+    /// none, or for how long these files must not have been changed, such as 12h or 30d [first: none]
+    #[arg(long, value_name = "AGE")]
+    pub tier_min_age: Option<MinAge>,
 }
 
 impl VolumeFlags {
@@ -595,6 +605,9 @@ impl VolumeFlags {
             tier: self.tier.clone(),
             tiering: self.tiering,
             cooling_days: self.cooling_days,
+            tier_files: self.tier_files.clone(),
+            tier_min_size: self.tier_min_size,
+            tier_min_age: self.tier_min_age,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use cairn_admin::tiers::{TierAdd, TierCheck, TierView};
 use cairn_base::units::format_size;
-use cairn_config::TierName;
+use cairn_config::{FilePatterns, MinAge, SizeLimit, TierName};
 use clap::{Args, Subcommand};
 
 use crate::access;
@@ -34,11 +34,13 @@ pub enum TierCommand {
 #[derive(Debug, Args)]
 pub struct TierAddArgs {
     pub name: TierName,
-    /// s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH
+    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
+    /// be, or file:///PATH
     pub url: String,
-    /// A file on the server with lines "aws_access_key_id = ..." and "aws_secret_access_key = ...", of mode 0600; read again
-    /// when it changes. Without it the server's environment counts (AWS_ACCESS_KEY_ID and so on), or the identity of the
-    /// machine it runs on
+    /// A file on the server, of mode 0600, read again when it changes. For s3: lines "aws_access_key_id = ..." and
+    /// "aws_secret_access_key = ..."; for az: "azure_storage_account_key = ..." or "azure_storage_sas_token = ..."; for gs: the
+    /// JSON of a service account's key. Without it the server's environment counts (AWS_ACCESS_KEY_ID,
+    /// AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT and so on), or the identity of the machine it runs on
     #[arg(long, value_name = "PATH")]
     pub credentials_file: Option<String>,
     #[command(flatten)]
@@ -183,14 +185,18 @@ fn lines(tier: &TierView) -> Vec<String> {
                 format_size(volume.bytes),
                 volume.objects
             ),
-            false => "not served".to_owned(),
+            false => match &volume.owner {
+                Some(node) => format!("node {node} owns it, and knows"),
+                None => "not served".to_owned(),
+            },
         };
         let back = match volume.tiering == Tiering::None && volume.objects > 0 {
             true => ", coming back",
             false => "",
         };
+        let files = of_files(&volume.files, volume.min_size, volume.min_age);
         lines.push(format!(
-            "volume           {}: {}{cooling}, {what}{back}",
+            "volume           {}: {}{cooling}{files}, {what}{back}",
             volume.name, volume.tiering
         ));
         if let Some(problem) = &volume.problem {
@@ -198,6 +204,21 @@ fn lines(tier: &TierView) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Of which files something goes, if not of all.
+pub fn of_files(files: &FilePatterns, min_size: SizeLimit, min_age: MinAge) -> String {
+    let mut text = String::new();
+    if !files.is_any() {
+        text.push_str(&format!(", files {files}"));
+    }
+    if min_size != SizeLimit::None {
+        text.push_str(&format!(", of {min_size} or more"));
+    }
+    if min_age != MinAge::default() {
+        text.push_str(&format!(", not changed for {min_age}"));
+    }
+    text
 }
 
 fn check(args: &TierShowArgs) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ use crate::class;
 use crate::exit::Failure;
 use crate::print;
 use crate::status::volume_table;
+use crate::tier;
 
 pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     let list = access::client(&args.server)?.volumes()?;
@@ -238,10 +239,11 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     }
     if let Some(tiering) = &volume.tiering {
         lines.push(format!(
-            "tiering          {} to {} after {} days; {} are there",
+            "tiering          {} to {} after {} days{}; {} are there",
             tiering.policy,
             tiering.tier,
             tiering.cooling_days,
+            tier::of_files(&tiering.files, tiering.min_size, tiering.min_age),
             format_size(tiering.remote_bytes)
         ));
     }

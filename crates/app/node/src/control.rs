@@ -21,7 +21,8 @@ use cairn_base::{DiskId, Media, NodeId, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::NodeRecord;
 use cairn_config::{
-    ClassChoice, ClientNet, ExportRule, MediaChoice, Protection, VolumeName, VolumeSettings,
+    ClassChoice, ClientNet, CoolingDays, ExportRule, MediaChoice, Protection, TierFilter, Tiering,
+    VolumeName, VolumeSettings,
 };
 use cairn_segment::DiskStatus;
 
@@ -310,11 +311,7 @@ impl Control for Controller {
 
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
         Box::pin(async move {
-            let of_tiers = &create.settings;
-            if of_tiers.tier.is_some()
-                || of_tiers.tiering.is_some()
-                || of_tiers.cooling_days.is_some()
-            {
+            if says_of_tiers(&create.settings) {
                 let message = "what of a volume goes to a tier is set when the volume is there";
                 return Err(ControlError::new(ErrorKind::Invalid, message).hint(
                     "make it without, then `cairn volume set VOLUME --tier TIER --tiering auto`",
@@ -352,7 +349,7 @@ impl Control for Controller {
             self.inner
                 .pool
                 .volume_set(&name, |volume| {
-                    volume.tiering = tiering.or(volume.tiering);
+                    volume.tiering = tiering.or_else(|| volume.tiering.take());
                     apply(&change, &mut volume.settings);
                     if let Some(class) = &change.class {
                         volume.class = class.name().cloned();
@@ -826,13 +823,13 @@ impl Controller {
         name: &VolumeName,
         change: &VolumeChange,
     ) -> Result<Option<VolumeTiering>, ControlError> {
-        if change.tier.is_none() && change.tiering.is_none() && change.cooling_days.is_none() {
+        if !says_of_tiers(change) {
             return Ok(None);
         }
         let state = self.inner.pool.state();
         let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
         let volume = state.headed_by(volume.id).unwrap_or(volume);
-        let tier = match (&change.tier, volume.tiering) {
+        let tier = match (&change.tier, &volume.tiering) {
             (Some(tier), _) => state.tier(tier).map_err(|error| refusal(error.into()))?.id,
             (None, Some(tiering)) => tiering.tier,
             (None, None) => {
@@ -841,18 +838,45 @@ impl Controller {
                     .hint("name one: --tier NAME; `cairn tier list` shows those that there are"));
             }
         };
-        let before = volume.tiering;
-        Ok(Some(VolumeTiering {
+        let mut tiering = volume.tiering.clone().unwrap_or_else(|| VolumeTiering {
             tier,
-            policy: change
-                .tiering
-                .or(before.map(|before| before.policy))
-                .unwrap_or_default(),
-            cooling_days: change
-                .cooling_days
-                .or(before.map(|before| before.cooling_days))
-                .unwrap_or_default(),
-        }))
+            policy: Tiering::default(),
+            cooling_days: CoolingDays::default(),
+            filter: TierFilter::default(),
+        });
+        tiering.tier = tier;
+        tiering.policy = change.tiering.unwrap_or(tiering.policy);
+        tiering.cooling_days = change.cooling_days.unwrap_or(tiering.cooling_days);
+        let filter = &mut tiering.filter;
+        if let Some(files) = &change.tier_files {
+            filter.files = files.clone();
+        }
+        filter.min_size = change.tier_min_size.unwrap_or(filter.min_size);
+        filter.min_age = change.tier_min_age.unwrap_or(filter.min_age);
+        if tiering.policy == Tiering::SnapshotOnly && !filter.is_all() {
+            let message = "with snapshot-only what files have stays on the disks, so it cannot be for certain files";
+            return Err(ControlError::new(ErrorKind::Invalid, message).hint(
+                "say auto or all, or drop what is said of files: --tier-files any --tier-min-size none --tier-min-age none",
+            ));
+        }
+        Ok(Some(tiering))
+    }
+
+    /// What directories of a volume have instead of its protection.
+    fn directory_protections(&self, settings: &VolumeSettings) -> Vec<DirectoryProtection> {
+        let others = settings.directory_protections.iter();
+        let view = |protection| {
+            let code = self.inner.pool.store.code_for(protection);
+            DirectoryProtection {
+                protection,
+                layout: match &code {
+                    Ok(code) => convert::layout(*code),
+                    Err(error) => error.to_string(),
+                },
+                disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+            }
+        };
+        others.map(view).collect()
     }
 
     async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
@@ -862,76 +886,64 @@ impl Controller {
         let store = pool.store_of(volume);
         let is_head = pool.head_of(store).id == volume.id;
         let code = inner.pool.store.code_for(store.settings.protection);
-        let mut view = VolumeView {
-            id: volume.id.0,
-            name: volume.name.clone(),
-            protection: store.settings.protection,
-            layout: match &code {
-                Ok(code) => convert::layout(*code),
-                Err(error) => error.to_string(),
-            },
-            disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
-            node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
-            size_limit: volume.settings.size_limit,
-            access_pattern: store.settings.access_pattern,
-            compression: store.settings.compression,
-            dedupe: store.settings.dedupe,
-            media: store.settings.media,
-            media_bytes: Vec::new(),
-            directory_protections: store
-                .settings
-                .directory_protections
-                .iter()
-                .map(|protection| {
-                    let code = inner.pool.store.code_for(protection);
-                    DirectoryProtection {
-                        protection,
-                        layout: match &code {
-                            Ok(code) => convert::layout(*code),
-                            Err(error) => error.to_string(),
+        let mut view =
+            VolumeView {
+                id: volume.id.0,
+                name: volume.name.clone(),
+                protection: store.settings.protection,
+                layout: match &code {
+                    Ok(code) => convert::layout(*code),
+                    Err(error) => error.to_string(),
+                },
+                disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+                node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
+                size_limit: volume.settings.size_limit,
+                access_pattern: store.settings.access_pattern,
+                compression: store.settings.compression,
+                dedupe: store.settings.dedupe,
+                media: store.settings.media,
+                media_bytes: Vec::new(),
+                directory_protections: self.directory_protections(&store.settings),
+                class: match &volume.class {
+                    Some(class) => ClassChoice::Class(class.clone()),
+                    None => ClassChoice::None,
+                },
+                tiering: store.tiering.as_ref().filter(|_| is_head).map(|tiering| {
+                    VolumeTieringView {
+                        tier: pool
+                            .tier_of(tiering.tier)
+                            .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                        policy: tiering.policy,
+                        cooling_days: tiering.cooling_days,
+                        files: tiering.filter.files.clone(),
+                        min_size: tiering.filter.min_size,
+                        min_age: tiering.filter.min_age,
+                        remote_bytes: match inner.pool.service(volume.id) {
+                            Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                            _ => 0,
                         },
-                        disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
                     }
-                })
-                .collect(),
-            class: match &volume.class {
-                Some(class) => ClassChoice::Class(class.clone()),
-                None => ClassChoice::None,
-            },
-            tiering: store
-                .tiering
-                .filter(|_| is_head)
-                .map(|tiering| VolumeTieringView {
-                    tier: pool
-                        .tier_of(tiering.tier)
-                        .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
-                    policy: tiering.policy,
-                    cooling_days: tiering.cooling_days,
-                    remote_bytes: match inner.pool.service(volume.id) {
-                        Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
-                        _ => 0,
-                    },
                 }),
-            rates: None,
-            created_seconds: volume.created.seconds,
-            serving: false,
-            owner: None,
-            problem: None,
-            used_bytes: 0,
-            total_bytes: 0,
-            free_bytes: 0,
-            inodes: 0,
-            snapshots: 0,
-            snapshot_bytes: 0,
-            deduplicated_bytes: 0,
-            exported: !volume.exports.is_empty(),
-            encryption: encryption_view(store, &inner.keys.known()),
-            clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
-                volume: origin.volume,
-                snapshot: origin.snapshot,
-                deleted: origin.is_deleted,
-            }),
-        };
+                rates: None,
+                created_seconds: volume.created.seconds,
+                serving: false,
+                owner: None,
+                problem: None,
+                used_bytes: 0,
+                total_bytes: 0,
+                free_bytes: 0,
+                inodes: 0,
+                snapshots: 0,
+                snapshot_bytes: 0,
+                deduplicated_bytes: 0,
+                exported: !volume.exports.is_empty(),
+                encryption: encryption_view(store, &inner.keys.known()),
+                clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
+                    volume: origin.volume,
+                    snapshot: origin.snapshot,
+                    deleted: origin.is_deleted,
+                }),
+            };
         match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
                 let (counts, counters) = (fs.counts(), fs.meta().counters());
@@ -1005,6 +1017,16 @@ fn export_view(volume: &PoolVolume) -> ExportView {
         volume: volume.name.clone(),
         rules: volume.exports.clone(),
     }
+}
+
+/// Whether a change says what goes to a tier.
+fn says_of_tiers(change: &VolumeChange) -> bool {
+    change.tier.is_some()
+        || change.tiering.is_some()
+        || change.cooling_days.is_some()
+        || change.tier_files.is_some()
+        || change.tier_min_size.is_some()
+        || change.tier_min_age.is_some()
 }
 
 fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {

@@ -79,7 +79,7 @@ fn price(url: &str, bytes: u64) -> Option<(u64, String)> {
     Some((cents.round() as u64, date))
 }
 
-fn view(status: TierStatus) -> TierView {
+fn view(inner: &Inner, status: TierStatus) -> TierView {
     let TierStatus {
         tier,
         stats,
@@ -121,16 +121,25 @@ fn view(status: TierStatus) -> TierView {
             .map(|volume| {
                 let serving = volume.status.is_some();
                 let status = volume.status.unwrap_or_default();
+                let filter = volume.tiering.filter;
                 TierVolumeView {
                     name: volume.name,
                     tiering: volume.tiering.policy,
                     cooling_days: volume.tiering.cooling_days,
+                    files: filter.files,
+                    min_size: filter.min_size,
+                    min_age: filter.min_age,
                     serving,
+                    owner: match serving {
+                        true => None,
+                        false => inner.owner_name(volume.store).and_then(Result::ok),
+                    },
                     objects: status.objects,
                     bytes: status.remote_bytes,
                     live_bytes: status.remote_live_bytes,
                     sent_segments: status.sent_segments,
                     promoted_parts: status.promoted_parts,
+                    gathered_bytes: status.gathered_bytes,
                     resting_segments: status.resting_segments,
                     problem: status.trouble,
                 }
@@ -145,7 +154,9 @@ impl Controller {
         let mut found = statuses.filter(|status| status.tier.name == *name);
         let found = found.next();
         let absent = || refusal(ChangeError::NoTier(name.clone()).into());
-        found.map(view).ok_or_else(absent)
+        found
+            .map(|status| view(&self.inner, status))
+            .ok_or_else(absent)
     }
 
     async fn check_step(
@@ -185,7 +196,16 @@ impl Controller {
                 checked.problems = wrong.iter().map(ToString::to_string).collect();
                 next = after;
             }
-            _ => checked.problems = vec![format!("volume \"{name}\" is not served")],
+            _ => {
+                let why = match self.inner.owner_name(*store) {
+                    Some(Ok(node)) => {
+                        format!("volume \"{name}\" is of node {node}: ask that one, with --server")
+                    }
+                    Some(Err(why)) => format!("volume \"{name}\" is not served: {why}"),
+                    None => format!("volume \"{name}\" is not served"),
+                };
+                checked.problems = vec![why];
+            }
         }
         let next_volume = || {
             let after = (Bound::Excluded(name.clone()), Bound::Unbounded);
@@ -209,7 +229,7 @@ impl TierControl for Controller {
     fn tiers(&self) -> Answer<'_, Vec<TierView>> {
         Box::pin(async {
             let statuses = self.inner.pool.tier_statuses().into_iter();
-            Ok(statuses.map(view).collect())
+            Ok(statuses.map(|status| view(&self.inner, status)).collect())
         })
     }
 

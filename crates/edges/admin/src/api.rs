@@ -1,8 +1,8 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, MediaChoice,
-    Protection, SizeLimit, TierName, Tiering, VolumeName,
+    AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, FilePatterns,
+    MediaChoice, MinAge, Protection, SizeLimit, TierName, Tiering, VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -698,6 +698,18 @@ pub struct VolumeTieringView {
     pub policy: Tiering,
     #[schema(value_type = String, example = "31")]
     pub cooling_days: CoolingDays,
+    /// Of files with such names,
+    #[schema(value_type = String, example = "*.mp4,*.fastq.gz")]
+    #[serde(default)]
+    pub files: FilePatterns,
+    /// of this size or more,
+    #[schema(value_type = String, example = "1 MiB")]
+    #[serde(default)]
+    pub min_size: SizeLimit,
+    /// that were not changed for so long.
+    #[schema(value_type = String, example = "30d")]
+    #[serde(default)]
+    pub min_age: MinAge,
     /// Bytes of its data that are there.
     pub remote_bytes: u64,
 }
@@ -790,6 +802,19 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "31")]
     pub cooling_days: Option<CoolingDays>,
+    /// any, or patterns with commas between them: data of files goes to the tier one of which matches their names. With
+    /// `tiering` auto or all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "*.mp4,*.fastq.gz")]
+    pub tier_files: Option<FilePatterns>,
+    /// none, or the least size of such files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1MiB")]
+    pub tier_min_size: Option<SizeLimit>,
+    /// none, or for how long such files must not have been changed, such as 12h or 30d.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30d")]
+    pub tier_min_age: Option<MinAge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

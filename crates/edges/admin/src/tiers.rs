@@ -1,6 +1,6 @@
 //! The JSON of tiers, and what the API asks of a node for them.
 
-use cairn_config::{CoolingDays, TierName, Tiering, VolumeName};
+use cairn_config::{CoolingDays, FilePatterns, MinAge, SizeLimit, TierName, Tiering, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,7 +12,8 @@ use crate::control::Answer;
 pub struct TierAdd {
     #[schema(value_type = String, example = "cold")]
     pub name: TierName,
-    /// s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH. No credentials.
+    /// s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME, gs://BUCKET/PREFIX, each with &endpoint=URL if need
+    /// be, or file:///PATH. No credentials.
     #[schema(example = "s3://archive/cairn?region=eu-west-1")]
     pub url: String,
     /// A file on the server with the credentials, which its owner alone can read; left out: the environment of the server,
@@ -75,14 +76,30 @@ pub struct TierVolumeView {
     pub tiering: Tiering,
     #[schema(value_type = String, example = "31")]
     pub cooling_days: CoolingDays,
-    /// Whether it is served; if not, the numbers are not known.
+    /// Of files with such names, of this size or more, that were not changed for so long.
+    #[schema(value_type = String, example = "*.mp4,*.fastq.gz")]
+    #[serde(default)]
+    pub files: FilePatterns,
+    #[schema(value_type = String, example = "1 MiB")]
+    #[serde(default)]
+    pub min_size: SizeLimit,
+    #[schema(value_type = String, example = "30d")]
+    #[serde(default)]
+    pub min_age: MinAge,
+    /// Whether it is served here; if not, the numbers are not known.
     pub serving: bool,
+    /// In a cluster, the name of the node that owns it, if that is another one: that one knows the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     pub objects: u64,
     pub bytes: u64,
     pub live_bytes: u64,
     /// Segments that went there, and parts of files that came back for being read again and again, since it was opened.
     pub sent_segments: u64,
     pub promoted_parts: u64,
+    /// Bytes that were copied into segments of cold data since it was opened, because their files go and others stay.
+    #[serde(default)]
+    pub gathered_bytes: u64,
     /// Segments that could not be sent or brought back lately.
     pub resting_segments: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]

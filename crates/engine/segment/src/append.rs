@@ -408,7 +408,9 @@ impl SegmentStore {
         if let Some(segment) = self.current_segment(volume, wanted, refusals) {
             return Ok(segment);
         }
-        let idle = {
+        let idle = if stream == Stream::Cold {
+            None
+        } else {
             let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
             volume.streams.lock().take_idle(placing, usable)
         };
@@ -416,7 +418,7 @@ impl SegmentStore {
             Some(segment) => segment,
             None => match self.create_segment(volume, wanted, refusals).await {
                 Ok(segment) => segment,
-                Err(error @ SegmentError::NoSpace { .. }) => {
+                Err(error @ SegmentError::NoSpace { .. }) if stream != Stream::Cold => {
                     // Room that another stream reserved is better than none.
                     let may_borrow = stream == Stream::Rewrite || self.is_reserve_whole();
                     let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
@@ -428,8 +430,11 @@ impl SegmentStore {
         };
         let surplus = {
             let mut streams = volume.streams.lock();
-            streams.set(placing, stream, segment.clone());
-            streams.trim(self.settings.streams_max, self.settings.open_segments_max)
+            let replaced = streams.set(placing, stream, segment.clone());
+            let mut surplus =
+                streams.trim(self.settings.streams_max, self.settings.open_segments_max);
+            surplus.extend(replaced);
+            surplus
         };
         for segment in surplus {
             self.retire(volume, &segment);
@@ -647,7 +652,7 @@ impl SegmentStore {
         match stream {
             // The rest is the metadata's: collecting garbage takes that, too.
             Stream::Rewrite => reserve_bytes / REWRITE_RESERVE_PART,
-            Stream::Mixed | Stream::File(_) => reserve_bytes,
+            Stream::Mixed | Stream::File(_) | Stream::Cold => reserve_bytes,
         }
     }
 

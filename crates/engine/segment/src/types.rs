@@ -109,6 +109,8 @@ pub enum Stream {
     File(u64),
     /// What garbage collection copies; it may use the reserve.
     Rewrite,
+    /// What is to leave for a tier soon: it shares segments with nothing else, for these are old from their first day.
+    Cold,
 }
 
 /// The result of an append: where each record is, in the order given.

@@ -87,6 +87,15 @@ impl Volume {
     }
 }
 
+/// Whether what is free in the segment of a stream may serve others, or garbage collection.
+fn has_room_for_others(stream: Stream, with_rewritten: bool) -> bool {
+    match stream {
+        Stream::Mixed | Stream::File(_) => true,
+        Stream::Rewrite => with_rewritten,
+        Stream::Cold => false,
+    }
+}
+
 /// Which open segment each stream appends to.
 #[derive(Default)]
 pub(crate) struct Streams {
@@ -100,11 +109,20 @@ impl Streams {
         self.current.get(&(placing, stream))
     }
 
-    /// Gives a stream its segment; a segment it had before becomes idle.
-    pub fn set(&mut self, placing: Placing, stream: Stream, segment: Arc<Segment>) {
-        if let Some(before) = self.current.insert((placing, stream), segment) {
-            self.idle.push((placing, before));
+    /// Gives a stream its segment. A segment that it had before becomes idle; one of what is cold is returned instead, to
+    /// be sealed, for nothing else may come into it.
+    pub fn set(
+        &mut self,
+        placing: Placing,
+        stream: Stream,
+        segment: Arc<Segment>,
+    ) -> Option<Arc<Segment>> {
+        let before = self.current.insert((placing, stream), segment)?;
+        if stream == Stream::Cold {
+            return Some(before);
         }
+        self.idle.push((placing, before));
+        None
     }
 
     /// An idle segment that was made for `placing` and is `wanted`.
@@ -134,9 +152,10 @@ impl Streams {
             .cloned()
     }
 
-    /// The open segments that were made for `code`, with or without those of garbage collection.
+    /// The open segments that were made for `code`, with or without those of garbage collection, without those of what is
+    /// cold.
     fn made_for(&self, code: Code, with_rewritten: bool) -> impl Iterator<Item = &Arc<Segment>> {
-        let is_wanted = move |stream: &Stream| with_rewritten || *stream != Stream::Rewrite;
+        let is_wanted = move |stream: &Stream| has_room_for_others(*stream, with_rewritten);
         let current = self
             .current
             .iter()
@@ -214,7 +233,7 @@ impl Streams {
 
     /// Room in all open segments, in bytes of data; `with_rewritten` as in [`Self::room_bytes`].
     pub fn all_room_bytes(&self, with_rewritten: bool) -> u64 {
-        let is_wanted = |stream: &Stream| with_rewritten || *stream != Stream::Rewrite;
+        let is_wanted = |stream: &Stream| has_room_for_others(*stream, with_rewritten);
         let current = self.current.iter();
         let current = current.filter(|((_, stream), _)| is_wanted(stream));
         let idle = self.idle.iter().map(|(_, segment)| segment);

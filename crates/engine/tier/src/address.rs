@@ -2,6 +2,7 @@
 //!
 //! Owns: how one is written, what in it is allowed. Must not know: whether there is something at the address.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,12 +23,28 @@ pub enum TierAddress {
         endpoint: Option<String>,
         region: Option<String>,
     },
+    Azure {
+        container: String,
+        /// As of S3.
+        prefix: String,
+        /// The storage account that the container is in.
+        account: String,
+        /// Of a store that is not Azure's own: `http://host:port/account` or `https://host`.
+        endpoint: Option<String>,
+    },
+    Gcs {
+        bucket: String,
+        /// As of S3.
+        prefix: String,
+        /// Of a store that is not Google's own.
+        endpoint: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error(
-        "an address of a tier is s3://BUCKET/PREFIX, with ?endpoint=URL&region=NAME if need be, or file:///PATH: {0}"
+        "an address of a tier is s3://BUCKET/PREFIX?region=NAME, az://CONTAINER/PREFIX?account=NAME or gs://BUCKET/PREFIX, each with &endpoint=URL if need be, or file:///PATH: {0}"
     )]
     Shape(String),
     #[error(
@@ -46,16 +63,27 @@ impl TierAddress {
     pub(crate) fn prefix(&self) -> Path {
         match self {
             Self::Directory(_) => Path::default(),
-            Self::S3 { prefix, .. } => Path::from(prefix.as_str()),
+            Self::S3 { prefix, .. } | Self::Azure { prefix, .. } | Self::Gcs { prefix, .. } => {
+                Path::from(prefix.as_str())
+            }
         }
     }
 }
 
-/// As long as it is a name of DNS, as bucket names are.
-fn is_bucket(name: &str) -> bool {
+/// As long as it is a name of DNS, as bucket names are; those of Google have '_', too.
+fn is_bucket(name: &str, with_underscore: bool) -> bool {
     let is_plain = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-')
+        byte.is_ascii_lowercase()
+            || byte.is_ascii_digit()
+            || matches!(byte, b'.' | b'-')
+            || (with_underscore && byte == b'_')
     };
+    (3..=63).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
+/// A storage account of Azure: 3 to 24 lower-case letters and digits. Those that stand for it elsewhere have up to 63.
+fn is_account(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     (3..=63).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
@@ -65,7 +93,8 @@ fn is_key_part(part: &str) -> bool {
     !part.is_empty() && part != "." && part != ".." && part.bytes().all(is_plain)
 }
 
-fn endpoint_of(text: &str) -> Result<String, AddressError> {
+/// The URL of an endpoint; it `may_have_path` where that is how an account is named.
+fn endpoint_of(text: &str, may_have_path: bool) -> Result<String, AddressError> {
     let url = Url::parse(text).map_err(|error| shape(format!("endpoint {text}: {error}")))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(AddressError::Secret);
@@ -74,13 +103,82 @@ fn endpoint_of(text: &str) -> Result<String, AddressError> {
         && url.has_host()
         && url.query().is_none()
         && url.fragment().is_none()
-        && url.path() == "/";
-    match is_plain {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(shape(format!(
+        && (url.path() == "/" || may_have_path && is_key_part(url.path().trim_matches('/')));
+    match (is_plain, may_have_path) {
+        (true, _) => Ok(text.trim_end_matches('/').to_owned()),
+        (false, false) => Err(shape(format!(
             "endpoint {text} is not http://HOST:PORT or https://HOST"
         ))),
+        (false, true) => Err(shape(format!(
+            "endpoint {text} is not http://HOST:PORT/ACCOUNT or https://HOST"
+        ))),
     }
+}
+
+/// The bucket or container, and the prefix in it.
+fn place_of(
+    url: &Url,
+    what: &str,
+    with_underscore: bool,
+) -> Result<(String, String), AddressError> {
+    let bucket = url.host_str().unwrap_or_default();
+    if !is_bucket(bucket, with_underscore) {
+        return Err(shape(format!("\"{bucket}\" is no name of a {what}")));
+    }
+    let prefix = url.path().trim_matches('/');
+    if !prefix.is_empty() && !prefix.split('/').all(is_key_part) {
+        return Err(shape(
+            "a prefix has letters, digits, '.', '_' and '-' between slashes",
+        ));
+    }
+    Ok((bucket.to_owned(), prefix.to_owned()))
+}
+
+/// What is behind the '?', each name once at most, and only those that are known.
+fn query_of(url: &Url, known: &[&str]) -> Result<BTreeMap<String, String>, AddressError> {
+    let mut found = BTreeMap::new();
+    for (name, value) in url.query_pairs() {
+        let is_new = known.contains(&&*name) && !found.contains_key(&*name);
+        let is_secret = ["key", "token", "sas", "sig", "secret"];
+        if is_new {
+            found.insert(name.into_owned(), value.into_owned());
+        } else if is_secret.iter().any(|part| name.contains(part)) {
+            return Err(AddressError::Secret);
+        } else {
+            return Err(shape(format!("\"{name}\" is unknown, or there twice")));
+        }
+    }
+    Ok(found)
+}
+
+fn endpoint_in(
+    found: &mut BTreeMap<String, String>,
+    may_have_path: bool,
+) -> Result<Option<String>, AddressError> {
+    let endpoint = found.remove("endpoint");
+    endpoint
+        .map(|text| endpoint_of(&text, may_have_path))
+        .transpose()
+}
+
+/// How an address is written that is no directory.
+fn write_url(
+    f: &mut fmt::Formatter<'_>,
+    (scheme, bucket, prefix): (&str, &str, &str),
+    query: &[(&str, Option<&String>)],
+) -> fmt::Result {
+    write!(f, "{scheme}://{bucket}")?;
+    if !prefix.is_empty() {
+        write!(f, "/{prefix}")?;
+    }
+    let there = query
+        .iter()
+        .filter_map(|(name, value)| Some((name, (*value)?)));
+    for (index, (name, value)) in there.enumerate() {
+        let mark = if index == 0 { '?' } else { '&' };
+        write!(f, "{mark}{name}={value}")?;
+    }
+    Ok(())
 }
 
 impl FromStr for TierAddress {
@@ -114,41 +212,45 @@ impl FromStr for TierAddress {
                 }
             }
             "s3" => {
-                let bucket = url.host_str().unwrap_or_default();
-                if !is_bucket(bucket) {
-                    return Err(shape(format!("\"{bucket}\" is no name of a bucket")));
-                }
-                let prefix = url.path().trim_matches('/');
-                if !prefix.is_empty() && !prefix.split('/').all(is_key_part) {
-                    return Err(shape(
-                        "a prefix has letters, digits, '.', '_' and '-' between slashes",
-                    ));
-                }
-                let (mut endpoint, mut region) = (None, None);
-                for (name, value) in url.query_pairs() {
-                    match &*name {
-                        "endpoint" if endpoint.is_none() => endpoint = Some(endpoint_of(&value)?),
-                        "region" if region.is_none() && is_key_part(&value) => {
-                            region = Some(value.into_owned());
-                        }
-                        name if name.contains("key") || name.contains("token") => {
-                            return Err(AddressError::Secret);
-                        }
-                        name => {
-                            return Err(shape(format!(
-                                "\"{name}\" is unknown, twice, or not well formed"
-                            )));
-                        }
-                    }
+                let (bucket, prefix) = place_of(&url, "bucket", false)?;
+                let mut found = query_of(&url, &["endpoint", "region"])?;
+                let region = found.remove("region");
+                if region.as_deref().is_some_and(|region| !is_key_part(region)) {
+                    return Err(shape("\"region\" is not well formed"));
                 }
                 Ok(Self::S3 {
-                    bucket: bucket.to_owned(),
-                    prefix: prefix.to_owned(),
-                    endpoint,
+                    bucket,
+                    prefix,
+                    endpoint: endpoint_in(&mut found, false)?,
                     region,
                 })
             }
-            other => Err(shape(format!("\"{other}\" is neither s3 nor file"))),
+            "az" => {
+                let (container, prefix) = place_of(&url, "container", false)?;
+                let mut found = query_of(&url, &["endpoint", "account"])?;
+                let account = found.remove("account").unwrap_or_default();
+                if !is_account(&account) {
+                    return Err(shape(format!(
+                        "\"{account}\" is no storage account: ?account=NAME, of lower-case letters and digits, says whose the container is"
+                    )));
+                }
+                Ok(Self::Azure {
+                    container,
+                    prefix,
+                    account,
+                    endpoint: endpoint_in(&mut found, true)?,
+                })
+            }
+            "gs" => {
+                let (bucket, prefix) = place_of(&url, "bucket", true)?;
+                let mut found = query_of(&url, &["endpoint"])?;
+                Ok(Self::Gcs {
+                    bucket,
+                    prefix,
+                    endpoint: endpoint_in(&mut found, false)?,
+                })
+            }
+            other => Err(shape(format!("\"{other}\" is neither s3, az, gs nor file"))),
         }
     }
 }
@@ -165,19 +267,30 @@ impl fmt::Display for TierAddress {
                 prefix,
                 endpoint,
                 region,
-            } => {
-                write!(f, "s3://{bucket}")?;
-                if !prefix.is_empty() {
-                    write!(f, "/{prefix}")?;
-                }
-                let endpoint = endpoint.iter().map(|value| ("endpoint", value));
-                let region = region.iter().map(|value| ("region", value));
-                for (index, (name, value)) in endpoint.chain(region).enumerate() {
-                    let mark = if index == 0 { '?' } else { '&' };
-                    write!(f, "{mark}{name}={value}")?;
-                }
-                Ok(())
-            }
+            } => write_url(
+                f,
+                ("s3", bucket, prefix),
+                &[("endpoint", endpoint.as_ref()), ("region", region.as_ref())],
+            ),
+            Self::Azure {
+                container,
+                prefix,
+                account,
+                endpoint,
+            } => write_url(
+                f,
+                ("az", container, prefix),
+                &[("account", Some(account)), ("endpoint", endpoint.as_ref())],
+            ),
+            Self::Gcs {
+                bucket,
+                prefix,
+                endpoint,
+            } => write_url(
+                f,
+                ("gs", bucket, prefix),
+                &[("endpoint", endpoint.as_ref())],
+            ),
         }
     }
 }
@@ -195,6 +308,19 @@ mod tests {
                 endpoint: endpoint.map(str::to_owned),
                 region: region.map(str::to_owned),
             }
+        };
+        let azure = |container: &str, prefix: &str, account: &str, endpoint: Option<&str>| {
+            TierAddress::Azure {
+                container: container.to_owned(),
+                prefix: prefix.to_owned(),
+                account: account.to_owned(),
+                endpoint: endpoint.map(str::to_owned),
+            }
+        };
+        let gcs = |bucket: &str, prefix: &str, endpoint: Option<&str>| TierAddress::Gcs {
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+            endpoint: endpoint.map(str::to_owned),
         };
         let good = [
             ("s3://bucket", s3("bucket", "", None, None)),
@@ -215,6 +341,24 @@ mod tests {
             (
                 "s3://bucket?endpoint=https%3A%2F%2Fminio.local",
                 s3("bucket", "", Some("https://minio.local"), None),
+            ),
+            (
+                "az://cold/a/b?account=store1",
+                azure("cold", "a/b", "store1", None),
+            ),
+            (
+                "az://cold?endpoint=http://127.0.0.1:10000/devstoreaccount1/&account=devstoreaccount1",
+                azure(
+                    "cold",
+                    "",
+                    "devstoreaccount1",
+                    Some("http://127.0.0.1:10000/devstoreaccount1"),
+                ),
+            ),
+            ("gs://my_bucket/a", gcs("my_bucket", "a", None)),
+            (
+                "gs://bucket?endpoint=http://127.0.0.1:4443",
+                gcs("bucket", "", Some("http://127.0.0.1:4443")),
             ),
             (
                 "file:///srv/cold",
@@ -247,7 +391,17 @@ mod tests {
             "s3://bucket?region=a/b",
             "s3://bucket?other=1",
             "s3://bucket#a",
-            "gs://bucket",
+            "s3://bucket?account=a",
+            "az://cold",
+            "az://cold?account=",
+            "az://cold?account=A",
+            "az://cold?account=store1&region=a",
+            "az://c_d?account=store1",
+            "az://cold?account=store1&endpoint=http://host/a/b",
+            "gs://bucket?endpoint=http://host/path",
+            "gs://bucket?region=a",
+            "gs://B",
+            "gcs://bucket",
             "file://host/path",
             "file:///",
             "file:///a?b=c",
@@ -262,6 +416,10 @@ mod tests {
             "s3://bucket?access_key_id=a",
             "s3://bucket?session_token=a",
             "s3://bucket?endpoint=http://a:b@host",
+            "az://cold?account=store1&sas_token=a",
+            "az://cold?account=store1&sig=a",
+            "az://cold?account=store1&access_key=a",
+            "gs://bucket?service_account_key=a",
         ] {
             let refused = text.parse::<TierAddress>();
             assert_eq!(refused, Err(AddressError::Secret), "{text}");

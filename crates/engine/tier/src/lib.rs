@@ -1,4 +1,4 @@
-//! Tiers: objects of segments in S3, or in a directory.
+//! Tiers: objects of segments in S3, Azure Blob Storage or Google Cloud Storage, or in a directory.
 //!
 //! Owns: addresses of tiers, credentials, the mark that says whose a place is, what a request of `cairn_segment` is at the
 //! object store. Must not know: what is in an object, which segments go there, when a read is tried again (`cairn_segment`
@@ -23,7 +23,9 @@ use cairn_segment::{ObjectId, TierError, TierStore, TierUpload};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::SpawnedReqwestConnector;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -36,7 +38,7 @@ pub use self::address::{AddressError, TierAddress};
 pub use self::credentials::CredentialsError;
 pub use self::owner::ClaimError;
 
-use self::credentials::FileCredentials;
+use self::credentials::{AwsFile, AzureFile, GoogleFile};
 
 /// A connection is waited for so long,
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -109,10 +111,11 @@ impl ObjectTier {
                     .with_fsync(true);
                 (Arc::new(store), Path::default(), Some(PathBuf::from(path)))
             }
-            TierAddress::S3 { .. } => {
-                let store = s3(address, credentials_file)?;
-                (Arc::new(store), address.prefix(), None)
+            TierAddress::S3 { .. } => (s3(address, credentials_file)?, address.prefix(), None),
+            TierAddress::Azure { .. } => {
+                (azure(address, credentials_file)?, address.prefix(), None)
             }
+            TierAddress::Gcs { .. } => (gcs(address, credentials_file)?, address.prefix(), None),
         };
         Ok(Self {
             store,
@@ -242,10 +245,55 @@ impl JoinAll for Path {
     }
 }
 
-fn s3(
-    address: &TierAddress,
-    credentials_file: Option<&str>,
-) -> Result<object_store::aws::AmazonS3, OpenError> {
+/// How a store is reached over the network.
+struct Reach {
+    options: ClientOptions,
+    retry: RetryConfig,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Reach {
+    fn new(endpoint: Option<&String>) -> Result<Self, OpenError> {
+        // Where nobody chose one before: the one that everything else here has.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| OpenError::Store(error.to_string()))?;
+        let options = ClientOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_read_timeout(READ_TIMEOUT)
+            .with_timeout(REQUEST_TIMEOUT)
+            .with_allow_http(endpoint.is_some_and(|url| url.starts_with("http://")));
+        let retry = RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(100),
+                max_backoff: Duration::from_secs(5),
+                base: 2.0,
+            },
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_TIMEOUT,
+        };
+        Ok(Self {
+            options,
+            retry,
+            runtime,
+        })
+    }
+
+    fn connector(&self) -> SpawnedReqwestConnector {
+        SpawnedReqwestConnector::new(self.runtime.clone())
+    }
+}
+
+type Built = Result<Arc<dyn ObjectStore>, OpenError>;
+
+fn built<T: ObjectStore>(store: object_store::Result<T>) -> Built {
+    match store {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => Err(OpenError::Store(told(&error))),
+    }
+}
+
+fn s3(address: &TierAddress, credentials_file: Option<&str>) -> Built {
     let TierAddress::S3 {
         bucket,
         endpoint,
@@ -255,28 +303,12 @@ fn s3(
     else {
         return Err(OpenError::Store("it is no S3 address".to_owned()));
     };
-    // Where nobody chose one before: the one that everything else here has.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Handle::try_current()
-        .map_err(|error| OpenError::Store(error.to_string()))?;
-    let options = ClientOptions::new()
-        .with_connect_timeout(CONNECT_TIMEOUT)
-        .with_read_timeout(READ_TIMEOUT)
-        .with_timeout(REQUEST_TIMEOUT);
-    let retry = RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(5),
-            base: 2.0,
-        },
-        max_retries: RETRIES_MAX,
-        retry_timeout: RETRY_TIMEOUT,
-    };
+    let reach = Reach::new(endpoint.as_ref())?;
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
-        .with_client_options(options)
-        .with_retry(retry)
-        .with_http_connector(SpawnedReqwestConnector::new(runtime));
+        .with_http_connector(reach.connector())
+        .with_client_options(reach.options)
+        .with_retry(reach.retry);
     if let Some(region) = region {
         builder = builder.with_region(region);
     }
@@ -284,18 +316,75 @@ fn s3(
         // What is not AWS mostly has no name for each bucket.
         builder = builder
             .with_endpoint(endpoint)
-            .with_virtual_hosted_style_request(false)
-            .with_allow_http(endpoint.starts_with("http://"));
+            .with_virtual_hosted_style_request(false);
     }
     if let Some(file) = credentials_file {
-        let credentials = FileCredentials::new(file);
+        let credentials = AwsFile::new(file);
         // What is wrong with it is told now, and not with the first request.
         credentials.read()?;
         builder = builder.with_credentials(Arc::new(credentials));
     }
-    builder
-        .build()
-        .map_err(|error| OpenError::Store(error.to_string()))
+    built(builder.build())
+}
+
+fn azure(address: &TierAddress, credentials_file: Option<&str>) -> Built {
+    let TierAddress::Azure {
+        container,
+        account,
+        endpoint,
+        ..
+    } = address
+    else {
+        return Err(OpenError::Store("it is no address of Azure".to_owned()));
+    };
+    let reach = Reach::new(endpoint.as_ref())?;
+    let mut builder = MicrosoftAzureBuilder::from_env()
+        .with_use_emulator(false)
+        .with_account(account)
+        .with_container_name(container)
+        .with_http_connector(reach.connector())
+        .with_client_options(reach.options)
+        .with_retry(reach.retry);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
+    }
+    if let Some(file) = credentials_file {
+        let credentials = AzureFile::new(file);
+        credentials.read()?;
+        builder = builder.with_credentials(Arc::new(credentials));
+    }
+    built(builder.build())
+}
+
+fn gcs(address: &TierAddress, credentials_file: Option<&str>) -> Built {
+    let TierAddress::Gcs {
+        bucket, endpoint, ..
+    } = address
+    else {
+        return Err(OpenError::Store(
+            "it is no address of Google's storage".to_owned(),
+        ));
+    };
+    let reach = Reach::new(endpoint.as_ref())?;
+    let runtime = reach.runtime.clone();
+    let mut builder = match credentials_file {
+        // Not what the environment says beside it: two keys would be refused.
+        Some(file) => {
+            let credentials = GoogleFile::new(file, runtime);
+            credentials.read()?;
+            GoogleCloudStorageBuilder::new().with_credentials(Arc::new(credentials))
+        }
+        None => GoogleCloudStorageBuilder::from_env(),
+    };
+    builder = builder
+        .with_bucket_name(bucket)
+        .with_http_connector(reach.connector())
+        .with_client_options(reach.options)
+        .with_retry(reach.retry);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_base_url(endpoint);
+    }
+    built(builder.build())
 }
 
 fn failed(error: object_store::Error) -> TierError {

@@ -34,6 +34,12 @@ pub enum ClaimError {
     Nobody { place: String },
     #[error("{place} has a {NAME} that no pool wrote; choose another prefix or bucket")]
     Strange { place: String },
+    #[error("{place} is not there: make the bucket or container first, or correct the address")]
+    Missing { place: String },
+    #[error(
+        "{place} refuses the credentials, or they do not allow enough; give others in the environment of the server, or with --credentials-file: {why}"
+    )]
+    Refused { place: String, why: String },
     #[error("{place}: {why}")]
     Store { place: String, why: String },
 }
@@ -56,9 +62,11 @@ impl ObjectTier {
     }
 
     fn store_error(&self, error: &object_store::Error) -> ClaimError {
-        ClaimError::Store {
-            place: self.place(),
-            why: told(error),
+        use object_store::Error::{PermissionDenied, Unauthenticated};
+        let (place, why) = (self.place(), told(error));
+        match error {
+            PermissionDenied { .. } | Unauthenticated { .. } => ClaimError::Refused { place, why },
+            _ => ClaimError::Store { place, why },
         }
     }
 
@@ -122,6 +130,12 @@ impl ObjectTier {
             match self.store.put_opts(&path, bytes.into(), options).await {
                 // Somebody was faster: the look below says who.
                 Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+                // That no object is there is no reason not to write one.
+                Err(object_store::Error::NotFound { .. }) if self.directory.is_none() => {
+                    return Err(ClaimError::Missing {
+                        place: self.place(),
+                    });
+                }
                 Err(error) => return Err(self.store_error(&error)),
             }
         }

@@ -8,6 +8,7 @@ mod class;
 mod export;
 mod host;
 mod limit;
+mod pattern;
 mod tier;
 mod user;
 mod volume;
@@ -22,9 +23,10 @@ pub use export::{
 };
 pub use host::OsType;
 pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
+pub use pattern::{FILE_PATTERNS_LEN_BYTES_MAX, FILE_PATTERNS_MAX, FilePatterns};
 pub use tier::{
-    COOLING_DAYS_DEFAULT, COOLING_DAYS_MAX, COOLING_DAYS_MIN, CoolingDays, TIER_NAME_LEN_BYTES_MAX,
-    TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierName, Tiering,
+    COOLING_DAYS_DEFAULT, COOLING_DAYS_MAX, COOLING_DAYS_MIN, CoolingDays, MinAge,
+    TIER_NAME_LEN_BYTES_MAX, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierFilter, TierName, Tiering,
 };
 pub use user::{
     PASSWORD_HASH_LEN_BYTES_MAX, PasswordHash, Role, TOKEN_USER, USER_NAME_LEN_BYTES_MAX,

@@ -56,6 +56,7 @@ mod xattr;
 
 pub use budget::DirtyBudget;
 pub use cairn_meta::SnapshotError;
+pub use cairn_meta::volume_settings::TierFilter;
 pub use cairn_meta::{ApplyRecord, ApplyState, PolicyRecord};
 pub use cairn_meta::{GraceRecord, QuotaKey, QuotaKind, QuotaLimit, UsageRecord};
 pub use clones::CloneOfVolume;

@@ -78,6 +78,18 @@ impl Victim {
     fn segment(&self) -> SegmentId {
         self.extent.segment()
     }
+
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        self.extent.record.location
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.extent.live_bytes().max(0) as u64
+    }
 }
 
 /// Extents that are moved together.
@@ -117,6 +129,24 @@ impl Copies {
             self.0.clear();
         }
         self.0.insert(of, copy);
+    }
+}
+
+/// Where copies go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    /// To segments with other copies, which are used from now on.
+    Disks,
+    /// To segments of their own, which were used last on this day (since 1970; 0: nobody knows), and go to a tier soon.
+    Tier { used_day: u32 },
+}
+
+impl To {
+    fn stream(self) -> Stream {
+        match self {
+            Self::Disks => Stream::Rewrite,
+            Self::Tier { .. } => Stream::Cold,
+        }
     }
 }
 
@@ -311,13 +341,44 @@ impl Shared {
             let mut step = Step::default();
             self.find_victims(&mut search, wanted, &mut step)?;
             if !step.victims.is_empty() {
-                self.rewrite_records(step.victims, &copies).await?;
+                self.rewrite_records(step.victims, &copies, To::Disks)
+                    .await?;
             }
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
         }
         Ok(())
+    }
+
+    /// All extents in a segment, those that snapshots alone have too; `None` if it has no summary, none of them if it counts
+    /// more than its summary leads to, as while somebody else comes to share its records.
+    pub(crate) async fn all_in(
+        self: &Arc<Self>,
+        id: SegmentId,
+    ) -> Result<Option<Vec<Victim>>, FsError> {
+        let (wanted, parts) = self
+            .read_summaries(&mut VecDeque::from([id]), &mut FxHashSet::default())
+            .await?;
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let mut search = Search::of(parts);
+        let mut found = Vec::new();
+        while !search.is_over() {
+            let mut step = Step::default();
+            self.find_victims(&mut search, &wanted, &mut step)?;
+            found.append(&mut step.victims);
+            let_others_run().await;
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+        let live_records = self.meta.segment(id).map(|record| record.live_records);
+        if live_records.is_none_or(|live| live > found.len() as u64) {
+            found.clear();
+        }
+        Ok(Some(found))
     }
 
     /// The extents in a segment that files have, those of clones too; `None` if these have more than so many bytes of it, or
@@ -361,6 +422,7 @@ impl Shared {
         self: &Arc<Self>,
         id: SegmentId,
         victims: Vec<Victim>,
+        to: To,
     ) -> Result<(), FsError> {
         // Before it is looked up who refers to them.
         let _emptying = self.dedupe.emptying(&FxHashSet::from_iter([id]));
@@ -371,7 +433,7 @@ impl Shared {
             step.add(victim);
             if step.is_full() || victims.peek().is_none() {
                 let step = std::mem::take(&mut step);
-                self.rewrite_records(step.victims, &copies).await?;
+                self.rewrite_records(step.victims, &copies, to).await?;
             }
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
@@ -587,6 +649,7 @@ impl Shared {
         self: &Arc<Self>,
         victims: Vec<Victim>,
         copies: &Mutex<Copies>,
+        to: To,
     ) -> Result<Left, FsError> {
         let encoder = self.segments.encoder(self.volume).map_err(segment_error)?;
         let mut left = Left::default();
@@ -663,7 +726,7 @@ impl Shared {
             locations,
             segments,
             pins,
-        } = self.store_records(Stream::Rewrite, &records).await?;
+        } = self.store_records(to.stream(), &records).await?;
         let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
         let mut sharing: Vec<(Victim, Arc<RecordPointer>)> = copied;
         // Of whole records: whoever writes these bytes finds them where they are now.
@@ -715,7 +778,7 @@ impl Shared {
         let mut ticket = self.meta.last_ticket();
         if !dead.is_empty() {
             ticket = self
-                .point_history_to_copies(&dead, &segments, &sharers, &mut left)
+                .point_history_to_copies(&dead, &segments, &sharers, to, &mut left)
                 .await?;
         }
         for (ino, extents) in by_ino {
@@ -755,7 +818,7 @@ impl Shared {
                 continue;
             }
             let mut batch = Batch::new();
-            self.put_segments(&segments, &mut batch);
+            self.put_copies(&segments, to, &mut batch);
             let stored_bytes = state.record.stored_bytes;
             self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
             if let Some(sharers) = sharers.get(&ino) {
@@ -778,7 +841,10 @@ impl Shared {
             state.ticket = ticket;
             drop(state);
             for (old, copy) in &extents {
-                if let Some(hash) = hashes.get(&copy.location) {
+                // What is new is not to be cold from its first day.
+                if let Some(hash) = hashes.get(&copy.location)
+                    && to == To::Disks
+                {
                     let known = Known {
                         location: copy.location,
                         ino,
@@ -802,12 +868,13 @@ impl Shared {
         moved: &[(Ino, DeadVersion, RecordExtent, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
         sharers: &FxHashMap<Ino, Sharers>,
+        to: To,
         left: &mut Left,
     ) -> Result<Ticket, FsError> {
         let _turn = self.snapshots.history_turn.lock().await;
         self.require_applied().await?;
         let mut batch = Batch::new();
-        self.put_segments(segments, &mut batch);
+        self.put_copies(segments, to, &mut batch);
         let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
         let mut space = SpaceDelta::default();
         let mut inos = FxHashSet::default();
@@ -852,6 +919,20 @@ impl Shared {
         self.durable(ticket).await?;
         self.require_applied().await?;
         Ok(ticket)
+    }
+
+    /// Puts the segments of copies into a batch. One of cold copies is as old as what was copied into it last.
+    fn put_copies(&self, segments: &[SegmentInfo], to: To, batch: &mut Batch) {
+        self.put_segments(segments, batch);
+        let To::Tier { used_day } = to else {
+            return;
+        };
+        for info in segments {
+            let known = self.meta.segment(info.id);
+            if known.is_none_or(|record| record.used_day < used_day) {
+                batch.segment_used(info.id, used_day);
+            }
+        }
     }
 
     async fn read_victim(&self, victim: &Victim) -> Result<Vec<bytes::Bytes>, SegmentError> {
@@ -961,7 +1042,9 @@ impl Rewriting<'_> {
         let _turn = turn.filter(|_| !step.victims.iter().any(is_remote));
         let (steps, copies) = (shared.clone(), self.copies.clone());
         self.steps.push(Box::pin(async move {
-            steps.rewrite_records(step.victims, &copies).await
+            steps
+                .rewrite_records(step.victims, &copies, To::Disks)
+                .await
         }));
         let steps_max = if self.urgency < 1.0 {
             1

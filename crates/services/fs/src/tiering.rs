@@ -8,8 +8,12 @@
 //! the local shards are deleted. On the way back records are written anew, as a collection does, and the batch that
 //! removes the empty segment notes its object. So at every moment an object is a segment's or it is noted, and what is
 //! noted is nobody's: the one task of this module, which does all of this, deletes it.
+//!
+//! Segments go as a whole. Where the policy is for certain files, a segment of which others have little is freed of that
+//! before; of another one, what these files have is copied into segments of cold data alone, which go when they are sealed.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,15 +22,17 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, PoolId, SegmentId, TierId};
-use cairn_meta::{Batch, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
-use cairn_segment::{CopyOutError, ObjectId, Pace, SegmentError};
+use cairn_base::{Ino, PoolId, SegmentId, TierId, Timestamp, View};
+use cairn_meta::volume_settings::TierFilter;
+use cairn_meta::{Batch, CookieRecord, Key, KeyKind, RemoteSegment, SegmentUsage, Ticket};
+use cairn_segment::{CopyOutError, Location, ObjectId, Pace, SegmentError};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 
 use crate::inode::{Inode, State};
+use crate::rewrite::{To, Victim};
 use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error};
@@ -56,13 +62,13 @@ const COMPACT_LIVE_PERCENT: u64 = 50;
 const SEND_LIVE_PERCENT: u64 = 25;
 /// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
 const HOT_PARTS_MAX: usize = 1024;
-/// Of a segment that snapshots alone are to have files may have so much: that is written anew.
-const OF_FILES_PERCENT_MAX: u64 = 25;
-/// Looks for such segments that one look at the tier makes: each reads a summary.
-const OF_FILES_LOOKS_MAX: usize = 32;
-/// One of which files have more is looked at again after so many looks, at most so many of them are remembered.
-const OF_FILES_INTERVALS: u32 = 360;
-const OF_FILES_MAX: usize = 1 << 20;
+/// Of a segment that is to go, files of which nothing is to go may have so much: that is written anew.
+const STAYING_PERCENT_MAX: u64 = 25;
+/// Segments of which a look finds out whose they are: each costs a summary.
+const WHOSE_LOOKS_MAX: usize = 32;
+/// One that stays is looked at again after so many looks, at most so many of them are remembered.
+const STAYING_INTERVALS: u32 = 360;
+const STAYING_MAX: usize = 1 << 20;
 /// Places of records that were read from the tier lately.
 const READ_PLACES: usize = 1 << 16;
 const DAY_SECONDS: i64 = 24 * 3600;
@@ -81,10 +87,12 @@ pub enum TierChoice {
 }
 
 /// Where what of a volume goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierPolicy {
     pub tier: TierId,
     pub choice: TierChoice,
+    /// Of which files alone. What only snapshots have counts as its file does now, and stays if that is gone.
+    pub filter: Option<Arc<TierFilter>>,
 }
 
 /// What a volume knows of tiers when it is opened.
@@ -126,6 +134,8 @@ pub struct TieringStatus {
     pub sent_segments: u64,
     pub sent_bytes: u64,
     pub promoted_parts: u64,
+    /// Bytes of records that were copied into segments of cold data, because their files are to go and others are not.
+    pub gathered_bytes: u64,
     /// Segments that could not be sent or brought back lately.
     pub resting_segments: u64,
     /// Why nothing goes on, if nothing does.
@@ -145,8 +155,11 @@ pub(crate) struct TierWork {
     hot: Mutex<VecDeque<(SegmentId, Ino, Range<u64>)>>,
     /// Segments that are let alone, and until when.
     resting: Mutex<FxHashMap<SegmentId, Duration>>,
-    /// Segments that files have too much of, and until when that is not looked at again.
-    of_files: Mutex<FxHashMap<SegmentId, Duration>>,
+    /// Segments that stay because of whose they are, and until when that is not looked at again.
+    staying: Mutex<FxHashMap<SegmentId, Duration>>,
+    /// Whether the last look did not come to all that may go. Until then none of `staying` is looked at again: else those
+    /// at the front would have all looks.
+    is_behind: AtomicBool,
     trouble: Mutex<Option<String>>,
     /// Held over a look with all that it does.
     round: tokio::sync::Mutex<()>,
@@ -156,6 +169,7 @@ pub(crate) struct TierWork {
     sent_segments: AtomicU64,
     sent_bytes: AtomicU64,
     promoted_parts: AtomicU64,
+    gathered_bytes: AtomicU64,
 }
 
 /// How the writing of an object ended that is nobody's.
@@ -175,13 +189,14 @@ impl TierWork {
             pool: settings.pool,
             interval: settings.interval,
             pace: pace.unwrap_or_else(|| Arc::new(Pace::new(env.clock.clone(), 0))),
-            is_promoting: AtomicBool::new(is_promoting(policy)),
+            is_promoting: AtomicBool::new(is_promoting(policy.as_ref())),
             policy: Mutex::new(policy),
             wake: Notify::new(),
             read_places: (0..READ_PLACES).map(|_| AtomicU32::new(0)).collect(),
             hot: Mutex::default(),
             resting: Mutex::default(),
-            of_files: Mutex::default(),
+            staying: Mutex::default(),
+            is_behind: AtomicBool::new(false),
             trouble: Mutex::default(),
             round: tokio::sync::Mutex::default(),
             fates: Mutex::default(),
@@ -189,6 +204,7 @@ impl TierWork {
             sent_segments: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             promoted_parts: AtomicU64::new(0),
+            gathered_bytes: AtomicU64::new(0),
         }
     }
 
@@ -216,7 +232,7 @@ impl TierWork {
     }
 }
 
-fn is_promoting(policy: Option<TierPolicy>) -> bool {
+fn is_promoting(policy: Option<&TierPolicy>) -> bool {
     policy.is_some_and(|policy| {
         matches!(
             policy.choice,
@@ -228,6 +244,16 @@ fn is_promoting(policy: Option<TierPolicy>) -> bool {
 /// The note that an object is nobody's.
 pub(crate) fn unused_object(segment: SegmentId, remote: &RemoteSegment) -> Key {
     Key::unused_object(remote.tier, segment, remote.nonce)
+}
+
+fn is_of_snapshots(choice: TierChoice) -> bool {
+    matches!(choice, TierChoice::SnapshotOnly { .. })
+}
+
+/// What is in a segment, by where it is to be.
+struct Sorted {
+    going: Vec<Victim>,
+    staying: Vec<Victim>,
 }
 
 /// How sending a segment ended.
@@ -245,12 +271,15 @@ impl Fs {
     /// What goes to a tier from now on. What is there stays readable; where nothing is to be there it comes back.
     pub fn set_tiering(&self, policy: Option<TierPolicy>) {
         let work = &self.shared.tiering;
-        let before = std::mem::replace(&mut *work.policy.lock(), policy);
         work.is_promoting
-            .store(is_promoting(policy), Ordering::Relaxed);
-        if before != policy {
+            .store(is_promoting(policy.as_ref()), Ordering::Relaxed);
+        let mut now = work.policy.lock();
+        let is_other = *now != policy;
+        *now = policy;
+        drop(now);
+        if is_other {
             work.resting.lock().clear();
-            work.of_files.lock().clear();
+            work.staying.lock().clear();
             work.wake.notify_one();
         }
     }
@@ -268,6 +297,7 @@ impl Fs {
             sent_segments: of(&work.sent_segments),
             sent_bytes: of(&work.sent_bytes),
             promoted_parts: of(&work.promoted_parts),
+            gathered_bytes: of(&work.gathered_bytes),
             resting_segments: work.resting.lock().len() as u64,
             trouble: work.trouble.lock().clone(),
         }
@@ -348,9 +378,13 @@ impl Shared {
         let mut trouble = self.delete_unused_objects().await?;
         let now = self.env.clock.monotonic();
         self.tiering.resting.lock().retain(|_, until| *until > now);
-        self.tiering.of_files.lock().retain(|_, until| *until > now);
-        let policy = *self.tiering.policy.lock();
-        let choice = policy.map_or(TierChoice::None, |policy| policy.choice);
+        if !self.tiering.is_behind.load(Ordering::Relaxed) {
+            self.tiering.staying.lock().retain(|_, until| *until > now);
+        }
+        let policy = self.tiering.policy.lock().clone();
+        let choice = policy
+            .as_ref()
+            .map_or(TierChoice::None, |policy| policy.choice);
         let has_remote = self.meta.segment_totals().remote_segments > 0;
         if choice == TierChoice::None {
             if has_remote {
@@ -358,50 +392,62 @@ impl Shared {
             }
             return Ok(trouble);
         }
-        let Some(TierPolicy { tier, .. }) = policy else {
+        let Some(policy) = policy else {
             return Ok(trouble);
         };
         if has_remote {
             self.promote().await?;
         }
+        let needs_look = policy.filter.is_some() || is_of_snapshots(choice);
         let mut looks = 0;
         // Before anything is written anew: where there is no room, this makes it.
-        for id in self.cold_segments(choice).await? {
-            if *self.tiering.policy.lock() != policy {
+        for id in self.cold_segments(&policy).await? {
+            if self.tiering.policy.lock().as_ref() != Some(&policy) {
                 break;
             }
-            if let TierChoice::SnapshotOnly { .. } = choice {
-                looks += 1;
-                if looks > OF_FILES_LOOKS_MAX {
+            if needs_look {
+                if looks == WHOSE_LOOKS_MAX {
+                    looks += 1;
                     break;
                 }
-                if !self.leave_to_snapshots(id).await? {
-                    self.note_of_files(id);
+                looks += 1;
+                let (goes, why_not) = match &policy.filter {
+                    Some(filter) => self.leave_to_chosen(id, filter).await?,
+                    None => (self.leave_to_snapshots(id).await?, None),
+                };
+                trouble = trouble.or(why_not);
+                if !goes {
+                    self.note_staying(id);
                     continue;
                 }
             }
-            match self.send_out(id, tier).await? {
+            match self.send_out(id, policy.tier).await? {
                 Sent::Done => {}
                 Sent::NotNow => self.tiering.rest(id, self.env.clock.monotonic()),
                 Sent::Unsealed => {
-                    let record = self.meta.segment(id);
-                    let live_bytes = record.map_or(0, |record| record.live_bytes);
-                    // Into a segment that is sealed in its time, and goes then.
-                    trouble = trouble.or(self.bring_some_back(&[(id, live_bytes)]).await?);
+                    trouble = trouble.or(self.write_anew(id).await?);
                 }
                 Sent::TierFails(why) => return Ok(Some(why)),
             }
         }
+        let is_behind = looks > WHOSE_LOOKS_MAX;
+        self.tiering.is_behind.store(is_behind, Ordering::Relaxed);
         if has_remote {
             trouble = trouble.or(self.bring_back(COMPACT_LIVE_PERCENT).await?);
         }
         Ok(trouble)
     }
 
+    /// Writes what is left of a segment into one that is sealed in its time, and goes then.
+    async fn write_anew(self: &Arc<Self>, id: SegmentId) -> Result<Option<String>, FsError> {
+        let record = self.meta.segment(id);
+        let live_bytes = record.map_or(0, |record| record.live_bytes);
+        self.bring_some_back(&[(id, live_bytes)]).await
+    }
+
     /// Segments to send now. Notes in the metadata which were used, for that.
-    async fn cold_segments(&self, choice: TierChoice) -> Result<Vec<SegmentId>, FsError> {
+    async fn cold_segments(&self, policy: &TierPolicy) -> Result<Vec<SegmentId>, FsError> {
         let has_history = self.meta.counters().history_bytes > 0;
-        let is_of_files = |id| self.tiering.of_files.lock().contains_key(&id);
         let today = (self.now().seconds.max(0) / DAY_SECONDS) as u32;
         let mut cold = Vec::new();
         let mut from = SegmentId(0);
@@ -416,11 +462,9 @@ impl Shared {
                 if (is_used || usage.used_day == 0) && usage.used_day != today {
                     batch.segment_used(usage.id, today);
                 }
-                let is_cold = match choice {
+                let is_cold = match policy.choice {
                     TierChoice::None => false,
-                    TierChoice::SnapshotOnly { .. } if !has_history || is_of_files(usage.id) => {
-                        false
-                    }
+                    TierChoice::SnapshotOnly { .. } if !has_history => false,
                     TierChoice::All => true,
                     TierChoice::Auto { cooling_days }
                     | TierChoice::SnapshotOnly { cooling_days } => {
@@ -452,6 +496,7 @@ impl Shared {
         usage.live_records > 0
             && live_percent >= SEND_LIVE_PERCENT
             && !self.tiering.is_resting(usage.id)
+            && !self.tiering.staying.lock().contains_key(&usage.id)
             && self.is_idle(usage.id)
     }
 
@@ -460,7 +505,7 @@ impl Shared {
         let Some(record) = self.meta.segment(id) else {
             return Ok(false);
         };
-        let bytes_max = record.live_bytes.saturating_mul(OF_FILES_PERCENT_MAX) / 100;
+        let bytes_max = record.live_bytes.saturating_mul(STAYING_PERCENT_MAX) / 100;
         let Some(of_files) = self.of_files(id, bytes_max).await? else {
             return Ok(false);
         };
@@ -472,7 +517,7 @@ impl Shared {
         if self.segments.usable(code).free_bytes < bytes_max.saturating_mul(4) {
             return Ok(false);
         }
-        let moving = self.move_victims(id, of_files);
+        let moving = self.move_victims(id, of_files, To::Disks);
         match select(pin!(moving), pin!(self.tasks.stopped())).await {
             Either::Left((moved, _)) => moved?,
             Either::Right(_) => return Err(FsError::Fenced),
@@ -481,12 +526,133 @@ impl Shared {
         Ok(left.is_some_and(|left| left.is_empty()))
     }
 
-    fn note_of_files(&self, id: SegmentId) {
-        let pause = self.tiering.interval.saturating_mul(OF_FILES_INTERVALS);
+    /// Makes a segment one of which only files have something that the filter takes, if others have little of it; else
+    /// copies what those files have of it to segments of cold data. Says whether it is to go now, and what is in the way.
+    async fn leave_to_chosen(
+        self: &Arc<Self>,
+        id: SegmentId,
+        filter: &TierFilter,
+    ) -> Result<(bool, Option<String>), FsError> {
+        let Some(Sorted { going, staying }) = self.sorted(id, filter).await? else {
+            // Nothing says whose it is. In segments of collections something does.
+            return Ok((false, self.write_anew(id).await?));
+        };
+        if going.is_empty() || staying.is_empty() {
+            return Ok((!going.is_empty(), None));
+        }
+        let bytes_of = |victims: &[Victim]| victims.iter().map(Victim::live_bytes).sum::<u64>();
+        let (going_bytes, staying_bytes) = (bytes_of(&going), bytes_of(&staying));
+        let percent = staying_bytes.saturating_mul(100) / (going_bytes + staying_bytes).max(1);
+        let is_freed = percent <= STAYING_PERCENT_MAX;
+        let used_day = self.meta.segment(id).map_or(0, |record| record.used_day);
+        let (moved, moved_bytes, to) = match is_freed {
+            true => (staying, staying_bytes, To::Disks),
+            false => (going, going_bytes, To::Tier { used_day }),
+        };
+        // It can stay as it is, and what garbage collection and deletions need is theirs.
+        let code = self.code()?;
+        let free_bytes = self.segments.usable(code).free_bytes;
+        if free_bytes < moved_bytes.saturating_mul(4) {
+            let why = format!(
+                "no room to part files that go to the tier from others: {moved_bytes} bytes are to be written anew, and {free_bytes} are free; delete data or add a disk"
+            );
+            return Ok((false, Some(why)));
+        }
+        let moving = self.move_victims(id, moved, to);
+        match select(pin!(moving), pin!(self.tasks.stopped())).await {
+            Either::Left((moved, _)) => moved?,
+            Either::Right(_) => return Err(FsError::Fenced),
+        }
+        if !is_freed {
+            let gathered = &self.tiering.gathered_bytes;
+            gathered.fetch_add(going_bytes, Ordering::Relaxed);
+            return Ok((false, None));
+        }
+        let left = self.sorted(id, filter).await?;
+        let goes = left.is_some_and(|left| left.staying.is_empty() && !left.going.is_empty());
+        Ok((goes, None))
+    }
+
+    /// The extents in a segment by whether they are of files that the filter takes; `None`: nobody can tell. A record that
+    /// is of others, too, stays with them.
+    async fn sorted(
+        self: &Arc<Self>,
+        id: SegmentId,
+        filter: &TierFilter,
+    ) -> Result<Option<Sorted>, FsError> {
+        let Some(all) = self.all_in(id).await? else {
+            return Ok(None);
+        };
+        let now = self.now();
+        let mut taken: FxHashMap<Ino, bool> = FxHashMap::default();
+        for victim in &all {
+            if let Entry::Vacant(place) = taken.entry(victim.ino()) {
+                let find = || self.is_taken(victim.ino(), filter, now);
+                place.insert(self.reading(find).await?);
+            }
+        }
+        let is_taken = |victim: &Victim| taken.get(&victim.ino()) == Some(&true);
+        let others = all.iter().filter(|victim| !is_taken(victim));
+        let shared: FxHashSet<Location> = others.map(Victim::location).collect();
+        let (going, staying) = all
+            .into_iter()
+            .partition(|victim| is_taken(victim) && !shared.contains(&victim.location()));
+        Ok(Some(Sorted { going, staying }))
+    }
+
+    /// Whether a filter takes a file. One that is gone, or has no name where it had one last, stays.
+    fn is_taken(&self, ino: Ino, filter: &TierFilter, now: Timestamp) -> Result<bool, FsError> {
+        let inode = match self.own_inode(ino) {
+            Ok(inode) => inode,
+            Err(FsError::Stale) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let (size_bytes, mtime, parent, cookie) = {
+            let state = inode.lock();
+            if state.removed {
+                return Ok(false);
+            }
+            let record = &state.record;
+            (
+                record.size_bytes,
+                record.mtime,
+                record.parent,
+                record.cookie,
+            )
+        };
+        let age_seconds = now.seconds.saturating_sub(mtime.seconds);
+        filter.takes(size_bytes, age_seconds, || {
+            let name = self.noted_name(ino, parent, cookie)?;
+            Ok(name.is_some_and(|entry| filter.files.matches(&entry.name)))
+        })
+    }
+
+    /// The entry that an inode notes as its own, if it is still that.
+    fn noted_name(
+        &self,
+        ino: Ino,
+        parent: Ino,
+        cookie: u64,
+    ) -> Result<Option<CookieRecord>, FsError> {
+        let (view, dir) = match self.stored_at(View::Live, parent) {
+            Ok(found) => found,
+            Err(FsError::Stale) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let stored = self.meta.view(view);
+        let stored = stored.and_then(|meta| meta.get(&Key::cookie(dir, cookie)));
+        let stored = stored.map_err(meta_error)?;
+        let entry = stored.map(|bytes| CookieRecord::decode(&bytes)).transpose();
+        let entry = entry.map_err(|error| meta_error(error.into()))?;
+        Ok(entry.filter(|entry| entry.ino.in_branch(ino.branch()) == ino))
+    }
+
+    fn note_staying(&self, id: SegmentId) {
+        let pause = self.tiering.interval.saturating_mul(STAYING_INTERVALS);
         let until = self.env.clock.monotonic() + pause;
-        let mut of_files = self.tiering.of_files.lock();
-        if of_files.len() < OF_FILES_MAX {
-            of_files.insert(id, until);
+        let mut staying = self.tiering.staying.lock();
+        if staying.len() < STAYING_MAX {
+            staying.insert(id, until);
         }
     }
 
@@ -601,8 +767,11 @@ impl Shared {
                     return Ok(trouble);
                 }
                 // Somebody may have thought otherwise meanwhile.
-                let policy = *self.tiering.policy.lock();
-                let is_none = policy.is_none_or(|policy| policy.choice == TierChoice::None);
+                let is_none = {
+                    let policy = self.tiering.policy.lock();
+                    let choice = policy.as_ref().map(|policy| policy.choice);
+                    choice.is_none_or(|choice| choice == TierChoice::None)
+                };
                 if is_none != (live_percent_max == 100) {
                     return Ok(trouble);
                 }

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use cairn_base::{NodeId, Timestamp, VolumeId};
+use cairn_base::{NodeId, TierId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    ClassesRecord, CloneRecord, DiskRecord, MapView, Opaque, UsersRecord, VolumeRecord,
+    ClassesRecord, CloneRecord, DiskRecord, MapView, Opaque, TiersRecord, UsersRecord, VolumeRecord,
 };
 use cairn_formats::encryption::VolumeEncryption;
-use cairn_formats::pool_file::{PoolClone, PoolDisk, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{
+    PoolClone, PoolDisk, PoolState, PoolTier, PoolVolume, Stage, VolumeTiering,
+};
 use cairn_formats::settings::{
     ClassName, ClassSpec, ExportRule, PartLimit, UserName, UserRecord, VolumeSettings,
 };
@@ -26,6 +28,8 @@ struct Kept {
     limits: Vec<PartLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<VolumeEncryption>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tiering: Option<VolumeTiering>,
 }
 
 /// A volume with its store, and the clones that live in it: what one record of the map says.
@@ -75,6 +79,7 @@ fn opaque(volume: &PoolVolume) -> Result<(Opaque, Opaque), String> {
         class: volume.class.clone(),
         limits: volume.limits.clone(),
         encryption: volume.encryption,
+        tiering: volume.tiering.clone(),
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
     Ok((
@@ -121,7 +126,7 @@ fn pool_volume(
         class: kept.class,
         limits: kept.limits,
         encryption: kept.encryption,
-        tiering: None,
+        tiering: kept.tiering,
         is_deleted,
     })
 }
@@ -152,6 +157,34 @@ pub(crate) fn users_record(users: &Users) -> Result<UsersRecord, String> {
 pub(crate) fn users_of(record: &UsersRecord) -> Result<Users, String> {
     serde_json::from_slice(&record.users.0)
         .map_err(|error| format!("the users of the admin API in the cluster's map: {error}"))
+}
+
+/// Tiers, and the last id that was given to one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tiers {
+    pub tiers: Vec<PoolTier>,
+    pub last: TierId,
+}
+
+impl Tiers {
+    pub fn of(state: &PoolState) -> Self {
+        Self {
+            tiers: state.tiers.clone(),
+            last: state.tier_last,
+        }
+    }
+}
+
+pub(crate) fn tiers_record(tiers: &Tiers) -> Result<TiersRecord, String> {
+    let json = serde_json::to_vec(tiers).map_err(|error| format!("tiers: {error}"))?;
+    Ok(TiersRecord {
+        tiers: Opaque(json),
+    })
+}
+
+pub(crate) fn tiers_of(record: &TiersRecord) -> Result<Tiers, String> {
+    serde_json::from_slice(&record.tiers.0)
+        .map_err(|error| format!("the tiers in the cluster's map: {error}"))
 }
 
 pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
@@ -240,9 +273,19 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             before.users.clone()
         }),
     };
+    let tiers = match &view.tiers {
+        None if !view.damaged.is_empty() => Tiers::of(before),
+        None => Tiers::default(),
+        Some(record) => tiers_of(&record.value).unwrap_or_else(|error| {
+            tracing::error!(error, "the tiers stay as they were known");
+            Tiers::of(before)
+        }),
+    };
     PoolState {
         classes,
         users,
+        tiers: tiers.tiers,
+        tier_last: tiers.last,
         stage: match view.volume_next {
             Some(_) => Stage::InUse,
             None => Stage::Empty,

@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use cairn_base::disk::Disk;
-use cairn_base::{DiskId, NodeId, VolumeId};
-use cairn_cluster::map::MapErrorKind;
+use cairn_base::{DiskId, NodeId, TierId, VolumeId};
+use cairn_cluster::map::{MapErrorKind, TiersRecord, Versioned};
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
@@ -17,8 +17,8 @@ use cairn_formats::settings::{PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
-    Classes, StoreState, Users, classes_of, classes_record, disk_record, store_record, store_state,
-    users_of, users_record,
+    Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, store_record,
+    store_state, tiers_of, tiers_record, users_of, users_record,
 };
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
@@ -53,6 +53,11 @@ impl MapTruth {
         }
         if state.users != before.users {
             self.change_users(&state.users, &before.users).await?;
+        }
+        // Before a volume is deleted: what it has in a tier must not be forgotten with it.
+        let (tiers, tiers_before) = (Tiers::of(state), Tiers::of(before));
+        if tiers != tiers_before {
+            self.change_tiers(&tiers, &tiers_before).await?;
         }
         for volume in &state.volumes {
             let store = StoreState::of(state, volume);
@@ -156,6 +161,69 @@ impl MapTruth {
         }
     }
 
+    /// Makes the changes between two states to the tiers that the map has now. One that a volume names is not removed,
+    /// whatever this node knew of that.
+    async fn change_tiers(&self, now: &Tiers, before: &Tiers) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.tiers().await?;
+            let there = match &found {
+                Some(found) => tiers_of(&found.value).map_err(MapError::HighWater)?,
+                None => Tiers::default(),
+            };
+            let Some(tiers) = merged(now, before, there) else {
+                return Err(MapError::Changed {
+                    key: self.map.keys().tiers(),
+                    what: "the tiers",
+                });
+            };
+            let is_gone = |id| !tiers.tiers.iter().any(|tier| tier.id == id);
+            let removed = before.tiers.iter().filter(|tier| is_gone(tier.id));
+            let removed: Vec<TierId> = removed.map(|tier| tier.id).collect();
+            if !removed.is_empty() {
+                // Read after the tiers were: who comes to name one later changes those.
+                for volume in self.map.volumes().await?.0 {
+                    let store = store_state(&volume.record.value).map_err(MapError::HighWater)?;
+                    let tiering = store.volume.tiering;
+                    if tiering.is_some_and(|tiering| removed.contains(&tiering.tier)) {
+                        return Err(MapError::Changed {
+                            key: self.map.keys().volume(store.volume.id),
+                            what: "a volume, which names the tier",
+                        });
+                    }
+                }
+            }
+            let record = tiers_record(&tiers).map_err(MapError::HighWater)?;
+            match self.map.set_tiers(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// The tiers, if a volume comes to name another one, which must be there then.
+    async fn tiers_beside(
+        &self,
+        was: &PoolVolume,
+        now: &PoolVolume,
+    ) -> Result<Option<Versioned<TiersRecord>>, MapError> {
+        let Some(tiering) = now.tiering.as_ref().filter(|_| was.tiering != now.tiering) else {
+            return Ok(None);
+        };
+        let found = self.map.tiers().await?;
+        let known = found.as_ref().map(|found| tiers_of(&found.value));
+        let known = known.transpose().map_err(MapError::HighWater)?;
+        let is_there =
+            known.is_some_and(|known| known.tiers.iter().any(|tier| tier.id == tiering.tier));
+        match is_there {
+            true => Ok(found),
+            false => Err(MapError::Changed {
+                key: self.map.keys().tiers(),
+                what: "the tiers",
+            }),
+        }
+    }
+
     /// Makes the changes between two states of a store to what the map has of it now: another node may have changed
     /// something else, and to undo that would be to lose data if it was the key.
     async fn change_store(&self, was: &StoreState, now: &StoreState) -> Result<(), MapError> {
@@ -170,7 +238,11 @@ impl MapTruth {
                 });
             }
             let record = store_record(&store).map_err(MapError::HighWater)?;
-            match self.map.change_volume(&found, &record).await {
+            let tiers = self.tiers_beside(&was.volume, &now.volume).await?;
+            let changing = self
+                .map
+                .change_volume_beside(&found, &record, tiers.as_ref());
+            match changing.await {
                 // The number of a new clone may be somebody's by now, and stays so.
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
@@ -192,9 +264,50 @@ impl MapTruth {
             deleted: Vec::new(),
             classes: Classes::new(),
             users: Users::new(),
+            tiers: Vec::new(),
+            tier_last: TierId::default(),
             ..state.clone()
         }
     }
+}
+
+/// The changes between two states of the tiers, made to those that are `there`. `None` if somebody else changed the same: one
+/// with the number or name of a new one is there by now, and is another.
+fn merged(now: &Tiers, before: &Tiers, mut there: Tiers) -> Option<Tiers> {
+    let find = |tiers: &Tiers, id: TierId| tiers.tiers.iter().find(|tier| tier.id == id).cloned();
+    let is_removed = |id: TierId| find(now, id).is_none() && find(before, id).is_some();
+    // Another node deleted a volume that has something in it.
+    let mut all = there.tiers.iter();
+    if all.any(|tier| is_removed(tier.id) && !tier.deleting.is_empty()) {
+        return None;
+    }
+    there.tiers.retain(|tier| !is_removed(tier.id));
+    for tier in &now.tiers {
+        let was = find(before, tier.id);
+        let mut all = there.tiers.iter_mut();
+        let known = all.find(|known| known.id == tier.id || known.name == tier.name);
+        match (was, known) {
+            (None, None) if there.last < tier.id => there.tiers.push(tier.clone()),
+            // There by an earlier try.
+            (None, Some(known)) if known.id == tier.id && known.url == tier.url => {}
+            (None, _) => return None,
+            (Some(was), Some(known)) => {
+                let is_forgotten =
+                    |id: &VolumeId| was.deleting.contains(id) && !tier.deleting.contains(id);
+                known.deleting.retain(|id| !is_forgotten(id));
+                let new = tier.deleting.iter().filter(|id| !was.deleting.contains(id));
+                for id in new {
+                    if !known.deleting.contains(id) {
+                        known.deleting.push(*id);
+                    }
+                }
+            }
+            // It is removed.
+            (Some(_), None) => {}
+        }
+    }
+    there.last = there.last.max(now.last);
+    Some(there)
 }
 
 /// Makes the changes between two states of a store to a third one. Clones that another node made or deleted meanwhile stay so.
@@ -235,6 +348,10 @@ fn apply(was: &PoolVolume, now: &PoolVolume, to: &mut PoolVolume) {
     }
     if was.class != now.class {
         to.class = now.class.clone();
+    }
+    // Who takes the name of a tier off does so because nothing is there; not if somebody else sends something there by now.
+    if was.tiering != now.tiering && (now.tiering.is_some() || to.tiering == was.tiering) {
+        to.tiering = now.tiering.clone();
     }
     if was.is_deleted != now.is_deleted {
         to.is_deleted = now.is_deleted;
@@ -306,8 +423,8 @@ mod tests {
     use cairn_cluster::MemoryCoordinator;
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
-    use cairn_formats::pool_file::PoolClone;
-    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, UserName, UserRecord};
+    use cairn_formats::pool_file::{PoolClone, VolumeTiering};
+    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, Tiering, UserName, UserRecord};
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
 
@@ -495,6 +612,108 @@ mod tests {
         one.change_classes(&changed, &gold).await.unwrap();
         other.change_classes(&none, &silver).await.unwrap();
         assert_eq!(seen(&other).await, changed);
+    }
+
+    /// A tier that a volume names is not removed by a node that does not know of it yet, and a volume does not come to name one
+    /// that is gone.
+    #[tokio::test]
+    async fn tiers_of_all_nodes_are_in_the_map() {
+        let (one, other) = two_nodes().await;
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            pool_state(&view, &example_pool(1), truth.own)
+        };
+        let add = |state: &PoolState, name: &str| {
+            let mut state = state.clone();
+            let added = state.add_tier(
+                name.parse().unwrap(),
+                format!("s3://{name}"),
+                None,
+                cairn_base::Timestamp::new(1, 0),
+            );
+            (state, added.unwrap())
+        };
+        let made = PoolState {
+            volumes: Vec::new(),
+            disks: Vec::new(),
+            ..example_pool(1)
+        };
+        let volume = example_pool(1).volumes.remove(0);
+        let with_volume = PoolState {
+            volumes: vec![PoolVolume {
+                exports: Vec::new(),
+                ..volume
+            }],
+            ..made.clone()
+        };
+        one.change(&with_volume, &made).await.unwrap();
+        let start = seen(&one).await;
+        let (cold, id) = add(&start, "cold");
+        one.change(&cold, &start).await.unwrap();
+        // The other one adds another tier, of the same number: it saw nothing of the first.
+        let (late, _) = add(&start, "other");
+        let refused = other.change(&late, &start).await.unwrap_err();
+        assert_eq!(refused.kind(), MapErrorKind::Changed);
+        let before = seen(&other).await;
+        assert_eq!((before.tiers.len(), before.tier_last), (1, id));
+        // One comes to name it while the other, which does not know, removes it.
+        let mut names = before.clone();
+        names.volumes[0].tiering = Some(VolumeTiering {
+            tier: id,
+            policy: Default::default(),
+            cooling_days: Default::default(),
+            filter: Default::default(),
+        });
+        one.change(&names, &before).await.unwrap();
+        let mut removed = before.clone();
+        removed.tiers.clear();
+        let refused = other.change(&removed, &before).await.unwrap_err();
+        assert_eq!(refused.kind(), MapErrorKind::Changed);
+        assert_eq!(seen(&other).await.tiers.len(), 1);
+        assert_eq!(
+            seen(&other).await.volumes[0].tiering,
+            names.volumes[0].tiering
+        );
+        // A name that is taken off as nothing is there stays if it is another policy by now.
+        let mut sends = names.clone();
+        sends.volumes[0].tiering.as_mut().unwrap().policy = Tiering::All;
+        one.change(&sends, &names).await.unwrap();
+        other.change(&before, &names).await.unwrap();
+        assert_eq!(
+            seen(&other).await.volumes[0].tiering,
+            sends.volumes[0].tiering
+        );
+        one.change(&before, &sends).await.unwrap();
+        // Now it goes, and whoever names it late is refused.
+        other.change(&removed, &before).await.unwrap();
+        let refused = one.change(&names, &before).await.unwrap_err();
+        assert_eq!(refused.kind(), MapErrorKind::Changed);
+        let after = seen(&one).await;
+        assert_eq!(
+            (after.tiers.len(), after.tier_last),
+            (0, id),
+            "an id is given once"
+        );
+        assert_eq!(after.volumes[0].tiering, None);
+        let local = one.local(&cold);
+        assert!(local.tiers.is_empty() && local.tier_last == TierId::default());
+        // Volumes that are deleted at two nodes are both remembered, and forgotten one by one.
+        let (cold, id) = add(&after, "cold");
+        one.change(&cold, &after).await.unwrap();
+        let deleting = |of: &[u32]| {
+            let mut state = cold.clone();
+            state.tiers[0].deleting = of.iter().map(|id| VolumeId(*id)).collect();
+            state
+        };
+        one.change(&deleting(&[7]), &cold).await.unwrap();
+        other.change(&deleting(&[8]), &cold).await.unwrap();
+        one.change(&deleting(&[]), &deleting(&[7])).await.unwrap();
+        let left = seen(&one).await;
+        assert_eq!(
+            (left.tiers[0].id, &left.tiers[0].deleting[..]),
+            (id, &[VolumeId(8)][..])
+        );
     }
 
     /// Two nodes change users, each from what it saw last: what one did to a user the other does not undo.

@@ -139,6 +139,12 @@ impl Pool {
         let removed: Vec<DiskId> = own.filter(|id| was_member(id) && !is_member(*id)).collect();
         self.change_table(|table| table.state = Arc::clone(&state));
         drop(changes);
+        if before.tiers != state.tiers {
+            // One may be a directory that hangs, and nothing else waits for that.
+            let pool = Arc::clone(self);
+            let task = async move { pool.open_tiers().await };
+            self.env.spawner.spawn("tiers", Box::pin(task));
+        }
         for id in removed {
             let gone = self.change_table(|table| table.take(id));
             tracing::info!(disk = %id, "a disk left the pool");
@@ -171,6 +177,9 @@ impl Pool {
             }
             if was.is_some_and(|was| was.settings != volume.settings) {
                 self.apply_settings(volume).await;
+            }
+            if was.is_some_and(|was| was.tiering != volume.tiering) {
+                self.apply_tiering(volume);
             }
             if let Some(VolumeEncryption::Erased(_)) = volume.encryption
                 && was.is_some_and(|was| was.encryption != volume.encryption)

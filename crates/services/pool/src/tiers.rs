@@ -17,6 +17,7 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 
 use crate::pool::{ChangeFailure, Pool, VolumeService};
+use crate::truth::SaveError;
 
 /// Objects of a deleted volume are looked for again for so long: what was on its way when it was deleted may come late.
 const DELETING_MIN: Duration = Duration::from_secs(180);
@@ -59,16 +60,20 @@ pub struct TierStatus {
 /// A volume that names a tier.
 #[derive(Clone, Debug)]
 pub struct TierVolume {
+    /// The volume whose store it is.
+    pub store: VolumeId,
     pub name: VolumeName,
     pub tiering: VolumeTiering,
     /// `None`: it is not served.
     pub status: Option<cairn_fs::TieringStatus>,
 }
 
-pub(crate) fn tier_policy(tiering: Option<VolumeTiering>) -> Option<TierPolicy> {
+pub(crate) fn tier_policy(tiering: Option<&VolumeTiering>) -> Option<TierPolicy> {
     let tiering = tiering?;
+    let filter = &tiering.filter;
     Some(TierPolicy {
         tier: tiering.tier,
+        filter: (!filter.is_all()).then(|| Arc::new(filter.clone())),
         choice: match tiering.policy {
             Tiering::None => TierChoice::None,
             Tiering::SnapshotOnly => TierChoice::SnapshotOnly {
@@ -90,22 +95,31 @@ impl Pool {
         of_host: &TieringSettings,
     ) -> TieringSettings {
         TieringSettings {
-            pool: self.state().pool,
-            policy: tier_policy(volume.tiering),
+            pool: self.state().tier_owner(),
+            policy: tier_policy(volume.tiering.as_ref()),
             pace: Some(Arc::clone(&self.tier_pace)),
             interval: of_host.interval,
         }
     }
 
-    /// Opens the tiers that are not open. One that cannot be opened is reported, and tried again by [`Self::tend_tiers`].
+    /// Opens the tiers that are not open, and forgets those that another node removed. One that cannot be opened is reported,
+    /// and tried again by [`Self::tend_tiers`].
     pub async fn open_tiers(&self) {
         let state = self.state();
+        let is_gone = |id: &TierId| state.tier_of(*id).is_none();
+        let open: Vec<TierId> = self.tiers.open.lock().keys().copied().collect();
+        for id in open.into_iter().filter(is_gone) {
+            // One that is being added is claimed, opened, and listed last: it is not among these.
+            self.store.forget_tier(id);
+            self.tiers.open.lock().remove(&id);
+        }
+        self.tiers.troubles.lock().retain(|id, _| !is_gone(id));
         for tier in &state.tiers {
             if self.tiers.open.lock().contains_key(&tier.id) {
                 continue;
             }
             let before = self.tiers.opening.lock().remove(&tier.id);
-            let opening = before.unwrap_or_else(|| self.host.open_tier(state.pool, tier));
+            let opening = before.unwrap_or_else(|| self.host.open_tier(state.tier_owner(), tier));
             let opened = match select(opening, self.env.clock.sleep(PATIENCE)).await {
                 Either::Left((opened, _)) => opened,
                 Either::Right(((), opening)) => {
@@ -134,10 +148,43 @@ impl Pool {
     /// Opens what could not be opened before, and deletes what deleted volumes left. To be called now and then.
     pub async fn tend_tiers(&self) {
         self.open_tiers().await;
+        self.leave_empty_tiers().await;
         let state = self.state();
         for tier in &state.tiers {
             for volume in &tier.deleting {
                 self.delete_left(tier, *volume).await;
+            }
+        }
+    }
+
+    /// In a cluster only the owner of a volume knows what of it is in a tier: if that is nothing, and nothing is to be there, it
+    /// takes the tier's name off the volume, and any node can remove the tier.
+    async fn leave_empty_tiers(&self) {
+        if self.seats.is_none() {
+            return;
+        }
+        for volume in &self.state().volumes {
+            let Some(tiering) = &volume.tiering else {
+                continue;
+            };
+            let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
+                continue;
+            };
+            if tiering.policy != Tiering::None
+                || !matches!(fs.has_nothing_in_tiers().await, Ok(true))
+            {
+                continue;
+            }
+            let id = volume.id;
+            let forgotten = self.tiers_change(move |state| {
+                match state.store_mut(id) {
+                    Some(store) if store.tiering.as_ref() == Some(tiering) => store.tiering = None,
+                    _ => {}
+                }
+                Ok(())
+            });
+            if let Err(error) = forgotten.await {
+                tracing::debug!(volume = %volume.name, %error, "the volume still names a tier in which it has nothing");
             }
         }
     }
@@ -209,11 +256,6 @@ impl Pool {
         url: String,
         credentials_file: Option<String>,
     ) -> Result<(), ChangeFailure> {
-        if self.seats.is_some() {
-            return Err(ChangeFailure::Impossible(
-                "tiers of a cluster are not there yet: a pool of one server has them".to_owned(),
-            ));
-        }
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let now = self.env.clock.now();
@@ -221,10 +263,21 @@ impl Pool {
         let Some(tier) = state.tier_of(id) else {
             return Err(ChangeError::NoTier(name).into());
         };
-        let opened = self.in_time(self.host.open_tier(state.pool, tier)).await?;
+        let opened = self
+            .in_time(self.host.open_tier(state.tier_owner(), tier))
+            .await?;
         // Claimed before it is listed: a crash in between leaves a claim that this pool makes again.
         self.in_time(opened.claim()).await?;
-        self.save(&mut tried, &mut state).await?;
+        match self.save(&mut tried, &mut state).await {
+            Err(error @ ChangeFailure::Save(SaveError::Conflict(_))) => {
+                // Another node gave this number to another tier: nobody else will make this claim.
+                if let Err(why) = self.in_time(opened.release()).await {
+                    tracing::warn!(tier = %name, %why, "the mark of this pool stays there; delete cairn-tier.json by hand");
+                }
+                return Err(error);
+            }
+            saved => saved?,
+        }
         self.take_tier(id, opened);
         tracing::info!(tier = %name, "tier added");
         Ok(())
@@ -237,8 +290,17 @@ impl Pool {
         let tier = state.tier(name)?.clone();
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
         let volumes: Vec<PoolVolume> = state.stores_in_tier(tier.id).cloned().collect();
+        if self.seats.is_some()
+            && let Some(volume) = volumes.first()
+        {
+            let volume_name = &state.head_of(volume).name;
+            return refuse(format!(
+                "volume \"{volume_name}\" names tier \"{name}\"; `cairn volume set {volume_name} --tiering none` brings its data back, and its owner takes the name off when nothing is there any more; `cairn tier status {name}` at that node shows how far that is"
+            ));
+        }
         for volume in &volumes {
-            let is_none = volume.tiering.is_some_and(|it| it.policy == Tiering::None);
+            let tiering = volume.tiering.as_ref();
+            let is_none = tiering.is_some_and(|it| it.policy == Tiering::None);
             let volume_name = &state.head_of(volume).name;
             if !is_none {
                 return refuse(format!(
@@ -270,11 +332,13 @@ impl Pool {
             }
         }
         state.tiers.retain(|it| it.id != tier.id);
+        // Who opens tiers closes it once it is not listed.
+        let opened = self.tiers.open.lock().get(&tier.id).cloned();
         self.save(&mut tried, &mut state).await?;
         self.store.forget_tier(tier.id);
         self.tiers.troubles.lock().remove(&tier.id);
         drop(tried);
-        let opened = self.tiers.open.lock().remove(&tier.id);
+        self.tiers.open.lock().remove(&tier.id);
         if let Some(opened) = opened
             && let Err(why) = self.in_time(opened.release()).await
         {
@@ -289,15 +353,15 @@ impl Pool {
     pub(crate) async fn check_tiering(
         &self,
         state: &PoolState,
-        before: Option<VolumeTiering>,
+        before: Option<&VolumeTiering>,
         volume: &PoolVolume,
     ) -> Result<(), ChangeFailure> {
-        if volume.tiering == before {
+        if volume.tiering.as_ref() == before {
             return Ok(());
         }
         let refuse = |why: String| Err(ChangeFailure::Impossible(why));
         let name = &volume.name;
-        let Some(tiering) = volume.tiering else {
+        let Some(tiering) = &volume.tiering else {
             return refuse(format!(
                 "a volume names its tier as long as that is there: `cairn volume set {name} --tiering none` brings its data back"
             ));
@@ -308,6 +372,8 @@ impl Pool {
         let earlier = state.tier_of(before.tier);
         let earlier = earlier.map_or_else(|| before.tier.to_string(), |it| it.name.to_string());
         let nothing = match self.service(volume.id) {
+            // The owner may be another node by the time that this is known.
+            _ if self.seats.is_some() => false,
             Some(VolumeService::Serving(fs)) if before.policy == Tiering::None => fs
                 .has_nothing_in_tiers()
                 .await
@@ -336,8 +402,9 @@ impl Pool {
                 _ => None,
             };
             Some(TierVolume {
+                store: volume.id,
                 name: state.head_of(volume).name.clone(),
-                tiering: volume.tiering?,
+                tiering: volume.tiering.clone()?,
                 status,
             })
         });

@@ -311,11 +311,11 @@ impl Pool {
                 ..in_store
             };
         }
-        let (before, tiering_before) = (asked.settings, asked.tiering);
+        let (before, tiering_before) = (asked.settings, asked.tiering.clone());
         change(&mut asked);
-        let (settings, tiering) = (asked.settings, asked.tiering);
+        let (settings, tiering) = (asked.settings, asked.tiering.clone());
         let is_clone = state.clone_of(id).is_some();
-        if store.is_none() && (settings, tiering) != (before, tiering_before) {
+        if store.is_none() && (settings, &tiering) != (before, &tiering_before) {
             let head = state.head_of(state.store_of(state.volume(name)?));
             return Err(ChangeFailure::Impossible(format!(
                 "the settings of clone \"{name}\" are those of volume \"{}\", in whose store it is; only its class can be changed",
@@ -327,11 +327,12 @@ impl Pool {
                 "the volume \"{name}\" began as a clone, and has no size limit"
             )));
         }
-        self.check_tiering(&state, tiering_before, &asked).await?;
+        self.check_tiering(&state, tiering_before.as_ref(), &asked)
+            .await?;
         self.require_code(&settings)?;
         state.volume_mut(name)?.class = asked.class;
         if let Some(kept) = store.and_then(|store| state.store_mut(store.id)) {
-            (kept.settings, kept.tiering) = (settings, tiering);
+            (kept.settings, kept.tiering) = (settings, tiering.clone());
         }
         state.check_class_of(state.volume(name)?)?;
         self.save(&mut tried, &mut state).await?;
@@ -344,7 +345,7 @@ impl Pool {
             self.set_copies(&fs, &settings).await;
             fs.set_policy(policy(&settings))
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
-            fs.set_tiering(tier_policy(tiering));
+            fs.set_tiering(tier_policy(tiering.as_ref()));
         }
         Ok(())
     }
@@ -381,6 +382,13 @@ impl Pool {
         self.set_copies(&fs, &volume.settings).await;
         if let Err(error) = fs.set_policy(policy(&volume.settings)) {
             tracing::warn!(volume = %volume.name, %error, "the volume's new settings do not hold yet");
+        }
+    }
+
+    /// Has a volume that is served here send to its tier what another node said.
+    pub(crate) fn apply_tiering(&self, volume: &PoolVolume) {
+        if let Some(VolumeService::Serving(fs)) = self.service(volume.id) {
+            fs.set_tiering(tier_policy(volume.tiering.as_ref()));
         }
     }
 

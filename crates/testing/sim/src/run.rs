@@ -91,6 +91,8 @@ pub struct Counts {
     pub snapshots_compared: u64,
     /// Segments that went to the object store.
     pub segments_sent: u64,
+    /// Bytes that were parted from others to go there, because they are of certain files.
+    pub gathered_bytes: u64,
     /// Objects that were missing when the volume was looked at without them.
     pub objects_missed: u64,
 }
@@ -131,6 +133,7 @@ impl Counts {
         self.snapshots_judged += other.snapshots_judged;
         self.snapshots_compared += other.snapshots_compared;
         self.segments_sent += other.segments_sent;
+        self.gathered_bytes += other.gathered_bytes;
         self.objects_missed += other.objects_missed;
     }
 }
@@ -566,7 +569,9 @@ impl Pool {
             self.counts.gc_rewritten_bytes += stats.gc_rewritten_bytes;
             self.counts.deduplicated_bytes += stats.deduplicated_bytes;
             self.counts.repairs += world.segments.stats().repairs;
-            self.counts.segments_sent += world.fs.tiering_status().sent_segments;
+            let tiering = world.fs.tiering_status();
+            self.counts.segments_sent += tiering.sent_segments;
+            self.counts.gathered_bytes += tiering.gathered_bytes;
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_base::{Ino, SegmentId};
 use cairn_formats::pool_file::VolumeTiering;
-use cairn_formats::settings::{CoolingDays, Tiering};
+use cairn_formats::settings::{CoolingDays, TierFilter, Tiering};
 use cairn_fs::{Fs, FsError};
 use cairn_meta::{ExtentPlace, ExtentRecord, Key, KeyKind};
 use cairn_pool::{ChangeFailure, Pool};
@@ -50,11 +50,11 @@ pub(crate) async fn begin(world: &World, store: &Seen, is_first: bool) -> Result
     let url = "s3://simulated".to_owned();
     let added = world.pool.tier_add(name(TIER_NAME)?, url, None).await;
     added.map_err(|error| error.to_string())?;
-    let set = set_policy(&world.pool, Tiering::All).await;
+    let set = set_policy(&world.pool, Tiering::All, TierFilter::default()).await;
     set.map_err(|error| error.to_string())
 }
 
-async fn set_policy(pool: &Pool, policy: Tiering) -> Result<(), ChangeFailure> {
+async fn set_policy(pool: &Pool, policy: Tiering, filter: TierFilter) -> Result<(), ChangeFailure> {
     let tier = pool.state().tiers.first().map(|tier| tier.id);
     let volume = name(VOLUME_NAME).map_err(ChangeFailure::Impossible)?;
     let cooling = "2".parse::<CoolingDays>().unwrap_or_default();
@@ -62,6 +62,7 @@ async fn set_policy(pool: &Pool, policy: Tiering) -> Result<(), ChangeFailure> {
         tier,
         policy,
         cooling_days: cooling,
+        filter,
     });
     let set = pool.volume_set(&volume, |volume| volume.tiering = tiering);
     set.await
@@ -110,8 +111,28 @@ impl Tierer {
         }
     }
 
-    async fn set(&self, policy: Tiering) -> Result<(), String> {
-        match set_policy(&self.pool, policy).await {
+    /// Half of the time for some files alone: by name, which renames change, by size, or by what nobody changed for days.
+    fn filter(&mut self) -> Result<TierFilter, String> {
+        let files = ["any", "n[024]", "n[135]", "*1,?2"];
+        let mut filter = TierFilter::default();
+        match self.rng.below(8) {
+            0..3 => {
+                let files = files.get(self.rng.below(4) as usize).unwrap_or(&"any");
+                filter.files = name(files)?;
+            }
+            3 => filter.min_size = name("16KiB")?,
+            4 => filter.min_age = name("2d")?,
+            _ => {}
+        }
+        Ok(filter)
+    }
+
+    async fn set(&mut self, policy: Tiering) -> Result<(), String> {
+        let filter = match policy {
+            Tiering::All | Tiering::Auto => self.filter()?,
+            Tiering::None | Tiering::SnapshotOnly => TierFilter::default(),
+        };
+        match set_policy(&self.pool, policy, filter).await {
             Err(error)
                 if self.life.shape.trouble == Trouble::Crashes && !self.life.is_reopening() =>
             {
@@ -297,7 +318,7 @@ pub(crate) async fn end(
         let deleted = pool.volume_delete(&name(VOLUME_NAME)?, true).await;
         deleted.map_err(|error| format!("deleting the volume: {error}"))?;
     } else {
-        let set = set_policy(pool, Tiering::None).await;
+        let set = set_policy(pool, Tiering::None, TierFilter::default()).await;
         set.map_err(|error| format!("setting the last policy: {error}"))?;
     }
     for _ in 0..EMPTY_LOOKS_MAX {

@@ -161,7 +161,7 @@ impl Begun {
         let is_new = membership.stage != Stage::Member;
         let is_first = membership.stage == Stage::Init;
         if is_new && !opened.state.tiers.is_empty() {
-            let why = "those of a pool with tiers, which a cluster cannot have yet; bring its data back and remove them first (`cairn tier remove`)";
+            let why = "those of a pool with tiers, which a cluster cannot take over; bring its data back and remove them first (`cairn tier remove`), and add them in the cluster";
             return Err(others_disks(config, why.to_owned()));
         }
         if is_new && !is_first && opened.state.cluster.is_none() {

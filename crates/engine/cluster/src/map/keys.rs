@@ -136,6 +136,11 @@ impl Keys {
         self.key(format_args!("users"))
     }
 
+    /// All tiers, in one value.
+    pub fn tiers(&self) -> Key {
+        self.key(format_args!("tiers"))
+    }
+
     pub fn next_volume(&self) -> Key {
         self.key(format_args!("next-volume"))
     }

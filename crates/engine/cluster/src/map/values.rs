@@ -629,6 +629,16 @@ impl Value for UsersRecord {
     const WHAT: &'static str = "the users of the admin API";
 }
 
+/// The tiers that cold data goes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TiersRecord {
+    pub tiers: Opaque,
+}
+
+impl Value for TiersRecord {
+    const WHAT: &'static str = "the tiers";
+}
+
 /// The number that the next volume gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextVolume {

@@ -11,8 +11,8 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
-    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, UsageRecord,
-    UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, TiersRecord,
+    UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -161,6 +161,31 @@ impl ClusterMap {
             Written::Refused(_) => Err(MapError::Changed {
                 key,
                 what: "the users of the admin API",
+            }),
+        }
+    }
+
+    /// The tiers, if there ever were any.
+    pub async fn tiers(&self) -> Result<Option<Versioned<TiersRecord>>, MapError> {
+        self.read_one(self.keys().tiers()).await
+    }
+
+    /// Replaces all tiers; `replaced` as [`Self::tiers`] returned it. Refused if a volume came to name one meanwhile.
+    pub async fn set_tiers(
+        &self,
+        replaced: Option<&Versioned<TiersRecord>>,
+        record: &TiersRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().tiers();
+        let replaced = replaced.map_or(Revision::ABSENT, |tiers| tiers.revision);
+        match self
+            .write(key.clone(), replaced, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "the tiers",
             }),
         }
     }
@@ -585,9 +610,27 @@ impl ClusterMap {
         before: &Versioned<VolumeRecord>,
         record: &VolumeRecord,
     ) -> Result<(), MapError> {
+        self.change_volume_beside(before, record, None).await
+    }
+
+    /// The same of one that comes to name one of these `tiers`: refused if these changed meanwhile. They are written again as
+    /// they are, so that whoever removes one, and read which volumes name it before, is refused in turn.
+    pub async fn change_volume_beside(
+        &self,
+        before: &Versioned<VolumeRecord>,
+        record: &VolumeRecord,
+        tiers: Option<&Versioned<TiersRecord>>,
+    ) -> Result<(), MapError> {
         let keys = self.keys();
         let key = keys.volume(record.id);
         let mut txn = Txn::default();
+        if let Some(tiers) = tiers {
+            let key = keys.tiers();
+            let same = encode(&key, &tiers.value)?;
+            txn.when
+                .push(Compare::Modified(key.clone(), tiers.revision));
+            txn.then.push(Op::put(key, same));
+        }
         let had: BTreeMap<&str, VolumeId> =
             before.value.names().map(|(id, name)| (name, id)).collect();
         let mut has: BTreeMap<&str, VolumeId> = BTreeMap::new();

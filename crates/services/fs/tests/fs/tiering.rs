@@ -18,14 +18,17 @@ const TIER: TierId = TierId(1);
 const ALL: TierPolicy = TierPolicy {
     tier: TIER,
     choice: TierChoice::All,
+    filter: None,
 };
 const AUTO: TierPolicy = TierPolicy {
     tier: TIER,
     choice: TierChoice::Auto { cooling_days: 2 },
+    filter: None,
 };
 const SNAPSHOT_ONLY: TierPolicy = TierPolicy {
     tier: TIER,
     choice: TierChoice::SnapshotOnly { cooling_days: 2 },
+    filter: None,
 };
 /// So long until what was written is sealed, and a look has sent it.
 const SEALED_AND_SENT_SECONDS: u64 = 90;
@@ -466,6 +469,214 @@ fn what_only_snapshots_have_goes() {
         world.fs.delete_snapshot(b"first").await.unwrap();
         world.run_for(120).await;
         assert_eq!(tier.objects(), []);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// A policy for files by name, least size and least age.
+fn of_files(policy: TierPolicy, files: &str, min_size: &str, min_age: &str) -> TierPolicy {
+    let filter = TierFilter {
+        files: files.parse().unwrap(),
+        min_size: min_size.parse().unwrap(),
+        min_age: min_age.parse().unwrap(),
+    };
+    TierPolicy {
+        filter: Some(Arc::new(filter)),
+        ..policy
+    }
+}
+
+/// Files of so many MiB whose parts alternate, so that all of them are in each segment.
+async fn fill_mixed(fs: &Fs, files: &[(&str, u64)]) -> Vec<(Ino, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (at, (name, mib)) in files.iter().enumerate() {
+        let mut rng = Rng::new(at as u64 + 1);
+        let data: Vec<u8> = (0..mib * MIB / 8)
+            .flat_map(|_| rng.u64().to_le_bytes())
+            .collect();
+        all.push((create(fs, name).await, data));
+    }
+    let part_len = MIB as usize / 8;
+    // From the end on: what is written in order gets segments of its own.
+    let mib_max = files.iter().map(|(_, mib)| *mib).max().unwrap() as usize;
+    for part in (0..8 * mib_max).rev() {
+        for (ino, data) in &all {
+            if let Some(bytes) = data.chunks(part_len).nth(part) {
+                write(fs, *ino, (part * part_len) as u64, bytes).await;
+            }
+        }
+    }
+    all
+}
+
+/// How many bytes of a file are in segments in a tier.
+fn remote_bytes(fs: &Fs, ino: Ino) -> u64 {
+    let mut bytes = 0;
+    let (from, to) = cairn_meta::Key::all_extents();
+    let visit = |key: &[u8], value: &[u8], _| {
+        let key = cairn_meta::KeyKind::parse(key).unwrap();
+        let extent = cairn_meta::ExtentRecord::decode(value).unwrap();
+        if let cairn_meta::KeyKind::Extent {
+            ino: of,
+            end_offset,
+        } = key
+            && of == ino
+            && let cairn_meta::ExtentPlace::Record { record, .. } = extent.place
+            && let Some(segment) = fs.meta().segment(record.location.segment)
+            && segment.remote.is_some()
+        {
+            bytes += end_offset - extent.start;
+        }
+        std::ops::ControlFlow::Continue(())
+    };
+    fs.meta().live().scan_with(&from, &to, visit).unwrap();
+    bytes
+}
+
+/// What is asked for goes, in whatever segments it lies, and nothing else, whether others have most or little of these.
+#[test]
+fn what_is_of_certain_files_goes_and_nothing_else() {
+    block_on(async {
+        let cases: [(&str, &str, &str, &[&str]); 5] = [
+            ("*.mp4", "none", "none", &["large.mp4", "small.mp4"]),
+            ("*.mp4", "2MiB", "none", &["large.mp4"]),
+            (
+                "*.mp4,*.txt",
+                "none",
+                "none",
+                &["large.mp4", "small.mp4", "a.txt"],
+            ),
+            ("*.gone", "none", "none", &[]),
+            ("any", "7MiB", "none", &["a.dat"]),
+        ];
+        let names = [
+            ("large.mp4", 4),
+            ("small.mp4", 1),
+            ("a.txt", 1),
+            ("a.dat", 8),
+        ];
+        for (seed, (files, min_size, min_age, want)) in (200..).zip(cases) {
+            let tier = MemTier::default();
+            let policy = of_files(ALL, files, min_size, min_age);
+            let world = world_with(seed, 3, &tier, policy.clone()).await;
+            let all = fill_mixed(&world.fs, &names).await;
+            world.run_for(4 * SEALED_AND_SENT_SECONDS).await;
+            check_places(&world, &tier);
+            for ((name, _), (ino, data)) in names.iter().zip(&all) {
+                let remote = remote_bytes(&world.fs, *ino);
+                let wanted = if want.contains(name) {
+                    data.len() as u64
+                } else {
+                    0
+                };
+                assert_eq!(remote, wanted, "{files} {min_size}: {name}");
+            }
+            let status = world.fs.tiering_status();
+            assert!(status.trouble.is_none(), "{status:?}");
+            let world = restarted(world, seed + 100, &tier, policy).await;
+            for ((name, _), (ino, data)) in names.iter().zip(&all) {
+                let before = world.segments.stats().remote_reads;
+                assert!(read_all(&world.fs, *ino, data.len()).await.unwrap() == *data);
+                let is_read_there = world.segments.stats().remote_reads > before;
+                assert_eq!(is_read_there, want.contains(name), "{name}");
+            }
+            recount(&world.fs).await;
+            // What is there stays until the policy is that nothing is.
+            world
+                .fs
+                .set_tiering(Some(of_files(ALL, "*.other", "none", "none")));
+            world.run_for(120).await;
+            assert_eq!(world.fs.tiering_status().objects > 0, !want.is_empty());
+            world.fs.set_tiering(None);
+            world.run_for(120).await;
+            assert_eq!(tier.objects(), []);
+            for (ino, data) in &all {
+                assert!(read_all(&world.fs, *ino, data.len()).await.unwrap() == *data);
+            }
+            recount(&world.fs).await;
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
+/// What is gathered is as old as it was: it does not cool for a second time. A change makes its file young again.
+#[test]
+fn certain_files_go_when_they_are_cold_and_old() {
+    block_on(async {
+        let tier = MemTier::default();
+        let policy = of_files(AUTO, "*.mp4", "none", "4d");
+        let world = world_with(210, 3, &tier, policy).await;
+        let names = [("old.mp4", 2), ("changed.mp4", 2), ("a.dat", 8)];
+        let all = fill_mixed(&world.fs, &names).await;
+        let day = async |world: &World| {
+            world.clock.advance(Duration::from_secs(24 * 3600));
+            world.run_for(4 * SEALED_AND_SENT_SECONDS).await;
+        };
+        world.run_for(SEALED_AND_SENT_SECONDS).await;
+        for _ in 0..3 {
+            day(&world).await;
+        }
+        assert_eq!(tier.objects(), [], "cold, and not old");
+        let (changed, _) = all[1];
+        write(&world.fs, changed, 0, b"new").await;
+        day(&world).await;
+        // Looked at again an hour after the look that found it young.
+        world.run_for(3700).await;
+        world.run_for(2 * SEALED_AND_SENT_SECONDS).await;
+        let remote: Vec<u64> = all
+            .iter()
+            .map(|(ino, _)| remote_bytes(&world.fs, *ino))
+            .collect();
+        assert_eq!(remote, [2 * MIB, 0, 0], "on the day on which it is old");
+        check_places(&world, &tier);
+        for _ in 0..4 {
+            day(&world).await;
+        }
+        assert!(remote_bytes(&world.fs, changed) >= MIB, "it is old by now");
+        assert_eq!(remote_bytes(&world.fs, all[2].0), 0);
+        recount(&world.fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// A name is what a file is called now. What others share stays with them, and what snapshots have of a file goes with it.
+#[test]
+fn names_snapshots_and_sharers_count_as_they_are_now() {
+    block_on(async {
+        let tier = MemTier::default();
+        let world = world_with(220, 3, &tier, of_files(ALL, "*.mp4", "none", "none")).await;
+        let names = [("a.dat", 2), ("renamed.dat", 2), ("gone.mp4", 2)];
+        let all = fill_mixed(&world.fs, &names).await;
+        world.fs.take_snapshot(b"first", b"").await.unwrap();
+        let fs = &world.fs;
+        let renaming = fs.rename(
+            &ROOT_USER,
+            ROOT_INO,
+            b"renamed.dat",
+            ROOT_INO,
+            b"renamed.mp4",
+        );
+        renaming.await.unwrap();
+        fs.remove(&ROOT_USER, ROOT_INO, b"gone.mp4").await.unwrap();
+        // Half of it is the snapshot's alone.
+        write(fs, all[1].0, 0, &pattern(MIB as u32, 9)).await;
+        world.run_for(4 * SEALED_AND_SENT_SECONDS).await;
+        check_places(&world, &tier);
+        assert_eq!(remote_bytes(&world.fs, all[1].0), 2 * MIB);
+        assert_eq!(remote_bytes(&world.fs, all[0].0), 0);
+        let world = restarted(world, 221, &tier, of_files(ALL, "*.mp4", "none", "none")).await;
+        let view = world.fs.snapshot(b"first").unwrap().view();
+        let view = world.fs.in_view(view).unwrap();
+        for (at, ((ino, data), is_remote)) in all.iter().zip([false, true, false]).enumerate() {
+            let before = world.segments.stats().remote_reads;
+            for (part, want) in data.chunks(MIB as usize).enumerate() {
+                let read = view.read(&ROOT_USER, *ino, part as u64 * MIB, MIB as u32);
+                assert!(read.await.unwrap().parts.concat() == want, "file {at}");
+            }
+            let is_read_there = world.segments.stats().remote_reads > before;
+            assert_eq!(is_read_there, is_remote, "file {at}");
+        }
         recount(&world.fs).await;
         world.fs.close().await.unwrap();
     });
