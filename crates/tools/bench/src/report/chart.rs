@@ -82,7 +82,7 @@ impl Chart {
         Self::new(ChartKind::Depth, unit, lines.collect())
     }
 
-    fn new(kind: ChartKind, unit: &str, lines: Vec<Line>) -> Option<Self> {
+    pub fn new(kind: ChartKind, unit: &str, lines: Vec<Line>) -> Option<Self> {
         (!lines.is_empty()).then(|| Self {
             kind,
             unit: unit.to_string(),
@@ -92,6 +92,13 @@ impl Chart {
 }
 
 impl Line {
+    /// As many of the points as a screen shows; `None` for what is no line.
+    pub fn few(label: &str, points: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let points: Vec<_> = points.collect();
+        let step = points.len().div_ceil(POINT_COUNT_MAX).max(1);
+        Self::new(label, points.into_iter().step_by(step))
+    }
+
     /// `None` for what is no line: fewer than two points.
     fn new(label: &str, points: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let (mut x, mut y) = (Vec::new(), Vec::new());
