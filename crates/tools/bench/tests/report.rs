@@ -278,7 +278,7 @@ fn bursts(label: &str) -> RunResult {
         };
         let again = format!("{title} after a pause");
         let stretches = vec![stretch(title, 0.0), stretch(&again, 50.0)];
-        let mut left = credit_max;
+        let mut left: f64 = credit_max;
         let mut model = Vec::new();
         for step in 0..800 {
             let at_seconds = f64::from(step) / 10.0;
@@ -441,6 +441,15 @@ fn bursts_are_charted_beside_the_model_and_the_paper() {
     };
     assert!((highest(&drawn[0], 2) - 30.0).abs() < 0.1);
     assert!((highest(&drawn[0], 3) - 46.0).abs() < 0.1);
+    // In the pause nothing was written, and no line leads through it.
+    let at = |second: f64| {
+        let line = &drawn[0]["lines"][0];
+        let x = line["x"].as_array().unwrap().iter();
+        let y = line["y"].as_array().unwrap();
+        let last = x.take_while(|it| it.as_f64().unwrap() <= second).count() - 1;
+        y[last].as_f64().unwrap()
+    };
+    assert!(at(35.0) < 1.0 && at(49.0) < 1.0 && at(51.0) > 20.0);
     // What classes allow is not compared with what systems can do.
     assert!(!page.contains("Beside published figures"));
     let text = markdown(&results);

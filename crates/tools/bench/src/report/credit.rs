@@ -197,12 +197,22 @@ fn rate_chart(
             it.bytes as f64 / 1e6 / it.seconds,
         )
     });
+    // Nothing was asked for in a pause.
+    let pauses = curve.stretches.windows(2).filter_map(|two| match two {
+        [before, after] => Some([
+            (before.at_seconds + before.seconds, 0.0),
+            (after.at_seconds, 0.0),
+        ]),
+        _ => None,
+    });
+    let mut measured: Vec<(f64, f64)> = measured.chain(pauses.flatten()).collect();
+    measured.sort_by(|one, other| one.0.total_cmp(&other.0));
     let model = curve
         .model
         .iter()
         .map(|it| (it.at_seconds, it.bytes_per_second / 1e6));
     let mut lines = vec![
-        Line::few("measured", measured),
+        Line::few("measured", measured.into_iter()),
         Line::few("the planner's model", model),
     ];
     if let Some(paper) = paper {
