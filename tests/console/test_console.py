@@ -188,7 +188,7 @@ class Pages(ConsoleTest):
         with page.expect_download() as saved:
             page.get_by_role("button", name="Save as CSV").click()
         text = pathlib.Path(saved.value.path()).read_text()
-        self.assertTrue(text.startswith("id,time,user,via,address,method,path,status\n"), text)
+        self.assertTrue(text.startswith("id,time,user,via,address,method,path,status,node\n"), text)
         self.assertIn('"bob","session","127.0.0.1","POST","/api/v1/volumes",403', text)
         page.get_by_text("The same by command or REST").click()
         self.shown(page.get_by_role("main"), "cairn audit list --by bob --refused")
