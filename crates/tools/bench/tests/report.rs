@@ -449,7 +449,9 @@ fn bursts_are_charted_beside_the_model_and_the_paper() {
         let last = x.take_while(|it| it.as_f64().unwrap() <= second).count() - 1;
         y[last].as_f64().unwrap()
     };
-    assert!(at(35.0) < 1.0 && at(49.0) < 1.0 && at(51.0) > 20.0);
+    assert!(at(35.0) < 1.0 && at(50.0) < 1.0 && at(51.0) > 20.0);
+    let ends = drawn[0]["lines"][0]["x"].as_array().unwrap();
+    assert!(ends.iter().any(|x| x.as_f64() == Some(50.0)));
     // What classes allow is not compared with what systems can do.
     assert!(!page.contains("Beside published figures"));
     let text = markdown(&results);

@@ -152,7 +152,7 @@ pub(super) fn time_table(view: &View<'_>, topic: &Topic<'_>) -> Table {
 
 /// The same work in at most `count_max` samples: neighbours are added up. A last one that is much
 /// shorter than the others goes into the one before, because its rate says little.
-fn fewer(samples: &[Sample], count_max: usize) -> Vec<Sample> {
+pub(super) fn fewer(samples: &[Sample], count_max: usize) -> Vec<Sample> {
     let group = samples.len().div_ceil(count_max.max(1)).max(1);
     let mut few: Vec<Sample> = samples.chunks(group).filter_map(sum).collect();
     if let [.., before, last] = few.as_slice()

@@ -3,7 +3,7 @@
 //! Owns: the tables beside the charts over time, the paper's figures in the proportions of a run.
 //! Must not know: HTML, Markdown, the chart library.
 
-use super::chart::{Chart, ChartKind, Line};
+use super::chart::{Chart, ChartKind, Line, POINT_COUNT_MAX, fewer};
 use super::published::{PublishedBurst, published, source};
 use super::table::{RowKind, Table, numbers, words};
 use super::text;
@@ -191,6 +191,8 @@ fn rate_chart(
     samples: &[Sample],
     paper: Option<&PublishedBurst>,
 ) -> Option<Chart> {
+    // With room for the ends of pauses, which must not be left out.
+    let samples = fewer(samples, POINT_COUNT_MAX / 2);
     let measured = samples.iter().filter(|it| it.seconds > 0.0).map(|it| {
         (
             it.at_seconds + it.seconds / 2.0,
