@@ -15,7 +15,9 @@ export interface paths {
          * Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
          *     is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
          *     1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
-         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
+         *     shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out. In a cluster these are the changes that were asked of
+         *     any node, or of the one that is named by `node`; `silent` names nodes that did not answer, and a page may have a few entries
+         *     more, with the id of the last.
          */
         get: operations["audit_list"];
         put?: never;
@@ -123,7 +125,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All buckets of all volumes. */
+        /**
+         * All buckets of all volumes.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["bucket_list"];
         put?: never;
         /** Makes a bucket of a directory, which may be there. */
@@ -194,7 +199,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All classes, also those that are built in, with the volumes that are in them. */
+        /**
+         * All classes, also those that are built in, with the volumes that are in them.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["class_list"];
         put?: never;
         /** Makes a class. Volumes come into it with `PATCH /api/v1/volumes/{name}`. */
@@ -231,7 +239,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The cluster that the node is in. */
+        /**
+         * The cluster that the node is in.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["cluster"];
         put?: never;
         post?: never;
@@ -303,7 +314,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The disks of the pool. */
+        /**
+         * The disks of the pool.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["disk_list"];
         put?: never;
         /** Takes an empty folder of the server's machine into the pool. */
@@ -384,7 +398,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who may mount what. */
+        /**
+         * Who may mount what.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["export_list"];
         put?: never;
         post?: never;
@@ -460,7 +477,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All groups of initiators. */
+        /**
+         * All groups of initiators.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["igroup_list"];
         put?: never;
         post?: never;
@@ -495,7 +515,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The initiators that have to prove who they are. */
+        /**
+         * The initiators that have to prove who they are.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["initiator_list"];
         put?: never;
         post?: never;
@@ -530,7 +553,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who is connected. */
+        /**
+         * Who is connected.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["session_list"];
         put?: never;
         post?: never;
@@ -584,7 +610,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All LUNs of all volumes. */
+        /**
+         * All LUNs of all volumes.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["lun_list"];
         put?: never;
         /** Makes a LUN. Nobody sees it until it is mapped. */
@@ -816,7 +845,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All access keys of all volumes, without their secrets. */
+        /**
+         * All access keys of all volumes, without their secrets.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["key_list"];
         put?: never;
         /** Makes an access key. Its secret is in this answer, and in no other. */
@@ -1050,7 +1082,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Object stores that cold data is kept in, and what is in them. */
+        /**
+         * Object stores that cold data is kept in, and what is in them.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["tier_list"];
         put?: never;
         /**
@@ -1109,7 +1144,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All users. What is kept of their passwords is not told. */
+        /**
+         * All users. What is kept of their passwords is not told.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["user_list"];
         put?: never;
         /** Makes a user. */
@@ -1258,7 +1296,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All directories of a volume that have a policy. */
+        /**
+         * All directories of a volume that have a policy.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["policy_list"];
         /** Sets the policy of a directory, in the place of one that is there. It is for data that is written from then on. */
         put: operations["policy_set"];
@@ -1348,7 +1389,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All quotas of a volume. */
+        /**
+         * All quotas of a volume.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["quota_list"];
         /**
          * Sets a quota, in the place of one that is there. It holds when this answers; what a directory has already is counted in
@@ -1387,7 +1431,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free. */
+        /**
+         * The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["snapshot_list"];
         put?: never;
         /** Takes a snapshot of a volume. It is there, and durable, when this answers. */
@@ -1569,6 +1616,10 @@ export interface components {
         };
         AccessKeyList: {
             keys: components["schemas"]["AccessKeyView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description An access key; the secret is told once, when it is made. */
         AccessKeyView: {
@@ -1672,6 +1723,8 @@ export interface components {
             id: number;
             /** @example POST */
             method: string;
+            /** @description The node that was asked, in an answer of a cluster; not kept. */
+            node?: string | null;
             /** @example /api/v1/volumes */
             path: string;
             /**
@@ -1707,6 +1760,8 @@ export interface components {
             next_before?: number | null;
             /** @description Why entries are not written at the moment, if they are not. */
             problem?: string | null;
+            /** @description Nodes that did not answer, and why: what was asked of them is not here. */
+            silent?: components["schemas"]["SilentNode"][];
         };
         /** @description One figure of a run. */
         BenchmarkFigure: {
@@ -1857,6 +1912,10 @@ export interface components {
         };
         BucketList: {
             buckets: components["schemas"]["BucketView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description What to change of a bucket. */
         BucketSet: {
@@ -1896,6 +1955,28 @@ export interface components {
         };
         CacheList: {
             caches: components["schemas"]["CacheView"][];
+            /** @description Where the server had what was read from, since it started. */
+            reads?: components["schemas"]["CacheReads"];
+        };
+        /** @description Where reads of all volumes that a server serves came from, since it started. */
+        CacheReads: {
+            /**
+             * Format: int64
+             * @description Bytes that a read cache had.
+             */
+            cache_bytes: number;
+            /**
+             * Format: int64
+             * @description Bytes that were read from disks of the pool.
+             */
+            disk_bytes: number;
+            /**
+             * Format: int64
+             * @description Records that were in memory, and those that were not.
+             */
+            memory_hits: number;
+            /** Format: int64 */
+            memory_misses: number;
         };
         /**
          * @description How a read cache is.
@@ -1975,6 +2056,10 @@ export interface components {
         };
         ClassList: {
             classes: components["schemas"]["ClassView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description What a class is to limit from now on; volumes that are in it follow at once. */
         ClassSet: {
@@ -2041,10 +2126,14 @@ export interface components {
             /** @description Whether that one has a lease, without which it owns no volume. */
             has_lease: boolean;
             id: string;
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             /** @description The node that answers. */
             node: string;
             nodes: components["schemas"]["ClusterNodeView"][];
             survives: components["schemas"]["ClusterSurvives"];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
             volumes: components["schemas"]["ClusterVolumeView"][];
             /** @description What an operator should know. */
             warnings: string[];
@@ -2087,6 +2176,10 @@ export interface components {
         };
         DiskList: {
             disks: components["schemas"]["DiskView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server. */
         DiskReplace: {
@@ -2224,6 +2317,10 @@ export interface components {
         EventStage: "began" | "ended" | "once";
         ExportList: {
             exports: components["schemas"]["ExportView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description One line of an export. Of the rules that hold a client, the one with the longest prefix counts. */
         ExportRule: {
@@ -2342,6 +2439,10 @@ export interface components {
         };
         IgroupList: {
             igroups: components["schemas"]["IgroupView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description The initiators that a group is to have. */
         IgroupSet: {
@@ -2366,6 +2467,10 @@ export interface components {
         };
         InitiatorList: {
             initiators: components["schemas"]["InitiatorView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description Users and secrets of an initiator. */
         InitiatorSet: {
@@ -2502,6 +2607,10 @@ export interface components {
         };
         LunList: {
             luns: components["schemas"]["LunView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description How a group is to see a LUN. */
         LunMapSet: {
@@ -2623,6 +2732,10 @@ export interface components {
         MountList: {
             /** @description Oldest first. */
             mounts: components["schemas"]["MountView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A mount that a client told of, and did not take back. */
         MountView: {
@@ -2712,6 +2825,10 @@ export interface components {
         };
         PartList: {
             limits: components["schemas"]["PartView"][];
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A part of a volume that has rates of its own, and what it uses. */
         PartView: components["schemas"]["PartLimit"] & {
@@ -2847,7 +2964,11 @@ export interface components {
             protection: string;
         };
         PolicyList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             policies: components["schemas"]["PolicyView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A policy to set, in the place of one that is there. */
         PolicySet: {
@@ -2944,7 +3065,11 @@ export interface components {
             soft?: number | null;
         };
         QuotaList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             quotas: components["schemas"]["QuotaView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /**
          * @description Whose usage a quota is about.
@@ -3280,7 +3405,11 @@ export interface components {
         /** @description A log-in: with the admin token, or with a user's name and password. */
         SessionCreate: components["schemas"]["TokenLogin"] | components["schemas"]["UserLogin"];
         SessionList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             sessions: components["schemas"]["SessionView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A session of a browser. */
         SessionOpen: {
@@ -3330,6 +3459,11 @@ export interface components {
          * @enum {string}
          */
         Severity: "info" | "warning" | "error";
+        /** @description A node whose changes are missing. */
+        SilentNode: {
+            node: string;
+            why: string;
+        };
         /** @description A snapshot to take. */
         SnapshotCreate: {
             name: string;
@@ -3363,8 +3497,12 @@ export interface components {
              * @description Bytes, before parity, that snapshots alone hold, together.
              */
             held_bytes: number;
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             /** @description Oldest first. */
             snapshots: components["schemas"]["SnapshotView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description What to make anew from a snapshot. */
         SnapshotRestore: {
@@ -3479,7 +3617,11 @@ export interface components {
             problems: string[];
         };
         TierList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
             tiers: components["schemas"]["TierView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description A tier, and what is in it. */
         TierView: {
@@ -3612,6 +3754,10 @@ export interface components {
             role: string;
         };
         UserList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
             /** @description By name. */
             users: components["schemas"]["UserView"][];
         };
@@ -3904,6 +4050,7 @@ export interface operations {
     audit_list: {
         parameters: {
             query?: {
+                node?: string;
                 user?: string;
                 path?: string;
                 method?: string;
@@ -4428,7 +4575,11 @@ export interface operations {
     };
     bucket_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5034,7 +5185,11 @@ export interface operations {
     };
     class_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5461,7 +5616,11 @@ export interface operations {
     };
     cluster: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5909,7 +6068,11 @@ export interface operations {
     };
     disk_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -6479,7 +6642,11 @@ export interface operations {
     };
     export_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -6882,7 +7049,11 @@ export interface operations {
     };
     igroup_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7139,7 +7310,11 @@ export interface operations {
     };
     initiator_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7387,7 +7562,11 @@ export interface operations {
     };
     session_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7573,7 +7752,11 @@ export interface operations {
     };
     lun_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -9057,7 +9240,11 @@ export interface operations {
     };
     key_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -10218,7 +10405,11 @@ export interface operations {
     };
     tier_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -10636,7 +10827,11 @@ export interface operations {
     };
     user_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -11965,7 +12160,11 @@ export interface operations {
     };
     policy_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path: {
                 name: string;
@@ -12787,7 +12986,11 @@ export interface operations {
     };
     quota_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path: {
                 name: string;
@@ -13146,6 +13349,9 @@ export interface operations {
         parameters: {
             query?: {
                 space?: boolean;
+                name?: string;
+                after?: string;
+                limit?: number;
             };
             header?: never;
             path: {

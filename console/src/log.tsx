@@ -31,7 +31,11 @@ export function logPath(path: string, values: Record<string, string>): string {
 
 interface Entry {
   id: number;
+  /** In a cluster ids are of one node alone. */
+  node?: string | null;
 }
+
+export const entryKey = (entry: Entry): string => `${entry.id} ${entry.node ?? ""}`;
 interface EntryPage<E> {
   entries: E[];
   next_before?: number | null;
@@ -58,8 +62,8 @@ export function useLog<E extends Entry, P extends EntryPage<E>>(address: string,
   // The first page comes anew every ten seconds; entries between it and the older ones move there with it.
   const extra = older?.address === address ? older : undefined;
   const first = newest.data?.entries ?? [];
-  const seen = new Set(first.map((entry) => entry.id));
-  const rows = [...first, ...(extra?.entries ?? []).filter((entry) => !seen.has(entry.id))];
+  const seen = new Set(first.map(entryKey));
+  const rows = [...first, ...(extra?.entries ?? []).filter((entry) => !seen.has(entryKey(entry)))];
   const next = extra ? extra.next : (newest.data?.next_before ?? null);
 
   const busily = async (work: () => Promise<void>) => {

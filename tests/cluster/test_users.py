@@ -45,9 +45,13 @@ class Users(ClusterTest):
         path.write_text(f"{password}\n")
         return path
 
+    def audit(self, cluster, node, *words):
+        return json.loads(cluster.cairn(node, "audit", "list", "--json", *words).stdout)
+
     def changes(self, cluster, node):
-        """Who did what, as the node's log of changes has it."""
-        entries = json.loads(cluster.cairn(node, "audit", "list", "--json").stdout)["entries"]
+        """Who did what, as the node's own log of changes has it."""
+        entries = self.audit(cluster, node, "--node", node)["entries"]
+        self.assertEqual({entry["node"] for entry in entries} - {node}, set())
         return [(entry["user"], entry["via"], entry["method"], entry["path"], entry["status"]) for entry in entries]
 
     def events(self, cluster, node):
@@ -82,7 +86,19 @@ class Users(ClusterTest):
             harness.wait_until(is_new, HEARD_SECONDS_MAX, f"that {node} takes the new password", 1)
             self.assertEqual(self.log_in(cluster, node, "alice")[0], 401)
 
-        # Each node has the changes that it was asked for; together they have all.
+        # Each node has the changes that it was asked for; any of them tells those of all, newest first.
+        everywhere = [self.audit(cluster, node, "--limit", "1000") for node in cluster.names]
+        for page in everywhere:
+            self.assertNotIn("silent", page)
+            ids = [entry["id"] for entry in page["entries"]]
+            self.assertEqual(ids, sorted(ids, reverse=True))
+            self.assertEqual({entry["node"] for entry in page["entries"]}, set(cluster.names))
+        of_all = [{(entry["node"], entry["id"]) for entry in page["entries"]} for page in everywhere]
+        # One that was asked later may have an entry more: that of nobody who only read.
+        self.assertEqual(of_all[0], of_all[1])
+        self.assertEqual(of_all[0], of_all[2])
+        refused = cluster.cairn(first, "audit", "list", "--node", "nobody", check=False)
+        self.assertIn("no node of this cluster is called nobody", refused.stderr)
         for number, node in enumerate(cluster.names):
             changes = self.changes(cluster, node)
             self.assertIn(("alice", "session", "POST", "/api/v1/volumes", 403), changes)
@@ -106,6 +122,11 @@ class Users(ClusterTest):
         gone = lambda: self.ask(cluster, first, "GET", "/api/v1/session", cookie=sessions[first])[0] == 401
         harness.wait_until(gone, HEARD_SECONDS_MAX, f"that the session at {first} is over")
         self.assertEqual(self.log_in(cluster, first, "bob")[0], 401)
+        # The others tell what they were asked, and who is missing.
+        listed = cluster.cairn(first, "audit", "list")
+        self.assertIn(f"without what was asked of node {third}", listed.stderr)
+        self.assertIn("DELETE /api/v1/users/bob", listed.stdout)
+        self.assertEqual([silent["node"] for silent in self.audit(cluster, first)["silent"]], [third])
 
         # Whoever was away does not let in who was deleted meanwhile: not once.
         cluster.start_nodes(third)

@@ -188,7 +188,7 @@ class Pages(ConsoleTest):
         with page.expect_download() as saved:
             page.get_by_role("button", name="Save as CSV").click()
         text = pathlib.Path(saved.value.path()).read_text()
-        self.assertTrue(text.startswith("id,time,user,via,address,method,path,status\n"), text)
+        self.assertTrue(text.startswith("id,time,user,via,address,method,path,status,node\n"), text)
         self.assertIn('"bob","session","127.0.0.1","POST","/api/v1/volumes",403', text)
         page.get_by_text("The same by command or REST").click()
         self.shown(page.get_by_role("main"), "cairn audit list --by bob --refused")
@@ -802,6 +802,44 @@ class Pages(ConsoleTest):
                     wide = window.page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     self.assertLessEqual(wide, 0, "it scrolls sideways")
                     window.picture(OUT / f"{name}-{look}.png")
+            self.quiet(window)
+
+    def test_dialogs_of_kinds_and_roles_are_accessible_and_fit(self):
+        server = self.server(3)
+        server.cairn("disk", "add", self.scratch / "fast", "--role", "cache", "--size", "256MiB")
+        label = json.loads(server.cairn("disk", "list", "--json").stdout)["disks"][0]["label"]
+        dialogs = [
+            ("disk-add", "pool", "Add a disk", {"What it is for": "cache"}),
+            ("disk-add-data", "pool", "Add a disk", {}),
+            ("disk-kind", "pool", f"Kind of {label}", {}),
+            ("disk-replace", "pool", f"Replace {label}", {}),
+            ("disk-drain", "pool", f"Drain {label}", {}),
+            ("volume-create", "volumes", "Create a volume", {}),
+            ("volume-change", "volumes/main", "Change settings", {}),
+            ("volume-tiering", "volumes/main", "Cold data", {}),
+            ("policy-set", "volumes/main", "Set a policy", {}),
+            ("quota-set", "volumes/main", "Set a quota", {}),
+            ("part-limit", "volumes/main", "Limit a part", {}),
+        ]
+        OUT.mkdir(parents=True, exist_ok=True)
+        for look, width, colours in browser.LOOKS:
+            window = self.window(server, width=width, colours=colours)
+            page = window.page
+            for name, path, button, chosen in dialogs:
+                with self.subTest(dialog=name, look=look):
+                    window.open(path)
+                    page.get_by_role("button", name=button, exact=True).first.click()
+                    dialog = self.dialog(window)
+                    dialog.wait_for()
+                    for field, value in chosen.items():
+                        dialog.get_by_label(field).select_option(value)
+                    self.assertEqual(window.violations(), [])
+                    wide = dialog.evaluate("it => Math.max(it.scrollWidth - it.clientWidth, it.getBoundingClientRect().right - innerWidth)")
+                    self.assertLessEqual(wide, 0, "it does not fit")
+                    # What is done, and the way out, are within reach: the dialog scrolls by itself.
+                    dialog.get_by_role("button").last.scroll_into_view_if_needed()
+                    dialog.evaluate("it => it.scrollTo(0, 0)")
+                    page.screenshot(path=OUT / f"dialog-{name}-{look}.png")
             self.quiet(window)
 
     def test_all_of_it_goes_by_keyboard(self):

@@ -1,4 +1,4 @@
-"""Long lists in the console: 10,000 volumes, and 252 nodes with their disks.
+"""Long lists in the console: 10,000 volumes, 3,000 LUNs, and 252 nodes with their disks.
 
 The server is real; of a few paths the browser gets made-up answers instead, of the types that the API's document has.
 """
@@ -10,6 +10,7 @@ from console.world import ConsoleTest
 from lib import browser
 
 VOLUMES_COUNT, NODES_COUNT, DISKS_OF_A_NODE = 10_000, 252, 12
+LUNS_COUNT = 3000
 # From the answer's arrival until a key that is pressed changes what is shown.
 INTERACTIVE_MS_MAX = 1000
 FRAME_MS_MAX = 200
@@ -125,7 +126,7 @@ class Scale(ConsoleTest):
         self.shown(pages, "201 to 400 of 10,000")
 
         # A name is found wherever it is.
-        filtered = page.get_by_label("Filter by name")
+        filtered = page.get_by_label("Filter volumes by name")
         filtered.fill("Volume0987")
         self.shown(table, "volume09870")
         browser.playwright().expect(table.get_by_role("row")).to_have_count(11)
@@ -135,6 +136,35 @@ class Scale(ConsoleTest):
         self.shown(page.get_by_role("main"), "No volume has such a name.")
         filtered.fill("")
         self.shown(pages, "1 to 200 of 10,000")
+        self.quiet(window)
+
+    def test_three_thousand_luns(self):
+        names = [f"lun{number:04}" for number in range(LUNS_COUNT)]
+        views = {f"main/{name}": self.of_type("LunView", volume="main", name=name, maps=[]) for name in names}
+
+        def answer(query):
+            found = [name for name in views if query.get("name", "").lower() in name]
+            rest = [name for name in found if name > query.get("after", "")]
+            page = rest[: int(query["limit"])]
+            next_after = {"next_after": page[-1]} if len(rest) > len(page) else {}
+            return self.of_type("LunList", luns=[views[name] for name in page], total=len(found), **next_after)
+
+        window = self.window(self.started)
+        asked = self.answered(window, "**/api/v1/luns?*", answer)
+        page = window.page
+        page.get_by_role("link", name="LUNs", exact=True).click()
+        table = page.get_by_role("table", name="LUNs")
+        self.shown(table, "lun0199")
+        self.assertLessEqual(table.get_by_role("row").count(), ROWS_MAX)
+        self.assertTrue(all("limit=200" in query for query in asked), asked)
+        pages = page.get_by_role("navigation", name="Pages of LUNs")
+        pages.get_by_role("button", name="Next").press("Enter")
+        self.shown(pages, "201 to 400 of 3,000")
+        self.shown(table, "lun0200")
+        page.get_by_label("Filter LUNs by name").fill("Lun299")
+        self.shown(table, "lun2999")
+        browser.playwright().expect(table.get_by_role("row")).to_have_count(11)
+        self.assertEqual(window.violations(), [])
         self.quiet(window)
 
     def interactive(self, page, field, text, table):

@@ -5,13 +5,14 @@ import { date } from "../format";
 import { to } from "../router";
 import type { AccessKey, Bucket, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Dialog, Failure, Field, Loading, Notice, Page, Table } from "../ui";
+import { usePaged } from "../paged";
 import { useApi } from "../use";
 
 type Action = { kind: "create" | "key" } | { kind: "delete"; bucket: Bucket } | { kind: "revoke"; key: AccessKey } | { kind: "secret"; key: AccessKey };
 
 export function Buckets() {
-  const buckets = useApi<{ buckets: Bucket[] }>("/buckets");
-  const keys = useApi<{ keys: AccessKey[] }>("/s3/keys");
+  const buckets = usePaged<{ buckets: Bucket[] }>("/buckets", "buckets");
+  const keys = usePaged<{ keys: AccessKey[] }>("/s3/keys", "keys");
   const volumes = useApi<{ volumes: Volume[] }>("/volumes", 60_000);
   const [action, setAction] = useState<Action>();
   const changed = () => {
@@ -24,17 +25,20 @@ export function Buckets() {
       <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a bucket</button>
     </>}>
       <Failure error={buckets.error ?? keys.error} />
-      {!buckets.data ? <Loading /> : (
+      {buckets.filter}
+      {!buckets.data ? <Loading /> : (<>
         <Table caption="Buckets" rows={buckets.data.buckets} rowKey={(bucket) => bucket.name}
-          empty="There is no bucket. One is a directory of a volume, over S3 as well as over NFS."
+          empty={buckets.filtered ? "No bucket has such a name." : "There is no bucket. One is a directory of a volume, over S3 as well as over NFS."}
           columns={[
             { name: "Name", show: (bucket) => <span dir="auto">{bucket.name}</span> },
             { name: "Directory", show: (bucket) => <><a href={to("volumes", bucket.volume)}>{bucket.volume}</a>/<span dir="auto">{bucket.path.replace(/^\/+/, "")}</span></> },
             { name: "Made", show: (bucket) => date(bucket.created_seconds) },
             { name: "Actions", show: (bucket) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "delete", bucket })} aria-label={`Delete bucket ${bucket.name}`}>Delete</button></div> },
           ]} />
-      )}
+        {buckets.pages(buckets.data.buckets.length)}
+      </>)}
       <Card title="Access keys" wide>
+        {keys.filter}
         <Table caption="Access keys" rows={keys.data?.keys ?? []} rowKey={(key) => key.id} empty="There is none: nobody can use S3 yet."
           columns={[
             { name: "Key", show: (key) => <><span class="path">{key.id}</span>{key.note && <small dir="auto">{key.note}</small>}</> },
@@ -43,6 +47,7 @@ export function Buckets() {
             { name: "Made", show: (key) => date(key.created_seconds) },
             { name: "Actions", show: (key) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "revoke", key })} aria-label={`Revoke key ${key.id}`}>Revoke</button></div> },
           ]} />
+        {keys.pages(keys.data?.keys.length ?? 0)}
       </Card>
       {action && <ActionDialog action={action} volumes={(volumes.data?.volumes ?? []).map((volume) => volume.name)} onClose={() => setAction(undefined)} onDone={changed}
         onKey={(key) => setAction({ kind: "secret", key })} />}

@@ -4,14 +4,15 @@ import { cairn, part } from "../api";
 import { bytes, date, parseSize } from "../format";
 import type { Igroup, Lun, Session, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Failure, Field, Loading, Page, Table } from "../ui";
+import { usePaged } from "../paged";
 import { useApi } from "../use";
 
 type Action = { kind: "create" | "group" } | { kind: "map" | "delete" | "switch"; lun: Lun } | { kind: "unmap"; lun: Lun; igroup: string } | { kind: "ungroup"; group: Igroup };
 
 export function Luns() {
-  const luns = useApi<{ luns: Lun[] }>("/luns");
-  const igroups = useApi<{ igroups: Igroup[] }>("/igroups");
-  const sessions = useApi<{ sessions: Session[] }>("/iscsi/sessions");
+  const luns = usePaged<{ luns: Lun[] }>("/luns", "LUNs");
+  const igroups = usePaged<{ igroups: Igroup[] }>("/igroups", "groups");
+  const sessions = usePaged<{ sessions: Session[] }>("/iscsi/sessions", "sessions");
   const volumes = useApi<{ volumes: Volume[] }>("/volumes", 60_000);
   const [action, setAction] = useState<Action>();
   const changed = () => {
@@ -24,9 +25,10 @@ export function Luns() {
       <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a LUN</button>
     </>}>
       <Failure error={luns.error ?? igroups.error ?? sessions.error} />
-      {!luns.data ? <Loading /> : (
+      {luns.filter}
+      {!luns.data ? <Loading /> : (<>
         <Table caption="LUNs" rows={luns.data.luns} rowKey={(lun) => `${lun.volume}/${lun.name}`}
-          empty="There is no LUN. One is a disk for a host, over iSCSI; it is thin, and lives in a volume."
+          empty={luns.filtered ? "No LUN has such a name." : "There is no LUN. One is a disk for a host, over iSCSI; it is thin, and lives in a volume."}
           columns={[
             { name: "Name", show: (lun) => <><span dir="auto">{lun.volume}/{lun.name}</span><small>naa.{lun.naa}</small></> },
             { name: "State", show: (lun) => <>{lun.online ? <Badge tone="good">Online</Badge> : <Badge tone="warn">Offline</Badge>} {lun.read_only && <Badge tone="calm">Read only</Badge>} {lun.write_cache && <Badge tone="calm">Write cache</Badge>}</> },
@@ -43,8 +45,10 @@ export function Luns() {
               </div>
             ) },
           ]} />
-      )}
+        {luns.pages(luns.data.luns.length)}
+      </>)}
       <Card title="Groups of initiators" wide>
+        {igroups.filter}
         <Table caption="Groups of initiators" rows={igroups.data?.igroups ?? []} rowKey={(group) => `${group.volume}/${group.name}`}
           empty="There is none. A LUN is mapped to a group: its hosts see it."
           columns={[
@@ -52,8 +56,10 @@ export function Luns() {
             { name: "Initiators", show: (group) => group.initiators.map((one) => <span key={one} class="path block">{one}</span>) },
             { name: "Actions", show: (group) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "ungroup", group })} aria-label={`Remove group ${group.name}`}>Remove</button></div> },
           ]} />
+        {igroups.pages(igroups.data?.igroups.length ?? 0)}
       </Card>
       <Card title="Connected hosts" wide>
+        {sessions.filter}
         <Table caption="Sessions of iSCSI" rows={sessions.data?.sessions ?? []} rowKey={(one) => `${one.initiator} ${one.address} ${one.target ?? ""}`}
           empty="No host is connected."
           columns={[
@@ -62,6 +68,7 @@ export function Luns() {
             { name: "Target", show: (one) => <span class="path">{one.target ?? "asks which there are"}</span> },
             { name: "Since", show: (one) => date(one.begun_seconds) },
           ]} />
+        {sessions.pages(sessions.data?.sessions.length ?? 0)}
       </Card>
       {action && <ActionDialog action={action} volumes={(volumes.data?.volumes ?? []).map((volume) => volume.name)} igroups={igroups.data?.igroups ?? []} onClose={() => setAction(undefined)} onDone={changed} />}
     </Page>

@@ -6,7 +6,7 @@ import { to } from "../router";
 import { useSession } from "../session";
 import type { User } from "../types";
 import { ActionForm, Badge, Choice, Failure, Field, Loading, Page, Table } from "../ui";
-import { useApi } from "../use";
+import { usePaged } from "../paged";
 
 type Action = { kind: "create" } | { kind: "role" | "password" | "delete"; user: User };
 
@@ -18,7 +18,7 @@ const ROLES: [string, string][] = [
 const HIDDEN = "PASSWORD";
 
 export function Users() {
-  const users = useApi<{ users: User[] }>("/users");
+  const users = usePaged<{ users: User[] }>("/users", "users");
   const session = useSession();
   const [action, setAction] = useState<Action>();
   const changed = () => void users.again();
@@ -26,9 +26,10 @@ export function Users() {
     <Page title="Users" actions={session.role === "admin" && <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a user</button>}>
       {session.role !== "admin" && <p class="lead">You are a viewer: an admin can change users.</p>}
       <Failure error={users.error} />
-      {!users.data ? <Loading /> : (
+      {users.filter}
+      {!users.data ? <Loading /> : (<>
         <Table caption="Users" rows={users.data.users} rowKey={(user) => user.name}
-          empty="There is no user. Whoever has the admin token may do everything."
+          empty={users.filtered ? "No user has such a name." : "There is no user. Whoever has the admin token may do everything."}
           columns={[
             { name: "Name", show: (user) => <>{user.name} {user.name === session.user && <Badge tone="calm">You</Badge>}</> },
             { name: "Role", show: (user) => <Badge tone={user.role === "admin" ? "warn" : "calm"}>{user.role === "admin" ? "Admin" : "Viewer"}</Badge> },
@@ -42,7 +43,8 @@ export function Users() {
                 <button type="button" class="danger-quiet" onClick={() => setAction({ kind: "delete", user })} aria-label={`Delete ${user.name}`}>Delete</button>
               </div>) },
           ]} />
-      )}
+        {users.pages(users.data.users.length)}
+      </>)}
       <p class="hint">A change of a user ends all sessions of that user. Whoever has the admin token is an admin, and is not in this list.</p>
       {action && <ActionDialog action={action} onClose={() => setAction(undefined)} onDone={changed} />}
     </Page>

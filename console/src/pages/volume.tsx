@@ -8,6 +8,7 @@ import { bytes, bytesPerSecond, count, date, duration } from "../format";
 import { go, to } from "../router";
 import type { Export, ExportRule, Mount, Schedules, Snapshot, SnapshotList, Status, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
+import { usePaged } from "../paged";
 import { useApi } from "../use";
 import { Policies, Quotas } from "./places";
 import { ClassCard, ClassCharts, PartLimits, SetClass } from "./service";
@@ -27,7 +28,7 @@ export function VolumePage({ name }: { name: string }) {
   const exports = useApi<{ exports: Export[] }>("/exports");
   // What each would free is counted when somebody asks for it.
   const [withSpace, setWithSpace] = useState(false);
-  const snapshots = useApi<SnapshotList>(`${path}/snapshots${withSpace ? "?space=true" : ""}`, withSpace ? 60_000 : undefined);
+  const snapshots = usePaged<SnapshotList>(`${path}/snapshots${withSpace ? "?space=true" : ""}`, "snapshots", withSpace ? 60_000 : undefined);
   const schedules = useApi<Schedules>(`${path}/schedules`, 60_000);
   const [action, setAction] = useState<Action>();
   const changed = () => {
@@ -94,7 +95,7 @@ export function VolumePage({ name }: { name: string }) {
       <Quotas name={name} />
       <Policies name={name} />
       <PartLimits name={name} />
-      <Snapshots list={snapshots.data} schedules={schedules.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
+      <Snapshots list={snapshots.data} filter={snapshots.filter} pages={snapshots.pages} schedules={schedules.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={[
           { title: "Written by clients", show: bytesPerSecond, lines: [[`volume_written_bytes_per_second:${name}`, "written"]] },
@@ -145,8 +146,8 @@ function Clients({ name }: { name: string }) {
   );
 }
 
-function Snapshots({ list, schedules, withSpace, onSpace, onAction }: {
-  list: SnapshotList | undefined; schedules: Schedules | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
+function Snapshots({ list, filter, pages, schedules, withSpace, onSpace, onAction }: {
+  list: SnapshotList | undefined; filter: ComponentChildren; pages: (shown: number) => ComponentChildren; schedules: Schedules | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
 }) {
   const hasSome = (list?.snapshots.length ?? 0) > 0;
   return (
@@ -160,6 +161,7 @@ function Snapshots({ list, schedules, withSpace, onSpace, onAction }: {
       }>
       {!list ? <Loading /> : (
         <>
+          {filter}
           <Table caption="Snapshots, oldest first" rows={list.snapshots} rowKey={(one) => one.name}
             empty="There is none. A snapshot takes no space until files change, and is in .snapshot in each directory."
             columns={[
@@ -179,6 +181,7 @@ function Snapshots({ list, schedules, withSpace, onSpace, onAction }: {
                 </div>
               ) },
             ]} />
+          {pages(list.snapshots.length)}
           {(list.held_bytes > 0 || list.freeing > 0) && (
             <p class="hint">
               Snapshots alone hold {bytes(list.held_bytes)}, before redundancy.

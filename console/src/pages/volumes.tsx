@@ -1,12 +1,12 @@
 // All volumes, and the form for a new one.
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { Call } from "../api";
-import { cairn, part } from "../api";
+import { cairn } from "../api";
 import { bytes, count } from "../format";
 import { go, to } from "../router";
 import type { Volume, VolumeList } from "../types";
-import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Pages, Table } from "../ui";
-import { useApi, useLast } from "../use";
+import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Table } from "../ui";
+import { usePaged } from "../paged";
 
 export const PROTECTIONS: [string, string][] = [
   ["default", "default: what the number of disks allows"],
@@ -48,42 +48,23 @@ export function StateBadge({ volume }: { volume: Volume }) {
   return <Badge tone="good">Served</Badge>;
 }
 
-// Of thousands, so many at a time.
-const VOLUMES_OF_A_PAGE = 200;
-// Whoever types is not asked for at each letter.
-const TYPED_MS = 200;
-
 export function Volumes() {
   const [isNew, setNew] = useState(false);
-  const [filter, setFilter] = useState("");
-  // The last names of the pages before the one that is shown.
-  const [place, setPlace] = useState<{ name: string; before: string[] }>({ name: "", before: [] });
-  useEffect(() => {
-    const name = filter.trim();
-    if (name === place.name) return;
-    const timer = setTimeout(() => setPlace({ name, before: [] }), TYPED_MS);
-    return () => clearTimeout(timer);
-  }, [filter, place.name]);
-  const after = place.before.at(-1);
-  const query = [`limit=${VOLUMES_OF_A_PAGE}`, ...(place.name ? [`name=${part(place.name)}`] : []), ...(after === undefined ? [] : [`after=${part(after)}`])];
-  const { data: found, error, again } = useApi<VolumeList>(`/volumes?${query.join("&")}`);
-  const data = useLast(found);
-  const shown = data?.volumes ?? [];
-  const next = found?.next_after;
-  const first = place.before.length * VOLUMES_OF_A_PAGE;
+  const list = usePaged<VolumeList>("/volumes", "volumes");
+  const { data, error, again } = list;
   return (
     <Page title="Volumes" actions={<button type="button" class="primary" onClick={() => setNew(true)}>Create a volume</button>}>
       <Failure error={error} />
-      {(place.name !== "" || filter !== "" || (data?.total ?? 0) > 8) && <Field label="Filter by name" value={filter} onValue={setFilter} type="search" />}
+      {list.filter}
       {!data ? (
         <Loading />
       ) : (
         <>
         <Table
           caption="Volumes"
-          rows={shown}
+          rows={data.volumes}
           rowKey={(volume) => volume.name}
-          empty={place.name ? "No volume has such a name." : "There is no volume yet."}
+          empty={list.filtered ? "No volume has such a name." : "There is no volume yet."}
           columns={[
             { name: "Name", show: (volume) => <a href={to("volumes", volume.name)} dir="auto">{volume.name}</a> },
             { name: "State", show: (volume) => <><StateBadge volume={volume} />{volume.problem && <small class="problem">{volume.problem}</small>}{volume.owner && <small>on {volume.owner}</small>}</> },
@@ -96,16 +77,7 @@ export function Volumes() {
             { name: "Exported", show: (volume) => (volume.exported ? "yes" : <Badge tone="calm">to nobody</Badge>) },
           ]}
         />
-        {data.total > VOLUMES_OF_A_PAGE && (
-          <Pages
-            of="volumes"
-            first={first}
-            shown={shown.length}
-            total={data.total}
-            onBefore={place.before.length > 0 ? () => setPlace({ name: place.name, before: place.before.slice(0, -1) }) : undefined}
-            onNext={next == null ? undefined : () => setPlace({ name: place.name, before: [...place.before, next] })}
-          />
-        )}
+        {list.pages(data.volumes.length)}
         </>
       )}
       {isNew && (
@@ -127,6 +99,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
   const [pattern, setPattern] = useState("concurrent");
   const [compression, setCompression] = useState("lz4");
   const [dedupe, setDedupe] = useState("off");
+  const [media, setMedia] = useState("any");
   const [limit, setLimit] = useState("");
   const size = limit.replaceAll(" ", "");
   // What has its default is left out, as on the command line.
@@ -136,6 +109,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
     ...(pattern === "concurrent" ? {} : { access_pattern: pattern }),
     ...(compression === "lz4" ? {} : { compression }),
     ...(dedupe === "off" ? {} : { dedupe }),
+    ...(media === "any" ? {} : { media }),
     ...(size ? { size_limit: size } : {}),
   };
   const request: Call = { method: "POST", path: "/volumes", body };
@@ -145,6 +119,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
     ...flag(pattern !== "concurrent", "--access-pattern", pattern),
     ...flag(compression !== "lz4", "--compression", compression),
     ...flag(dedupe !== "off", "--dedupe", dedupe),
+    ...flag(media !== "any", "--media", media),
     ...flag(size !== "", "--size-limit", size));
   return (
     <ActionForm title="Create a volume" submit="Create" request={request} command={command} done={`Volume ${name} is there. Nobody may mount it yet.`}
@@ -156,6 +131,7 @@ function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made:
       <Choice label="Access" value={pattern} onValue={setPattern} choices={PATTERNS} />
       <Choice label="Compression" value={compression} onValue={setCompression} choices={COMPRESSIONS} />
       <Choice label="Deduplication" value={dedupe} onValue={setDedupe} choices={DEDUPES} />
+      <Choice label="Kind of disks" value={media} onValue={setMedia} choices={MEDIA} />
     </ActionForm>
   );
 }

@@ -25,6 +25,7 @@ pub fn write_seeds(corpus: &Corpus) {
     handles(corpus);
     outputs(corpus);
     json(corpus);
+    oidc(corpus);
     results(corpus);
     agent(corpus);
     plans(corpus)
@@ -145,6 +146,34 @@ fn handles(corpus: &Corpus) {
         b"\x0100000000000000ff.03",
     );
     write(corpus, "file_handle", "volume-file", b"\x010000000a")
+}
+
+/// Tokens, claims, keys and heads, each with the byte that says which it is.
+fn oidc(corpus: &Corpus) {
+    use crate::targets::oidc_token::{key_set, right_claims, right_token};
+    let seed = |kind: u8, name: &str, text: &str| {
+        write(corpus, "oidc_token", name, &[&[kind], text.as_bytes()].concat())
+    };
+    seed(0, "token", &right_token());
+    seed(1, "claims", right_claims());
+    seed(
+        1,
+        "claims-of-several",
+        r#"{"iss":"https://id.example.org","aud":["cairn","other"],"azp":"cairn","exp":1800000300.5,"iat":1800000000,"nbf":1799999990,"nonce":"n","preferred_username":"bob@example.org","groups":"staff"}"#,
+    );
+    seed(
+        1,
+        "claims-at-the-limits",
+        r#"{"iss":"https://id.example.org","aud":"cairn","exp":1799999940,"iat":1800000060,"nonce":"n","preferred_username":"token","groups":["storage",1]}"#,
+    );
+    seed(2, "keys", &key_set());
+    seed(
+        2,
+        "keys-of-all-kinds",
+        r#"{"keys":[{"kty":"RSA","kid":"one","use":"sig","n":"AQAB","e":"AQAB"},{"kty":"EC","crv":"P-256","x":"AA","y":"AA"},{"kty":"OKP","crv":"Ed25519","kid":"one","x":"AA"},7]}"#,
+    );
+    seed(3, "head", r#"{"alg":"EdDSA","kid":"one"}"#);
+    seed(3, "head-of-another-algorithm", r#"{"alg":"RS256"}"#)
 }
 
 fn json(corpus: &Corpus) {

@@ -14,6 +14,7 @@ pub mod meta_format;
 pub mod meta_state;
 pub mod nfs3_reply;
 pub mod nfs_url;
+pub mod oidc_token;
 pub mod plan_files;
 pub mod pool_file;
 pub mod rpc_call;
@@ -107,6 +108,7 @@ all![
     meta_state,
     nfs3_reply,
     nfs_url,
+    oidc_token,
     plan_files,
     pool_file,
     rpc_call,

@@ -1,5 +1,6 @@
 //! `cairn audit`: who changed what and when.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cairn_admin::Client;
@@ -11,10 +12,12 @@ use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::cluster::parse_time;
 use crate::exit::Failure;
-use crate::print::{self, Align, Column};
+use crate::print::{self, Align, note};
 
 /// How often the server is asked for new entries.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+/// An entry of another node may come so much later than younger ones.
+const LATE_SECONDS: u64 = 120;
 
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
@@ -45,6 +48,9 @@ pub struct AuditFilter {
     /// Only what was refused, or failed
     #[arg(long)]
     pub refused: bool,
+    /// Only what was asked of this node of a cluster; without it of any
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +93,7 @@ impl AuditFilter {
             path: self.path.clone(),
             method: self.method.clone(),
             refused: self.refused.then_some(true),
+            node: self.node.clone(),
             part: Part {
                 // Counted from the server's clock.
                 from_seconds: since.map(|since| -since),
@@ -111,26 +118,75 @@ fn list(args: &AuditListArgs) -> Result<(), Failure> {
     if args.follow {
         return follow(args, &client, page);
     }
+    say_silent(&page);
     if args.view.json {
         return print::json(&page);
     }
     print::text(&table(&page.entries))
 }
 
+/// Whose changes are missing.
+fn say_silent(page: &AuditPage) {
+    for silent in &page.silent {
+        note!(
+            "cairn: without what was asked of node {}, which does not answer: {}",
+            silent.node,
+            silent.why
+        );
+    }
+}
+
 /// Shows a page and what comes after it. Ends with an error, or with the process.
 fn follow(args: &AuditListArgs, client: &Client, first: AuditPage) -> Result<(), Failure> {
     let mut page = first;
-    let mut last = None;
+    let mut shown = Shown::default();
+    let mut silent = Vec::new();
     loop {
-        last = page.entries.first().map(|entry| entry.id).or(last);
-        for entry in page.entries.iter().rev() {
+        if page.silent != silent {
+            say_silent(&page);
+            silent.clone_from(&page.silent);
+        }
+        for entry in page
+            .entries
+            .iter()
+            .rev()
+            .filter(|entry| shown.is_new(entry))
+        {
             match args.view.json {
                 true => print::text(&print::json_line(entry)?)?,
                 false => print::text(&line(entry))?,
             }
         }
+        shown.forget();
         std::thread::sleep(FOLLOW_INTERVAL);
-        page = newer(args, client, last)?;
+        page = newer(args, client, shown.after())?;
+    }
+}
+
+/// Which entries were shown. The clocks of nodes differ, and one may be silent for a while: what they tell late is shown late.
+#[derive(Default)]
+struct Shown {
+    last: Option<u64>,
+    entries: BTreeSet<(u64, Option<String>)>,
+}
+
+impl Shown {
+    fn is_new(&mut self, entry: &AuditEntry) -> bool {
+        self.last = self.last.max(Some(entry.id));
+        let is_late = self.after().is_none_or(|after| entry.id > after);
+        is_late && self.entries.insert((entry.id, entry.node.clone()))
+    }
+
+    /// Entries above this are asked for again.
+    fn after(&self) -> Option<u64> {
+        // Ids are a thousand for each second.
+        let late = 1000 * LATE_SECONDS;
+        self.last.map(|last| last.saturating_sub(late))
+    }
+
+    fn forget(&mut self) {
+        let after = self.after();
+        self.entries.retain(|(id, _)| Some(*id) > after);
     }
 }
 
@@ -152,10 +208,15 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     let mut query = args.filter.query(ENTRY_LIMIT_MAX);
     if args.format == AuditFormat::Csv {
-        print::text("id,time,user,via,address,method,path,status\r\n")?;
+        print::text("id,time,user,via,address,method,path,status,node\r\n")?;
     }
+    let mut is_first = true;
     loop {
         let page = client.audit(&query)?;
+        if is_first {
+            say_silent(&page);
+        }
+        is_first = false;
         let mut text = String::new();
         for entry in &page.entries {
             match args.format {
@@ -192,7 +253,8 @@ fn csv(entry: &AuditEntry) -> String {
     ];
     let texts: Vec<String> = texts.iter().map(|text| csv_text(text)).collect();
     let (id, at) = (entry.id, time(entry.at_seconds));
-    format!("{id},{at},{},{}\r\n", texts.join(","), entry.status)
+    let node = entry.node.as_deref().map(csv_text).unwrap_or_default();
+    format!("{id},{at},{},{},{node}\r\n", texts.join(","), entry.status)
 }
 
 /// Seconds since 1970 as UTC, the way of RFC 3339.
@@ -210,8 +272,10 @@ pub fn time(seconds: i64) -> String {
 }
 
 fn line(entry: &AuditEntry) -> String {
+    let node = entry.node.as_ref();
+    let node = node.map_or_else(String::new, |node| format!("  on {node}"));
     format!(
-        "{}  {}  {}  {}  {} {}  {}",
+        "{}  {}  {}  {}  {} {}  {}{node}",
         time(entry.at_seconds),
         entry.user,
         entry.via,
@@ -223,7 +287,7 @@ fn line(entry: &AuditEntry) -> String {
 }
 
 fn table(entries: &[AuditEntry]) -> String {
-    const COLUMNS: &[Column] = &[
+    let mut columns = vec![
         ("TIME", Align::Left),
         ("USER", Align::Left),
         ("VIA", Align::Left),
@@ -231,22 +295,60 @@ fn table(entries: &[AuditEntry]) -> String {
         ("CHANGE", Align::Left),
         ("STATUS", Align::Right),
     ];
+    let has_nodes = entries.iter().any(|entry| entry.node.is_some());
+    if has_nodes {
+        columns.push(("NODE", Align::Left));
+    }
     let rows = entries.iter().map(|entry| {
-        vec![
+        let mut row = vec![
             time(entry.at_seconds),
             entry.user.clone(),
             entry.via.clone(),
             entry.address.clone(),
             format!("{} {}", entry.method, entry.path),
             entry.status.to_string(),
-        ]
+        ];
+        if has_nodes {
+            row.push(entry.node.clone().unwrap_or_default());
+        }
+        row
     });
-    print::table(COLUMNS, rows.collect())
+    print::table(&columns, rows.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_nodes_tell_late_is_shown_once() {
+        let entry = |id: u64, node: &str| AuditEntry {
+            id,
+            at_seconds: 0,
+            user: String::new(),
+            via: String::new(),
+            address: String::new(),
+            method: String::new(),
+            path: String::new(),
+            status: 200,
+            node: Some(node.to_owned()),
+        };
+        let mut shown = Shown::default();
+        let now = 1_000_000_000;
+        assert!(shown.is_new(&entry(now, "a")));
+        // Another node has the same id, and another one's clock is behind.
+        assert!(shown.is_new(&entry(now, "b")));
+        assert!(shown.is_new(&entry(now - 5000, "b")));
+        shown.forget();
+        for (id, node) in [
+            (now, "a"),
+            (now, "b"),
+            (now - 5000, "b"),
+            (now - 1000 * LATE_SECONDS, "b"),
+        ] {
+            assert!(!shown.is_new(&entry(id, node)), "{id} {node}");
+        }
+    }
 
     #[test]
     fn entries_are_lines_of_csv() {
@@ -259,10 +361,11 @@ mod tests {
             method: "POST".to_owned(),
             path: "/a\",\"b".to_owned(),
             status: 201,
+            node: None,
         };
         assert_eq!(
             csv(&entry),
-            "7,2027-01-15T08:00:00Z,\"'=alice\",\"session\",\"::1\",\"POST\",\"/a\"\",\"\"b\",201\r\n"
+            "7,2027-01-15T08:00:00Z,\"'=alice\",\"session\",\"::1\",\"POST\",\"/a\"\",\"\"b\",201,\r\n"
         );
         assert_eq!(time(i64::MAX), i64::MAX.to_string());
     }

@@ -21,15 +21,17 @@ use cairn_bench::plan::DataPattern;
 use cairn_bench::result::{RunResult, load};
 use cairn_bench::s3_engine::S3Engine;
 use cairn_bench::suite::{
-    Job, Local, Plan, SuiteError, Target, four_corners, ior, iozone, metadata, objects,
-    rfc3339_utc, run, text,
+    Driver, Job, Local, Plan, SuiteError, Target, burst, four_corners, ior, iozone, metadata,
+    objects, read_cache, rfc3339_utc, run, text,
 };
+use cairn_bench::watch::Watched;
 use cairn_bench::{import, report};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench_args::{AgentArgs, BenchCommand, ImportArgs, ReportArgs, RunArgs, ShowArgs};
 use crate::bench_progress::{Progress, announce};
+use crate::bench_watch::{self, Watch};
 use crate::exit::Failure;
 use crate::print;
 use crate::print::note;
@@ -44,24 +46,29 @@ pub fn bench(command: &BenchCommand) -> Result<ExitCode, Failure> {
             &[Box::new(|clients| {
                 four_corners::plan(&args.settings(), clients)
             })],
+            None,
         ),
         BenchCommand::Iozone(args) => measure(
             &args.run,
             &[Box::new(|clients| iozone::plan(&args.settings(), clients))],
+            None,
         ),
         BenchCommand::Ior(args) => measure(
             &args.run,
             &[Box::new(|clients| ior::plan(&args.settings(), clients))],
+            None,
         ),
         BenchCommand::Metadata(args) => measure(
             &args.run,
             &[Box::new(|clients| {
                 metadata::plan(&args.settings(), clients)
             })],
+            None,
         ),
         BenchCommand::Objects(args) => measure(
             &args.run,
             &[Box::new(|clients| objects::plan(&args.settings(), clients))],
+            None,
         ),
         BenchCommand::All(args) => measure(
             &args.run,
@@ -71,7 +78,20 @@ pub fn bench(command: &BenchCommand) -> Result<ExitCode, Failure> {
                 Box::new(|clients| ior::plan(&args.ior(clients), clients)),
                 Box::new(|clients| metadata::plan(&args.metadata(), clients)),
             ],
+            None,
         ),
+        BenchCommand::Burst(args) => {
+            let (settings, watch) = bench_watch::burst(args)?;
+            let planner: Planner<'_> = Box::new(|clients| burst::plan(&settings, clients));
+            measure(&args.run, &[planner], Some(&watch))
+        }
+        BenchCommand::ReadCache(args) => {
+            let settings = args.settings();
+            let planner: Planner<'_> = Box::new(|clients| read_cache::plan(&settings, clients));
+            planner(1).map_err(refused_plan)?;
+            let watch = bench_watch::read_cache(args)?;
+            measure(&args.run, &[planner], Some(&watch))
+        }
         BenchCommand::Agent(args) => agent(args).map(|()| ExitCode::SUCCESS),
         BenchCommand::Server(command) => {
             crate::bench_server::bench(command).map(|()| ExitCode::SUCCESS)
@@ -83,7 +103,11 @@ pub fn bench(command: &BenchCommand) -> Result<ExitCode, Failure> {
 }
 
 /// Runs suites one after the other. Partial results are kept, and fail the command.
-fn measure(args: &RunArgs, planners: &[Planner<'_>]) -> Result<ExitCode, Failure> {
+fn measure(
+    args: &RunArgs,
+    planners: &[Planner<'_>],
+    watch: Option<&Watch>,
+) -> Result<ExitCode, Failure> {
     args.check()?;
     // Settings that cannot work are refused before anything is asked of the target.
     let expected = u32::try_from(args.clients.len().max(1)).unwrap_or(u32::MAX);
@@ -106,10 +130,18 @@ fn measure(args: &RunArgs, planners: &[Planner<'_>]) -> Result<ExitCode, Failure
         let mut progress = Progress::new(client_count);
         progress.line(&announce(&plan, &args.target.to_string()));
         let job = job(args, seed);
+        let mut drive = |driver: &mut dyn Driver| match watch {
+            None => run(&plan, &job, driver, &control, &mut progress),
+            Some(watch) => {
+                let mut watched = Watched::new(driver, watch.server(), watch.ask.clone());
+                let mut result = run(&plan, &job, &mut watched, &control, &mut progress)?;
+                watch.add(&mut result, watched.seen);
+                Ok(result)
+            }
+        };
         let done = match &mut agents {
-            Some(agents) => run(&plan, &job, agents, &control, &mut progress),
-            None => local(args)
-                .and_then(|mut local| run(&plan, &job, &mut local, &control, &mut progress)),
+            Some(agents) => drive(agents),
+            None => local(args).and_then(|mut local| drive(&mut local)),
         };
         progress.finish();
         let result = match done {

@@ -8,6 +8,7 @@ use cairn_bench::suite::{Target, four_corners, ior, iozone, metadata, objects, p
 use clap::{Args, Subcommand};
 
 use crate::bench_server::ServerBenchCommand;
+use crate::bench_watch::{BurstArgs, ReadCacheArgs};
 use crate::exit::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -22,6 +23,14 @@ pub enum BenchCommand {
     Metadata(MetadataArgs),
     /// Put, get, list and delete objects of a bucket, and a mix of them (over S3)
     Objects(ObjectsArgs),
+    /// Full speed on a volume in a class with bursts, beside the credit that is left and the planner's model of it
+    ///
+    /// Example: cairn bench burst nfs://127.0.0.1/main -o burst.json && cairn bench report burst.json -o page.html
+    Burst(BurstArgs),
+    /// The same reads cold and again, and what part of them a read cache had
+    ///
+    /// Example: cairn bench read-cache nfs://127.0.0.1/main --working-set 8GiB
+    ReadCache(ReadCacheArgs),
     /// The first four with usual settings; a result file for each
     All(AllArgs),
     /// Generate load for a coordinator on another machine

@@ -11,6 +11,7 @@ mod bench;
 mod bench_args;
 mod bench_progress;
 mod bench_server;
+mod bench_watch;
 mod class;
 mod clone;
 mod cluster;

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, CacheAdd, CacheView, ClusterView, DirectoryProtection, DiskAdd, DiskReplace,
-    DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes, MemoryView, NfsView,
-    PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
-    VolumeTieringView, VolumeView,
+    AdminView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection, DiskAdd,
+    DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes, MemoryView,
+    NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeOrigin, VolumeTieringView, VolumeView,
 };
-use cairn_admin::volume_query::VolumeQuery;
+use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
 use cairn_base::{DiskId, Media, NodeId, VolumeId};
@@ -97,8 +97,8 @@ impl Control for Controller {
         })
     }
 
-    fn caches(&self) -> Answer<'_, Vec<CacheView>> {
-        Box::pin(async { Ok(self.inner.cache_views()) })
+    fn caches(&self) -> Answer<'_, CacheList> {
+        Box::pin(async { Ok(self.inner.cache_list()) })
     }
 
     fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
@@ -161,7 +161,7 @@ impl Control for Controller {
         })
     }
 
-    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList> {
+    fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList> {
         Box::pin(async move { Ok(self.volume_page(&query).await) })
     }
 
@@ -466,6 +466,16 @@ impl Control for Controller {
     }
 }
 
+/// How a volume is, without what it has.
+pub struct VolumeState {
+    pub id: VolumeId,
+    pub name: VolumeName,
+    pub protection: Protection,
+    pub serving: bool,
+    pub owner: Option<String>,
+    pub problem: Option<String>,
+}
+
 impl Controller {
     /// A node that leaves takes no new disks.
     fn require_node_stays(&self) -> Result<(), ControlError> {
@@ -507,10 +517,18 @@ impl Controller {
 
     /// The state of everything, as `cairn status` shows it.
     pub async fn status_now(&self) -> Status {
+        Status {
+            volumes: self.volume_page(&ListQuery::default()).await.volumes,
+            ..self.overview()
+        }
+    }
+
+    /// The same without what is told of each volume: it is looked at every few seconds, also where there are thousands of them.
+    pub fn overview(&self) -> Status {
         let inner = &self.inner;
         let pool = inner.pool.state();
         let disks = self.disk_views();
-        let volumes = self.volume_page(&VolumeQuery::default()).await.volumes;
+        let volumes: Vec<VolumeState> = self.volume_states(&pool);
         let space = inner.pool.store.space();
         let Judgement {
             health,
@@ -539,11 +557,67 @@ impl Controller {
             admin: self.admin.clone(),
             memory: self.memory(),
             disks,
-            volumes,
+            volumes: Vec::new(),
         }
     }
 
-    fn observed(&self, pool: &PoolState, disks: &[DiskView], volumes: &[VolumeView]) -> Observed {
+    /// How all volumes are, in the order of their names.
+    pub fn volume_states(&self, pool: &PoolState) -> Vec<VolumeState> {
+        let volumes = pool.all_volumes();
+        let mut states: Vec<_> = volumes
+            .map(|volume| self.volume_state(pool, volume))
+            .collect();
+        states.sort_by(|one, other| one.name.cmp(&other.name));
+        states
+    }
+
+    /// How a volume is: what a look at all of them takes.
+    fn volume_state(&self, pool: &PoolState, volume: &PoolVolume) -> VolumeState {
+        let inner = &self.inner;
+        let mut state = VolumeState {
+            id: volume.id,
+            name: volume.name.clone(),
+            protection: pool.store_of(volume).settings.protection,
+            serving: false,
+            owner: None,
+            problem: None,
+        };
+        match inner.pool.service(volume.id) {
+            Some(VolumeService::Serving(fs)) => {
+                // Its clients are told to try again later, until it is opened again.
+                state.problem = fs.meta().failure().map(|failure| {
+                    format!(
+                        "its metadata failed: {failure}; if it is not opened on other disks within a minute, see \
+                         whether the disk works, and start the server anew"
+                    )
+                });
+                if fs.is_deleted() {
+                    state.problem = Some(
+                        "it was deleted, and an older copy of the pool's state lists it: delete it again".to_owned(),
+                    );
+                }
+                state.serving = state.problem.is_none();
+            }
+            Some(VolumeService::Failed(why)) => state.problem = Some(why),
+            None => match inner.owner_name(volume.id) {
+                Some(Ok(name)) => {
+                    state.serving = true;
+                    state.owner = Some(name);
+                }
+                Some(Err(why)) => {
+                    state.problem = Some(match inner.pool.key_trouble(volume) {
+                        None => why,
+                        // One of several nodes that could serve it, and this may be what is in the way on all.
+                        Some(trouble) => format!("{why}; on this node {trouble}"),
+                    });
+                }
+                None => state.problem = Some("it is being opened or deleted".to_owned()),
+            },
+        }
+        state
+    }
+
+    fn observed(&self, pool: &PoolState, disks: &[DiskView], volumes: &[VolumeState]) -> Observed {
         let inner = &self.inner;
         let code = inner.pool.store.default_code();
         let space = inner.pool.store.space();
@@ -755,9 +829,12 @@ impl Controller {
     }
 
     /// A volume that is not on the page costs its name.
-    async fn volume_page(&self, query: &VolumeQuery) -> VolumeList {
+    async fn volume_page(&self, query: &ListQuery) -> VolumeList {
         let pool = self.inner.pool.state();
-        let cut = query.cut(pool.all_volumes().map(|volume| (&volume.name, volume)));
+        let cut = query.cut(
+            pool.all_volumes()
+                .map(|volume| (volume.name.as_str(), volume)),
+        );
         let mut volumes = Vec::with_capacity(cut.items.len());
         for (_, volume) in cut.items {
             volumes.push(self.volume_view(volume).await);
@@ -885,114 +962,84 @@ impl Controller {
         // What a clone shares with all others in its store.
         let store = pool.store_of(volume);
         let is_head = pool.head_of(store).id == volume.id;
+        let state = self.volume_state(&pool, volume);
         let code = inner.pool.store.code_for(store.settings.protection);
-        let mut view =
-            VolumeView {
-                id: volume.id.0,
-                name: volume.name.clone(),
-                protection: store.settings.protection,
-                layout: match &code {
-                    Ok(code) => convert::layout(*code),
-                    Err(error) => error.to_string(),
-                },
-                disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
-                node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
-                size_limit: volume.settings.size_limit,
-                access_pattern: store.settings.access_pattern,
-                compression: store.settings.compression,
-                dedupe: store.settings.dedupe,
-                media: store.settings.media,
-                media_bytes: Vec::new(),
-                directory_protections: self.directory_protections(&store.settings),
-                class: match &volume.class {
-                    Some(class) => ClassChoice::Class(class.clone()),
-                    None => ClassChoice::None,
-                },
-                tiering: store.tiering.as_ref().filter(|_| is_head).map(|tiering| {
-                    VolumeTieringView {
-                        tier: pool
-                            .tier_of(tiering.tier)
-                            .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
-                        policy: tiering.policy,
-                        cooling_days: tiering.cooling_days,
-                        files: tiering.filter.files.clone(),
-                        min_size: tiering.filter.min_size,
-                        min_age: tiering.filter.min_age,
-                        remote_bytes: match inner.pool.service(volume.id) {
-                            Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
-                            _ => 0,
-                        },
-                    }
-                }),
-                rates: None,
-                created_seconds: volume.created.seconds,
-                serving: false,
-                owner: None,
-                problem: None,
-                used_bytes: 0,
-                total_bytes: 0,
-                free_bytes: 0,
-                inodes: 0,
-                snapshots: 0,
-                snapshot_bytes: 0,
-                deduplicated_bytes: 0,
-                exported: !volume.exports.is_empty(),
-                encryption: encryption_view(store, &inner.keys.known()),
-                clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
-                    volume: origin.volume,
-                    snapshot: origin.snapshot,
-                    deleted: origin.is_deleted,
-                }),
-            };
-        match inner.pool.service(volume.id) {
-            Some(VolumeService::Serving(fs)) => {
-                let (counts, counters) = (fs.counts(), fs.meta().counters());
-                // Its clients are told to try again later, until it is opened again.
-                view.problem = fs.meta().failure().map(|failure| {
-                    format!(
-                        "its metadata failed: {failure}; if it is not opened on other disks within a minute, see \
-                         whether the disk works, and start the server anew"
-                    )
-                });
-                if fs.is_deleted() {
-                    view.problem = Some(
-                        "it was deleted, and an older copy of the pool's state lists it: delete it again".to_owned(),
-                    );
-                }
-                view.serving = view.problem.is_none();
-                view.used_bytes = counts.file_bytes;
-                view.rates = inner
-                    .shaper
-                    .report(volume.id)
-                    .map(|report| convert::rates(&report, volume));
-                view.inodes = counts.inodes;
-                view.snapshots = fs.snapshot_count();
-                // Counted for the whole store, and told of the volume that speaks for it.
-                if is_head {
-                    view.snapshot_bytes = counters.history_bytes;
-                    let past = inner.pool.past_totals_of(store.id).deduplicated_bytes;
-                    view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
-                }
-                if let Ok(space) = fs.space().await {
-                    view.total_bytes = space.total_bytes;
-                    view.free_bytes = space.free_bytes;
-                }
-            }
-            Some(VolumeService::Failed(why)) => view.problem = Some(why),
-            None => match inner.owner_name(volume.id) {
-                Some(Ok(name)) => {
-                    view.serving = true;
-                    view.owner = Some(name);
-                }
-                Some(Err(why)) => {
-                    view.problem = Some(match inner.pool.key_trouble(volume) {
-                        None => why,
-                        // One of several nodes that could serve it, and this may be what is in the way on all.
-                        Some(trouble) => format!("{why}; on this node {trouble}"),
-                    });
-                }
-                None => view.problem = Some("it is being opened or deleted".to_owned()),
+        let mut view = VolumeView {
+            id: volume.id.0,
+            name: volume.name.clone(),
+            protection: store.settings.protection,
+            layout: match &code {
+                Ok(code) => convert::layout(*code),
+                Err(error) => error.to_string(),
             },
+            disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+            node_failures_tolerated: inner.pool.nodes_tolerated(store).map(counted),
+            size_limit: volume.settings.size_limit,
+            access_pattern: store.settings.access_pattern,
+            compression: store.settings.compression,
+            dedupe: store.settings.dedupe,
+            media: store.settings.media,
+            media_bytes: Vec::new(),
+            directory_protections: self.directory_protections(&store.settings),
+            class: match &volume.class {
+                Some(class) => ClassChoice::Class(class.clone()),
+                None => ClassChoice::None,
+            },
+            tiering: store.tiering.as_ref().filter(|_| is_head).map(|tiering| {
+                let tier = pool.tier_of(tiering.tier);
+                VolumeTieringView {
+                    tier: tier
+                        .map_or_else(|| tiering.tier.to_string(), |tier| tier.name.to_string()),
+                    policy: tiering.policy,
+                    cooling_days: tiering.cooling_days,
+                    files: tiering.filter.files.clone(),
+                    min_size: tiering.filter.min_size,
+                    min_age: tiering.filter.min_age,
+                    remote_bytes: match inner.pool.service(volume.id) {
+                        Some(VolumeService::Serving(fs)) => fs.tiering_status().remote_bytes,
+                        _ => 0,
+                    },
+                }
+            }),
+            rates: None,
+            created_seconds: volume.created.seconds,
+            serving: state.serving,
+            owner: state.owner,
+            problem: state.problem,
+            used_bytes: 0,
+            total_bytes: 0,
+            free_bytes: 0,
+            inodes: 0,
+            snapshots: 0,
+            snapshot_bytes: 0,
+            deduplicated_bytes: 0,
+            exported: !volume.exports.is_empty(),
+            encryption: encryption_view(store, &inner.keys.known()),
+            clone_of: inner.pool.origin_of(volume).map(|origin| VolumeOrigin {
+                volume: origin.volume,
+                snapshot: origin.snapshot,
+                deleted: origin.is_deleted,
+            }),
+        };
+        if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume.id) {
+            let (counts, counters) = (fs.counts(), fs.meta().counters());
+            view.used_bytes = counts.file_bytes;
+            view.rates = inner
+                .shaper
+                .report(volume.id)
+                .map(|report| convert::rates(&report, volume));
+            view.inodes = counts.inodes;
+            view.snapshots = fs.snapshot_count();
+            // Counted for the whole store, and told of the volume that speaks for it.
+            if is_head {
+                view.snapshot_bytes = counters.history_bytes;
+                let past = inner.pool.past_totals_of(store.id).deduplicated_bytes;
+                view.deduplicated_bytes = past + fs.stats().deduplicated_bytes;
+            }
+            if let Ok(space) = fs.space().await {
+                view.total_bytes = space.total_bytes;
+                view.free_bytes = space.free_bytes;
+            }
         }
         view
     }

@@ -466,27 +466,31 @@ impl Inner {
         Arc::new(Sample::of(at, &self.registry.gather()))
     }
 
-    /// The numbers of the last seconds.
+    /// The numbers of the last seconds. However many ask, the metrics are looked at once a second: they are more with each volume.
     fn numbers_now(&self) -> Vec<Number> {
-        let now = self.sample();
+        let at = self.env.clock.monotonic();
         let mut recent = self.history.recent.lock();
         while recent
             .front()
-            .is_some_and(|old| now.at.saturating_sub(old.at) > LIVE_SPAN_MAX)
+            .is_some_and(|old| at.saturating_sub(old.at) > LIVE_SPAN_MAX)
         {
             recent.pop_front();
         }
+        let last = recent.back().cloned();
+        let young = last.filter(|last| at.saturating_sub(last.at) < LIVE_SPAN_MIN);
+        let now = match young {
+            Some(young) => young,
+            None => {
+                // Under the lock: others who ask now wait for this one, and have it.
+                let now = self.sample();
+                recent.push_back(Arc::clone(&now));
+                now
+            }
+        };
         let before = recent
             .iter()
             .find(|old| now.at.saturating_sub(old.at) >= LIVE_SPAN_MIN)
             .cloned();
-        // Who asks more often than a sample a second gets those of others.
-        let is_due = recent
-            .back()
-            .is_none_or(|last| now.at.saturating_sub(last.at) >= LIVE_SPAN_MIN);
-        if is_due {
-            recent.push_back(Arc::clone(&now));
-        }
         drop(recent);
         // Whoever comes first has no sample of seconds ago: that of the last row does.
         let before = before.or_else(|| self.history.kept.lock().clone());
@@ -791,7 +795,7 @@ async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, ControlError> {
 impl LiveControl for Controller {
     fn live(&self) -> Answer<'_, LiveView> {
         Box::pin(async {
-            let status = self.status_now().await;
+            let status = self.overview();
             let is_working = |state| !matches!(state, DiskState::Missing | DiskState::Failed);
             let working = status.disks.iter().filter(|disk| is_working(disk.state));
             let numbers = self.inner.numbers_now().into_iter();
@@ -809,7 +813,7 @@ impl LiveControl for Controller {
                 scrub: convert::scrub(self.inner.pool.scrub_progress()),
                 disk_count: status.disks.len() as u64,
                 disks_working: working.count() as u64,
-                volume_count: status.volumes.len() as u64,
+                volume_count: self.inner.pool.state().all_volumes().count() as u64,
                 node: self.inner.cluster.as_ref().map(|cluster| {
                     let membership = cluster.membership.lock();
                     membership.node_name.clone()

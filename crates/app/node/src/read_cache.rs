@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_admin::api::{CacheAdd, CacheState, CacheView};
+use cairn_admin::api::{CacheAdd, CacheList, CacheReads, CacheState, CacheView};
 use cairn_base::DiskId;
 use cairn_formats::pool_file::PoolCache;
 use cairn_read_cache::{CacheSet, DiskCache};
@@ -153,9 +153,18 @@ impl Inner {
         Ok(())
     }
 
-    pub fn cache_views(&self) -> Vec<CacheView> {
+    pub fn cache_list(&self) -> CacheList {
         let state = self.pool.state();
-        state.caches.iter().map(|cache| view(self, cache)).collect()
+        let stats = self.pool.store.stats();
+        CacheList {
+            caches: state.caches.iter().map(|cache| view(self, cache)).collect(),
+            reads: CacheReads {
+                cache_bytes: stats.second_hit_bytes,
+                disk_bytes: stats.disk_read_bytes,
+                memory_hits: stats.cache_hits,
+                memory_misses: stats.cache_misses,
+            },
+        }
     }
 }
 
@@ -191,7 +200,7 @@ pub async fn close_all(inner: &Inner) {
 
 /// What an operator should know.
 pub fn warnings(inner: &Inner) -> Vec<String> {
-    let views = inner.cache_views().into_iter();
+    let views = inner.cache_list().caches.into_iter();
     let warnings = views.filter_map(|cache| {
         let at = Path::new(&cache.path).display();
         match cache.state {

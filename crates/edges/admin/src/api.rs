@@ -274,6 +274,21 @@ pub struct CacheView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheList {
     pub caches: Vec<CacheView>,
+    /// Where the server had what was read from, since it started.
+    #[serde(default)]
+    pub reads: CacheReads,
+}
+
+/// Where reads of all volumes that a server serves came from, since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheReads {
+    /// Bytes that a read cache had.
+    pub cache_bytes: u64,
+    /// Bytes that were read from disks of the pool.
+    pub disk_bytes: u64,
+    /// Records that were in memory, and those that were not.
+    pub memory_hits: u64,
+    pub memory_misses: u64,
 }
 
 /// A read cache to make, in a folder by its path on the server.

@@ -52,6 +52,9 @@ pub struct AuditEntry {
     /// How it was answered: from 400 on it was refused, or failed.
     #[schema(example = 201)]
     pub status: u16,
+    /// The node that was asked, in an answer of a cluster; not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 impl Entry for AuditEntry {
@@ -83,6 +86,16 @@ pub struct AuditPage {
     /// Why entries are not written at the moment, if they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Nodes that did not answer, and why: what was asked of them is not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentNode>,
+}
+
+/// A node whose changes are missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SilentNode {
+    pub node: String,
+    pub why: String,
 }
 
 /// Which entries are asked for.
@@ -94,12 +107,14 @@ pub struct AuditQuery {
     pub method: Option<String>,
     /// Only those that were refused, or only the others.
     pub refused: Option<bool>,
+    /// Only what was asked of this node; all nodes of a cluster without it.
+    pub node: Option<String>,
     pub part: Part,
 }
 
 impl AuditQuery {
     pub const KEYS: &'static [&'static str] = &[
-        "user", "path", "method", "from", "to", "refused", "before", "after", "limit",
+        "user", "path", "method", "from", "to", "refused", "node", "before", "after", "limit",
     ];
 
     /// Reads what was asked. Fails with what is wrong with it.
@@ -116,6 +131,7 @@ impl AuditQuery {
             path: text("path"),
             method: text("method").map(|method| method.to_ascii_uppercase()),
             refused,
+            node: text("node"),
             part: Part::of(query, now_seconds)?,
         })
     }
@@ -128,6 +144,7 @@ impl AuditQuery {
             ("path", self.path.as_deref()),
             ("method", self.method.as_deref()),
             ("refused", refused.as_deref()),
+            ("node", self.node.as_deref()),
         ])
     }
 
@@ -155,6 +172,56 @@ impl AuditQuery {
             ..AuditPage::default()
         }
     }
+}
+
+/// The page of a cluster, of the pages of its nodes for one question.
+///
+/// Ids are of the time, so those of several nodes are in one order, and may be the same: entries with the last id of a page are all on
+/// it, also above the limit, so that `before` misses none.
+pub(crate) fn joined(limit: usize, pages: Vec<(String, AuditPage)>) -> AuditPage {
+    let mut all = AuditPage::default();
+    let mut has_more = false;
+    for (node, page) in pages {
+        has_more |= page.next_before.is_some();
+        all.first_seconds = match (all.first_seconds, page.first_seconds) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        if let Some(problem) = page.problem {
+            let before = all.problem.take().map(|before| format!("{before}; "));
+            all.problem = Some(format!(
+                "{}node {node}: {problem}",
+                before.unwrap_or_default()
+            ));
+        }
+        all.entries
+            .extend(page.entries.into_iter().map(|entry| AuditEntry {
+                node: Some(node.clone()),
+                ..entry
+            }));
+    }
+    let newest_first = |one: &AuditEntry, other: &AuditEntry| {
+        other
+            .id
+            .cmp(&one.id)
+            .then_with(|| one.node.cmp(&other.node))
+    };
+    all.entries.sort_by(newest_first);
+    let last = all
+        .entries
+        .get(limit.saturating_sub(1))
+        .map(|entry| entry.id);
+    if let Some(last) = last {
+        let end = all.entries.partition_point(|entry| entry.id >= last);
+        has_more |= end < all.entries.len();
+        all.entries.truncate(end);
+    }
+    all.next_before = all
+        .entries
+        .last()
+        .filter(|_| has_more)
+        .map(|entry| entry.id);
+    all
 }
 
 /// What a node does about the log of changes.
@@ -261,6 +328,7 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
             method: method.to_string(),
             path,
             status: status.as_u16(),
+            node: None,
         };
         keep(&shared, entry).await;
     }
@@ -305,6 +373,7 @@ mod tests {
             method: "POST".to_owned(),
             path: format!("/api/v1/volumes/v{id}"),
             status: if id.is_multiple_of(2) { 200 } else { 403 },
+            node: None,
         }
     }
 
@@ -318,6 +387,54 @@ mod tests {
             page.entries.iter().map(|entry| entry.id).collect(),
             page.next_before,
         ))
+    }
+
+    /// Whatever nodes have, with the same ids in several of them: pages of a cluster have each entry once, newest first.
+    #[test]
+    fn pages_of_several_nodes_have_each_entry_once() {
+        const IDS: u64 = 4;
+        // A bit for each id that a node has.
+        let masks = 0..1_u64 << (3 * IDS);
+        for (mask, limit) in masks.flat_map(|mask| (1..=3).map(move |limit| (mask, limit))) {
+            let ids =
+                |node: u64| (1..=IDS).filter(move |id| mask >> (node * IDS + id - 1) & 1 == 1);
+            let page = |before: Option<u64>| {
+                let pages = (0..3).map(|node| {
+                    let kept: Vec<AuditEntry> = ids(node).map(entry).rev().collect();
+                    let part = Part {
+                        before,
+                        limit,
+                        ..Part::default()
+                    };
+                    let query = AuditQuery {
+                        part,
+                        ..AuditQuery::default()
+                    };
+                    (format!("n{node}"), query.page(kept.iter()))
+                });
+                joined(limit, pages.collect())
+            };
+            let mut seen = Vec::new();
+            let mut before = None;
+            loop {
+                let found = page(before);
+                seen.extend(
+                    found
+                        .entries
+                        .into_iter()
+                        .map(|it| (it.id, it.node.unwrap())),
+                );
+                before = found.next_before;
+                if before.is_none() {
+                    break;
+                }
+            }
+            let mut want: Vec<(u64, String)> = (0..3)
+                .flat_map(|node| ids(node).map(move |id| (id, format!("n{node}"))))
+                .collect();
+            want.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
+            assert_eq!(seen, want, "{mask:b} {limit}");
+        }
     }
 
     #[test]
@@ -361,6 +478,7 @@ mod tests {
             path: Some("/a&b=\u{e9}".to_owned()),
             method: None,
             refused: Some(true),
+            node: Some("node two".to_owned()),
             part: Part {
                 from_seconds: Some(5),
                 to_seconds: None,

@@ -9,6 +9,7 @@ use cairn_config::{ClassName, ClientNet, PartLimit, TierName, UserName, VolumeNa
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::api::{
     CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
@@ -22,6 +23,7 @@ use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
 use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::events::{EventPage, EventQuery};
 use crate::keys::{KeyRotationView, MasterKeysView};
+use crate::list_query::ENTRIES_OF_A_PAGE_MAX;
 use crate::policies::{ApplyStart, ApplyView, PolicyList, PolicySet, PolicyView};
 use crate::quotas::{QuotaAt, QuotaList, QuotaSet, QuotaView};
 use crate::s3::{
@@ -343,7 +345,7 @@ impl Client {
     }
 
     pub fn volumes(&self) -> Result<VolumeList, ClientError> {
-        self.get("/api/v1/volumes")
+        self.all("/api/v1/volumes", "volumes")
     }
 
     pub fn volume(&self, name: &VolumeName) -> Result<VolumeView, ClientError> {
@@ -491,7 +493,8 @@ impl Client {
     }
 
     pub fn snapshots(&self, volume: &VolumeName, space: bool) -> Result<SnapshotList, ClientError> {
-        self.get(&format!("/api/v1/volumes/{volume}/snapshots?space={space}"))
+        let path = format!("/api/v1/volumes/{volume}/snapshots?space={space}");
+        self.all(&path, "snapshots")
     }
 
     pub fn snapshot(&self, volume: &VolumeName, name: &str) -> Result<SnapshotView, ClientError> {
@@ -646,7 +649,7 @@ impl Client {
     }
 
     pub fn buckets(&self) -> Result<BucketList, ClientError> {
-        self.get("/api/v1/buckets")
+        self.all("/api/v1/buckets", "buckets")
     }
 
     pub fn bucket_create(&self, create: &BucketCreate) -> Result<BucketView, ClientError> {
@@ -664,7 +667,7 @@ impl Client {
     }
 
     pub fn access_keys(&self) -> Result<AccessKeyList, ClientError> {
-        self.get("/api/v1/s3/keys")
+        self.all("/api/v1/s3/keys", "keys")
     }
 
     pub fn access_key_create(
@@ -679,7 +682,7 @@ impl Client {
     }
 
     pub fn luns(&self) -> Result<LunList, ClientError> {
-        self.get("/api/v1/luns")
+        self.all("/api/v1/luns", "luns")
     }
 
     /// `lun` is `VOLUME/NAME`.
@@ -785,6 +788,46 @@ impl Client {
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let answer = self.send(|agent| self.authorized(agent.get(self.at(path))).call())?;
         self.parse(&answer)
+    }
+
+    /// All entries of a list that may be long, page after page: no answer is longer than one. `entries` is the field that has
+    /// them.
+    fn all<T: DeserializeOwned>(&self, path: &str, entries: &str) -> Result<T, ClientError> {
+        let mut whole: Option<Value> = None;
+        let mut after: Option<String> = None;
+        let sign = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let from = after.as_deref().map_or_else(String::new, |after| {
+                format!("&after={}", utf8_percent_encode(after, NON_ALPHANUMERIC))
+            });
+            let page = format!("{path}{sign}limit={ENTRIES_OF_A_PAGE_MAX}{from}");
+            let mut page: Value = self.get(&page)?;
+            let next = page
+                .get("next_after")
+                .and_then(Value::as_str)
+                .map(str::to_owned);
+            whole = Some(match whole {
+                None => page,
+                Some(mut whole) => {
+                    let more = page.get_mut(entries).and_then(Value::as_array_mut);
+                    let all = whole.get_mut(entries).and_then(Value::as_array_mut);
+                    if let (Some(all), Some(more)) = (all, more) {
+                        all.append(more);
+                    }
+                    whole
+                }
+            });
+            // One that says the same again would go on for ever.
+            if next.is_none() || next == after {
+                let mut whole = whole.unwrap_or_default();
+                if let Some(whole) = whole.as_object_mut() {
+                    // Of the first page.
+                    whole.remove("next_after");
+                }
+                return self.parse(&whole.to_string());
+            }
+            after = next;
+        }
     }
 
     fn call<T: DeserializeOwned>(

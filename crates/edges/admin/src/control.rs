@@ -7,12 +7,12 @@ use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
-    CacheAdd, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody, ErrorDetail,
-    ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
-    VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody,
+    ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeView,
 };
-use crate::volume_query::VolumeQuery;
+use crate::list_query::ListQuery;
 
 /// A failed request, as it is answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,14 +72,14 @@ pub trait Control: Send + Sync + 'static {
     /// Moves the data of a disk to others, or stops that. A disk is named by its id, or by as
     /// much of the beginning of that as is its alone.
     fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView>;
-    /// Takes a disk out of the pool: one with nothing on it, or with `force` one whose data the others have.
     /// Says what kind of device a disk is.
     fn disk_media(&self, disk: String, media: MediaChoice) -> Answer<'_, DiskView>;
+    /// Takes a disk out of the pool: one with nothing on it, or with `force` one whose data the others have.
     fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()>;
     /// Puts a new disk into the place of one, which is drained, or rebuilt if it is lost, and removed.
     fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView>;
     /// The read caches of the node that answers.
-    fn caches(&self) -> Answer<'_, Vec<CacheView>>;
+    fn caches(&self) -> Answer<'_, CacheList>;
     fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView>;
     /// `cache` is its whole id.
     fn cache_remove(&self, cache: String) -> Answer<'_, ()>;
@@ -90,7 +90,7 @@ pub trait Control: Send + Sync + 'static {
     fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView>;
     fn scrub_pause(&self) -> Answer<'_, ScrubView>;
     fn scrub_report(&self) -> Answer<'_, ScrubReport>;
-    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList>;
+    fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList>;
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;
     /// Makes a volume that begins as another one, or one of its snapshots, and shares its bytes.

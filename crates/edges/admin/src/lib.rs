@@ -16,7 +16,9 @@ mod control;
 pub mod entries;
 pub mod events;
 pub mod keys;
+pub mod list_query;
 pub mod live;
+mod pages;
 mod pass;
 mod passwords;
 mod patience;
@@ -36,7 +38,6 @@ pub mod tiers;
 #[doc(hidden)]
 pub mod token;
 pub mod users;
-pub mod volume_query;
 
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};

@@ -30,7 +30,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::api::ErrorKind;
+use crate::audit::{self, AuditPage, AuditQuery, SilentNode};
 use crate::control::ControlError;
+use crate::query::Query;
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
 
 /// To reach another node.
@@ -39,6 +41,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Until a node answers with a list.
 const LIST_MAX: Duration = Duration::from_secs(10);
+/// Until a node answers with its log of changes: the others are shown without it.
+const AUDIT_MAX: Duration = Duration::from_secs(3);
+const AUDIT: &str = "/api/v1/audit";
 /// Of another node's list.
 const LIST_LEN_BYTES_MAX: usize = 64 << 20;
 /// What each node has of its own volumes, and users want of all.
@@ -62,6 +67,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 pub trait Nodes: Send + Sync + 'static {
     /// Other nodes that own volumes, as far as this one knows.
     fn owners(&self) -> Vec<NodeId>;
+    /// All other nodes of the cluster.
+    fn others(&self) -> Vec<NodeId>;
+    /// The node that was asked.
+    fn own(&self) -> NodeId;
     /// The names of volumes that no node owns now, as far as this one knows.
     fn without_owner(&self) -> Vec<String>;
     /// What users call a node.
@@ -208,6 +217,9 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
         return all_of(nodes, &asked, response).await;
     }
+    if asked.method == Method::GET && response.status() == StatusCode::OK && path == AUDIT {
+        return audit_of_all(nodes, &asked, response).await;
+    }
     let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
     if is_alone && response.status() == StatusCode::NOT_FOUND {
         return found(nodes, &asked, response).await;
@@ -261,6 +273,76 @@ async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Respons
     }
     head.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(head, Body::from(all.to_string()))
+}
+
+/// The changes that were asked of any node. Who does not answer is named: what the others know is worth seeing without it.
+async fn audit_of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
+    let query = Query::parse(asked.uri.query(), AuditQuery::KEYS)
+        .ok()
+        // The time matters to nodes, each by its own clock.
+        .and_then(|query| AuditQuery::of(&query, 0).ok())
+        .unwrap_or_default();
+    let is_wanted = |node: &NodeId| {
+        query
+            .node
+            .as_ref()
+            .is_none_or(|name| *name == nodes.name(*node))
+    };
+    let (mut head, body) = own.into_parts();
+    let own = match page_in(Response::new(body)).await {
+        Ok(page) => page,
+        Err(error) => {
+            let message = format!("the log of changes of this node cannot be read: {error}");
+            return ControlError::new(ErrorKind::Internal, message).into_response();
+        }
+    };
+    let others: Vec<NodeId> = nodes.others().into_iter().filter(is_wanted).collect();
+    let has_own = is_wanted(&nodes.own());
+    if let (Some(name), true) = (&query.node, others.is_empty() && !has_own) {
+        let message = format!("no node of this cluster is called {name}");
+        return ControlError::new(ErrorKind::NotFound, message)
+            .hint("`cairn node list` shows the nodes")
+            .into_response();
+    }
+    let answers = others.into_iter().map(|node| async move {
+        let page = async {
+            let answer = asked.of(nodes, node, AUDIT_MAX).await?;
+            match answer.status() {
+                StatusCode::OK => page_in(answer).await,
+                status => Err(io::Error::other(format!("it answers with {status}"))),
+            }
+        };
+        let page = timeout(AUDIT_MAX, page).await;
+        let page = page.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        (nodes.name(node), page)
+    });
+    let mut pages = Vec::new();
+    let mut silent = Vec::new();
+    for (node, page) in join_all(answers).await {
+        match page {
+            Ok(page) => pages.push((node, page)),
+            Err(error) => silent.push(SilentNode {
+                node,
+                why: error.to_string(),
+            }),
+        }
+    }
+    if has_own {
+        pages.push((nodes.name(nodes.own()), own));
+    }
+    let all = AuditPage {
+        silent,
+        ..audit::joined(query.part.limit, pages)
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    match serde_json::to_vec(&all) {
+        Ok(all) => Response::from_parts(head, Body::from(all)),
+        Err(error) => ControlError::new(ErrorKind::Internal, error.to_string()).into_response(),
+    }
+}
+
+async fn page_in(answer: Response) -> io::Result<AuditPage> {
+    Ok(serde_json::from_value(list_in(answer).await?)?)
 }
 
 async fn list_in(answer: Response) -> io::Result<Value> {

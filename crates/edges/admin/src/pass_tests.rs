@@ -24,6 +24,14 @@ impl Nodes for Others {
         self.0.lock().unwrap().keys().copied().collect()
     }
 
+    fn others(&self) -> Vec<NodeId> {
+        self.owners()
+    }
+
+    fn own(&self) -> NodeId {
+        NodeId(1)
+    }
+
     fn without_owner(&self) -> Vec<String> {
         self.1.lock().unwrap().clone()
     }
@@ -168,4 +176,110 @@ async fn requests_do_not_go_in_circles() {
     .await;
     assert_eq!(status, 503);
     assert!(text.contains("another node has it"), "{text}");
+}
+
+/// What was asked of any node is seen at each, with who did not answer.
+#[tokio::test]
+async fn the_log_of_changes_is_of_all_nodes() {
+    let change = |id: u64, path: &str| crate::audit::AuditEntry {
+        id,
+        at_seconds: 0,
+        user: "alice".to_owned(),
+        via: "token".to_owned(),
+        address: "::1".to_owned(),
+        method: "POST".to_owned(),
+        path: path.to_owned(),
+        status: 200,
+        node: None,
+    };
+    let second = Pretend::default();
+    second
+        .users
+        .noted
+        .lock()
+        .unwrap()
+        .extend([change(1, "/c"), change(2, "/d"), change(3, "/e")]);
+    let others = Arc::new(Others::default());
+    let second = node(second, &others).passed();
+    others.0.lock().unwrap().insert(TWO, Some(second));
+    let first = Pretend::default();
+    first
+        .users
+        .noted
+        .lock()
+        .unwrap()
+        .extend([change(1, "/a"), change(2, "/b")]);
+    let router = node(first, &others).router();
+    let asked = async |query: &str| {
+        let path = format!("/api/v1/audit{query}");
+        let (status, text) = ask(&router, "GET", &path, Some(TOKEN), "").await;
+        let page: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let entries = page["entries"].as_array().cloned().unwrap_or_default();
+        let shown = entries.iter().map(|it| {
+            format!(
+                "{}{}",
+                it["node"].as_str().unwrap(),
+                it["path"].as_str().unwrap()
+            )
+        });
+        (status, shown.collect::<Vec<_>>().join(" "), page)
+    };
+    let (status, shown, page) = asked("").await;
+    assert_eq!(
+        (status, shown.as_str()),
+        (200, "node2/e node1/b node2/d node1/a node2/c")
+    );
+    assert!(page.get("silent").is_none(), "{page}");
+    // Those with the last id of a page are all on it.
+    let (_, shown, page) = asked("?limit=2").await;
+    assert_eq!(
+        (shown.as_str(), page["next_before"].as_u64()),
+        ("node2/e node1/b node2/d", Some(2))
+    );
+    assert_eq!(asked("?limit=2&before=2").await.1, "node1/a node2/c");
+    assert_eq!(asked("?node=node2&path=/d").await.1, "node2/d");
+    assert_eq!(asked("?node=node1").await.1, "node1/b node1/a");
+    assert_eq!(asked("?node=node3").await.0, 404);
+    assert_eq!(asked("?limit=0").await.0, 400);
+
+    others.0.lock().unwrap().insert(TWO, None);
+    let (status, shown, page) = asked("").await;
+    assert_eq!((status, shown.as_str()), (200, "node1/b node1/a"));
+    assert_eq!(page["silent"][0]["node"], "node2");
+}
+
+/// Pages are of what all nodes have.
+#[tokio::test]
+async fn lists_of_all_nodes_come_in_pages() {
+    let (first, _others) = two(has_two());
+    let router = first.router();
+    let asked = async |query: &str| {
+        let path = format!("/api/v1/buckets{query}");
+        let (status, text) = ask(&router, "GET", &path, Some(TOKEN), "").await;
+        let page: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let buckets = page["buckets"].as_array().cloned().unwrap_or_default();
+        let names = buckets.iter().map(|it| it["name"].as_str().unwrap());
+        (status, names.collect::<Vec<_>>().join(" "), page)
+    };
+    let (_, names, page) = asked("?limit=2").await;
+    assert_eq!(
+        (
+            names.as_str(),
+            page["total"].as_u64(),
+            page["next_after"].as_str()
+        ),
+        ("one three", Some(3), Some("three"))
+    );
+    let (_, names, page) = asked("?limit=2&after=three").await;
+    assert_eq!((names.as_str(), page.get("next_after")), ("two", None));
+    let (_, names, page) = asked("?name=T").await;
+    assert_eq!(
+        (names.as_str(), page["total"].as_u64()),
+        ("three two", Some(2))
+    );
+    assert!(asked("").await.2.get("total").is_none());
+    for wrong in ["?limit=0", "?limit=1001", "?limit", "?limit=1&space=true"] {
+        let (status, _, page) = asked(wrong).await;
+        assert_eq!(status, 400, "{wrong}: {page}");
+    }
 }

@@ -42,6 +42,8 @@ use crate::api::{
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
+use crate::list_query::ListQuery;
+use crate::pages;
 use crate::pass::{self, Elsewhere, Nodes, Passed};
 use crate::passwords::Passwords;
 use crate::patience::Patient;
@@ -49,7 +51,6 @@ use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
 use crate::session::Sessions;
 use crate::token::Token;
-use crate::volume_query::VolumeQuery;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
@@ -520,6 +521,7 @@ pub fn openapi_json() -> String {
             complete(operation, true);
         }
     }
+    pages::describe(&mut document);
     document.to_pretty_json().unwrap_or_default()
 }
 
@@ -604,7 +606,12 @@ fn router(shared: Arc<Shared>) -> Router {
         observed = observed.layer(token.clone());
     }
     Router::new()
-        .merge(secured.layer(pass).layer(token))
+        .merge(
+            secured
+                .layer(pass)
+                .layer(middleware::from_fn(pages::page))
+                .layer(token),
+        )
         .merge(observed)
         .merge(open)
         .merge(live_routes::pages())
@@ -867,8 +874,7 @@ async fn disk_replace(
 #[utoipa::path(get, path = "/api/v1/caches", responses(
     (status = 200, body = CacheList)))]
 async fn cache_list(State(shared): Api) -> Result<Json<CacheList>, ControlError> {
-    let caches = shared.control.caches().await?;
-    Ok(Json(CacheList { caches }))
+    shared.control.caches().await.map(Json)
 }
 
 /// Makes a read cache in a folder of the server's machine, and uses it from then on.
@@ -1047,8 +1053,8 @@ async fn volume_list(
     State(shared): Api,
     RawQuery(query): RawQuery,
 ) -> Result<Json<VolumeList>, ControlError> {
-    let query = Query::parse(query.as_deref(), VolumeQuery::KEYS)?;
-    let query = VolumeQuery::of(&query);
+    let query = Query::parse(query.as_deref(), ListQuery::KEYS)?;
+    let query = ListQuery::of(&query);
     let query = query.map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
     shared.control.volumes(query).await.map(Json)
 }

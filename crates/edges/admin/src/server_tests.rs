@@ -7,8 +7,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{
-    CacheState, ClusterView, DiskRole, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView,
-    VolumeAddressSet,
+    CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView, ErrorDetail, ScrubStage,
+    TicketCreate, TicketView, VolumeAddressSet,
 };
 use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
@@ -26,6 +26,8 @@ pub(super) struct Pretend {
     /// The node that has the volume `away`, if it is not this one.
     pub(super) away: Option<NodeId>,
     pub(super) buckets: Vec<&'static str>,
+    /// Volumes beside `main`, in lists alone.
+    pub(super) other_volumes: usize,
     pub(super) users: super::users_tests::PretendUsers,
 }
 
@@ -210,8 +212,11 @@ impl Control for Pretend {
         answer(Ok(disk("cd")))
     }
 
-    fn caches(&self) -> Answer<'_, Vec<CacheView>> {
-        answer(Ok(vec![cache()]))
+    fn caches(&self) -> Answer<'_, CacheList> {
+        answer(Ok(CacheList {
+            caches: vec![cache()],
+            reads: CacheReads::default(),
+        }))
     }
 
     fn cache_add(&self, add: CacheAdd) -> Answer<'_, CacheView> {
@@ -255,11 +260,16 @@ impl Control for Pretend {
         answer(Ok(ScrubReport::default()))
     }
 
-    fn volumes(&self, query: VolumeQuery) -> Answer<'_, VolumeList> {
-        let names: Vec<VolumeName> = vec!["main".parse().unwrap()];
-        let cut = query.cut(names.iter().map(|name| (name, ())));
+    fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList> {
+        let others = (0..self.other_volumes).map(|number| format!("v{number}"));
+        let names = std::iter::once("main".to_owned()).chain(others);
+        let cut = query.cut(names.map(|name| (name, ())));
+        let views = cut
+            .items
+            .iter()
+            .map(|(name, ())| view(&name.parse().unwrap()));
         answer(Ok(VolumeList {
-            volumes: cut.items.iter().map(|(name, ())| view(name)).collect(),
+            volumes: views.collect(),
             total: cut.total,
             next_after: cut.next_after,
         }))
@@ -771,6 +781,47 @@ fn the_client_speaks_to_the_server() {
         client.volumes(),
         Err(ClientError::Unreachable { .. })
     ));
+}
+
+#[test]
+fn the_client_has_all_pages_of_a_list() {
+    const OTHERS: usize = 2500;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = runtime.spawn(async move {
+        let pretend = Pretend {
+            other_volumes: OTHERS,
+            ..Pretend::default()
+        };
+        let settings = AdminSettings {
+            metrics_open: false,
+            audit: false,
+        };
+        let token = Token::parse(TOKEN).unwrap();
+        let env = cairn_testkit::test_env();
+        let server = AdminServer::new(Arc::new(pretend), token, settings, env, None, None);
+        let listener = TcpListener::from_std(listener).unwrap();
+        server
+            .serve(listener, None, async { drop(stopped.await) })
+            .await;
+    });
+    let token = Identity::Token(Token::parse(TOKEN).unwrap());
+    let list = Client::new(&url, Some(&token), None)
+        .unwrap()
+        .volumes()
+        .unwrap();
+    let mut names: Vec<&str> = list.volumes.iter().map(|it| it.name.as_str()).collect();
+    assert!(names.is_sorted());
+    names.dedup();
+    assert_eq!(
+        (names.len(), list.total, list.next_after),
+        (OTHERS + 1, OTHERS + 1, None)
+    );
+    stop.send(()).unwrap();
+    runtime.block_on(serving).unwrap();
 }
 
 /// Clients that stop half way, over real sockets. The clock stands still and jumps to the next

@@ -114,8 +114,10 @@ fn audit_control(shared: &Shared) -> Result<&dyn AuditControl, ControlError> {
 /// Who changed what and when, newest first: each request that changes something, and each log-in. Of a page, `next_before`
 /// is the `before` of the next one. `user` is the whole name, `path` a part of the path; `from` and `to` are seconds since
 /// 1970, or relative to now if they are negative or zero; `refused=true` shows only what was refused or failed; `after`
-/// shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out.
-#[utoipa::path(get, path = "/api/v1/audit", params(("user" = Option<String>, Query), ("path" = Option<String>, Query),
+/// shows only entries with a higher id; `limit` is 1 to 1000, 100 if left out. In a cluster these are the changes that were asked of
+/// any node, or of the one that is named by `node`; `silent` names nodes that did not answer, and a page may have a few entries
+/// more, with the id of the last.
+#[utoipa::path(get, path = "/api/v1/audit", params(("node" = Option<String>, Query), ("user" = Option<String>, Query), ("path" = Option<String>, Query),
     ("method" = Option<String>, Query), ("from" = Option<i64>, Query), ("to" = Option<i64>, Query),
     ("refused" = Option<bool>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
     ("limit" = Option<u64>, Query)),
@@ -127,5 +129,9 @@ pub(super) async fn audit_list(
     let query = Query::parse(query.as_deref(), AuditQuery::KEYS)?;
     let query = AuditQuery::of(&query, shared.env.clock.now().seconds)
         .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    if query.node.is_some() && shared.nodes.is_none() {
+        let message = "this server is in no cluster: leave out node";
+        return Err(ControlError::new(ErrorKind::Invalid, message));
+    }
     audit_control(&shared)?.audit(query).await.map(Json)
 }

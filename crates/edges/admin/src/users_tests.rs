@@ -18,7 +18,7 @@ use crate::users::{UserControl, UserView};
 #[derive(Default)]
 pub(super) struct PretendUsers {
     users: StdMutex<(u64, BTreeMap<UserName, UserRecord>)>,
-    noted: StdMutex<Vec<AuditEntry>>,
+    pub(super) noted: StdMutex<Vec<AuditEntry>>,
 }
 
 impl PretendUsers {

@@ -8,8 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod claims;
-mod id_token;
-mod keys;
+#[doc(hidden)]
+pub mod id_token;
+#[doc(hidden)]
+pub mod keys;
 mod provider;
 
 pub use claims::{PERSON_NAME_LEN_BYTES_MAX, Person, PersonName};

@@ -62,8 +62,10 @@
       },
       series: [
         { label: kind.x.label, value: (_, x) => (x == null ? "" : kind.x.value(x)) },
-        ...chart.lines.map((line) => {
-          const at = Math.max(0, labels.indexOf(line.label));
+        ...chart.lines.map((line, place) => {
+          // Lines that are no results have colours by their place.
+          const found = labels.indexOf(line.label);
+          const at = found < 0 ? place : found;
           const look = stroke(colour, at);
           return {
             label: line.label, ...look, spanGaps: true,

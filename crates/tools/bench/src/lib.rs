@@ -24,3 +24,4 @@ pub mod result;
 pub mod s3_engine;
 pub mod samples;
 pub mod suite;
+pub mod watch;

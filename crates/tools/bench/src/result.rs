@@ -44,6 +44,12 @@ pub struct RunResult {
     /// What a reader must know to judge the figures, each a sentence.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Throughput and credit over time, of a volume in a class with bursts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<CreditCurve>,
+    /// Where the server had the bytes from, and what keeps them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<ReadsOf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,4 +185,65 @@ pub struct Figure {
     pub drained: Option<f64>,
     /// The phase it is from.
     pub phase: String,
+}
+
+/// Credit for bursts over time: what the server said, and what a model says. Times are from the start of the first stretch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreditCurve {
+    /// `read`, `write`
+    pub title: String,
+    /// The limit that it is about: `read-throughput`.
+    pub limit: String,
+    pub class: String,
+    pub baseline_bytes_per_second: u64,
+    pub burst_bytes_per_second: u64,
+    pub credit_max_bytes: u64,
+    /// When full speed was asked for: the phases, whose samples say what was delivered.
+    pub stretches: Vec<Stretch>,
+    /// By the server, rising in time.
+    pub samples: Vec<CreditSample>,
+    /// The same by the planner's model, which begins with the credit of the first sample.
+    pub model: Vec<CreditModel>,
+    /// By how much the sum of what was delivered differed from the model's, at most, of all that it delivers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deviation_percent: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The name of its phase.
+    pub phase: String,
+    pub at_seconds: f64,
+    pub seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreditSample {
+    pub at_seconds: f64,
+    pub credit_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreditModel {
+    pub at_seconds: f64,
+    pub bytes_per_second: f64,
+    pub credit_bytes: f64,
+}
+
+/// Where a server had the bytes of reads from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadsOf {
+    /// Read caches that were in use.
+    pub cache_count: u64,
+    pub cache_bytes: u64,
+    /// What the server keeps of data in its memory, at most.
+    pub memory_bytes: u64,
+    pub passes: Vec<ReadsOfPhase>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadsOfPhase {
+    pub phase: String,
+    pub from_cache_bytes: u64,
+    pub from_disks_bytes: u64,
 }

@@ -10,8 +10,8 @@ use cairn_bench::plan::{
 };
 use cairn_bench::report::{html, markdown};
 use cairn_bench::result::{
-    ClientInfo, Figure, Latency, Machine, PhaseResult, RunResult, SCHEMA, Sample, TargetInfo,
-    WorkerResult, parse,
+    ClientInfo, CreditCurve, CreditModel, CreditSample, Figure, Latency, Machine, PhaseResult,
+    ReadsOf, ReadsOfPhase, RunResult, SCHEMA, Sample, Stretch, TargetInfo, WorkerResult, parse,
 };
 
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">--><!-- \u{202e}|`*_[a](b)\n# x";
@@ -152,6 +152,8 @@ fn four_corners(label: &str, speed: f64, seed: u64) -> RunResult {
         phases: Vec::new(),
         summary: Vec::new(),
         notes: vec!["These figures are made up, to show what a page looks like.".into()],
+        credits: Vec::new(),
+        reads: None,
     };
     let corners = [
         (
@@ -255,6 +257,232 @@ fn four_corners(label: &str, speed: f64, seed: u64) -> RunResult {
     result
 }
 
+/// A volume with a tenth of the paper's rates, and a credit of 20 s: a burst, the baseline, a pause, and what that earned.
+fn bursts(label: &str) -> RunResult {
+    let mut result = RunResult {
+        suite: "burst".into(),
+        phases: Vec::new(),
+        summary: Vec::new(),
+        ..four_corners(label, 1.0, 1)
+    };
+    let mut wobble = Wobble(7);
+    for (title, direction, baseline, burst) in [
+        ("write", Direction::Write, 7.2e6, 30.0e6),
+        ("read", Direction::Read, 24.0e6, 228.0e6),
+    ] {
+        let credit_max = (burst - baseline) * 20.0;
+        let stretch = |phase: &str, at_seconds| Stretch {
+            phase: phase.into(),
+            at_seconds,
+            seconds: 30.0,
+        };
+        let again = format!("{title} after a pause");
+        let stretches = vec![stretch(title, 0.0), stretch(&again, 50.0)];
+        let mut left: f64 = credit_max;
+        let mut model = Vec::new();
+        for step in 0..800 {
+            let at_seconds = f64::from(step) / 10.0;
+            let is_used = !(30.0..50.0).contains(&at_seconds);
+            let rate = match (is_used, left > 0.0) {
+                (false, _) => 0.0,
+                (true, true) => burst,
+                (true, false) => baseline,
+            };
+            left = (left + (baseline - rate) / 10.0).clamp(0.0, credit_max);
+            model.push(CreditModel {
+                at_seconds,
+                bytes_per_second: rate,
+                credit_bytes: left,
+            });
+        }
+        for it in &stretches {
+            let asked = Phase {
+                name: it.phase.clone(),
+                fileset: "burst".into(),
+                jobs: 4,
+                depth: 4,
+                work: Work::Data(DataWork {
+                    direction,
+                    order: Order::Sequential,
+                    request_bytes: 256 << 10,
+                    layout: Layout::PerWorker { bytes: 16 << 20 },
+                    reorder: 0,
+                    end: End::After {
+                        ramp_ms: 0,
+                        runtime_ms: 30_000,
+                    },
+                    fsync: Fsync::After,
+                    direct: true,
+                }),
+            };
+            let mut phase = phase(&it.phase, asked, 100.0, 1, &mut wobble);
+            phase.samples = (0..300)
+                .map(|at| {
+                    let at_seconds = f64::from(at) / 10.0;
+                    let point = &model[((it.at_seconds + at_seconds) * 10.0) as usize];
+                    Sample {
+                        at_seconds,
+                        seconds: 0.1,
+                        operations: 1,
+                        bytes: (point.bytes_per_second / 10.0 * wobble.next()) as u64,
+                    }
+                })
+                .collect();
+            phase.bytes = phase.samples.iter().map(|it| it.bytes).sum();
+            phase.foreground_seconds = 30.0;
+            result.phases.push(phase);
+        }
+        let samples = model.iter().step_by(4);
+        let samples = samples.map(|it| CreditSample {
+            at_seconds: it.at_seconds,
+            credit_bytes: it.credit_bytes as u64,
+        });
+        result.summary.push(Figure {
+            title: format!("{title} burst"),
+            value: burst / 1e6,
+            unit: "MB/s".into(),
+            drained: None,
+            phase: title.into(),
+        });
+        result.credits.push(CreditCurve {
+            title: title.into(),
+            limit: format!("{title}-throughput"),
+            class: "paper".into(),
+            baseline_bytes_per_second: baseline as u64,
+            burst_bytes_per_second: burst as u64,
+            credit_max_bytes: credit_max as u64,
+            stretches,
+            samples: samples.collect(),
+            model,
+            deviation_percent: Some(1.2),
+        });
+    }
+    result
+}
+
+/// Four passes over the same bytes; with a read cache the last two come from it.
+fn passes(label: &str, cache_count: u64) -> RunResult {
+    let mut result = RunResult {
+        suite: "read-cache".into(),
+        phases: Vec::new(),
+        summary: Vec::new(),
+        ..four_corners(label, 1.0, 1)
+    };
+    let mut reads = ReadsOf {
+        cache_count,
+        cache_bytes: cache_count << 33,
+        memory_bytes: 256 << 20,
+        passes: Vec::new(),
+    };
+    for pass in 1..=4 {
+        let has_it = pass > 2 && cache_count > 0;
+        let mut phase = four_corners(label, if has_it { 0.4 } else { 0.1 }, 1)
+            .phases
+            .remove(8);
+        phase.name = format!("pass {pass}");
+        if let Some(asked) = &mut phase.phase {
+            asked.fileset = "read-cache".into();
+        }
+        let all = phase.bytes;
+        let from_cache_bytes = if has_it { all / 10 * 9 } else { 0 };
+        reads.passes.push(ReadsOfPhase {
+            phase: phase.name.clone(),
+            from_cache_bytes,
+            from_disks_bytes: all - from_cache_bytes - all / 20,
+        });
+        result.summary.push(Figure {
+            title: phase.name.clone(),
+            value: phase.bytes as f64 / 1e6 / phase.foreground_seconds,
+            unit: "MB/s".into(),
+            drained: None,
+            phase: phase.name.clone(),
+        });
+        result.phases.push(phase);
+    }
+    result.reads = Some(reads);
+    result
+}
+
+#[test]
+fn bursts_are_charted_beside_the_model_and_the_paper() {
+    let results = [bursts("Cairn")];
+    let page = html(&results);
+    keep("report-bursts.html", &page);
+    let drawn = charts(&page);
+    // Throughput and credit of each direction, and nothing of it a second time.
+    assert_eq!(drawn.len(), 4);
+    let labels = |chart: &serde_json::Value| -> Vec<String> {
+        let lines = chart["lines"].as_array().unwrap().iter();
+        lines
+            .map(|line| line["label"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        labels(&drawn[0]),
+        [
+            "measured",
+            "the planner's model",
+            "expected by the paper, in proportion",
+            "measured by the paper, in proportion"
+        ]
+    );
+    assert_eq!(
+        labels(&drawn[1]),
+        ["as the server tells", "the planner's model"]
+    );
+    assert_eq!(
+        (drawn[0]["unit"].as_str(), drawn[1]["unit"].as_str()),
+        (Some("MB/s"), Some("MB"))
+    );
+    // The paper's write burst, 300 MB/s of a baseline of 72, of this baseline of 7.2.
+    let highest = |chart: &serde_json::Value, line: usize| {
+        let y = chart["lines"][line]["y"].as_array().unwrap().iter();
+        y.map(|it| it.as_f64().unwrap()).fold(0.0, f64::max)
+    };
+    assert!((highest(&drawn[0], 2) - 30.0).abs() < 0.1);
+    assert!((highest(&drawn[0], 3) - 46.0).abs() < 0.1);
+    // In the pause nothing was written, and no line leads through it.
+    let at = |second: f64| {
+        let line = &drawn[0]["lines"][0];
+        let x = line["x"].as_array().unwrap().iter();
+        let y = line["y"].as_array().unwrap();
+        let last = x.take_while(|it| it.as_f64().unwrap() <= second).count() - 1;
+        y[last].as_f64().unwrap()
+    };
+    assert!(at(35.0) < 1.0 && at(50.0) < 1.0 && at(51.0) > 20.0);
+    let ends = drawn[0]["lines"][0]["x"].as_array().unwrap();
+    assert!(ends.iter().any(|x| x.as_f64() == Some(50.0)));
+    // What classes allow is not compared with what systems can do.
+    assert!(!page.contains("Beside published figures"));
+    let text = markdown(&results);
+    for shown in [
+        "class paper, by the planner",
+        "the paper: expected",
+        "Optimize price and performance",
+    ] {
+        assert!(page.contains(shown) && text.contains(shown), "{shown}");
+    }
+    check_tables(&text);
+}
+
+#[test]
+fn passes_say_what_a_read_cache_had_and_that_there_is_none() {
+    let results = [passes("with", 1), passes("without", 0)];
+    let page = html(&results);
+    keep("report-read-cache.html", &page);
+    for shown in [
+        "with, read cache of 8 GiB: pass 3",
+        "90.0%",
+        "without, no read cache: pass 1",
+        "3.33 times as fast",
+    ] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    let text = markdown(&results);
+    assert!(text.contains("without, no read cache: pass 4"), "{text}");
+    check_tables(&text);
+}
+
 /// Puts `text` wherever a result has text.
 fn with_text_everywhere(mut result: RunResult, text: &str) -> RunResult {
     let hostile = || text.to_string();
@@ -289,6 +517,17 @@ fn with_text_everywhere(mut result: RunResult, text: &str) -> RunResult {
         phase.errors = 1;
         phase.first_error = Some(hostile());
         phase.job_file = Some(hostile());
+    }
+    for curve in &mut result.credits {
+        curve.title.push_str(text);
+        curve.limit = hostile();
+        curve.class = hostile();
+        for stretch in &mut curve.stretches {
+            stretch.phase.push_str(text);
+        }
+    }
+    for pass in result.reads.iter_mut().flat_map(|reads| &mut reads.passes) {
+        pass.phase.push_str(text);
     }
     for figure in &mut result.summary {
         figure.title.push_str(text);
@@ -378,8 +617,13 @@ fn a_page_has_charts_tables_and_nothing_from_outside() {
 
 #[test]
 fn no_text_of_a_result_becomes_markup() {
-    let tame = html(&[with_text_everywhere(four_corners("a", 1.0, 1), "text")]);
-    let result = with_text_everywhere(four_corners("a", 1.0, 1), HOSTILE);
+    let whole = || RunResult {
+        credits: bursts("a").credits,
+        reads: passes("a", 1).reads,
+        ..four_corners("a", 1.0, 1)
+    };
+    let tame = html(&[with_text_everywhere(whole(), "text")]);
+    let result = with_text_everywhere(whole(), HOSTILE);
     let page = html(std::slice::from_ref(&result));
     keep("report-hostile.html", &page);
     assert!(page.contains("more: all phases are in a table below"));

@@ -27,6 +27,17 @@ pub fn simulate(
     step_s: f64,
     steps: usize,
 ) -> Vec<Sample> {
+    simulate_from(credit, 1.0, demand, step_s, steps)
+}
+
+/// The same of a bucket of which a `part` is left at first, 0 to 1.
+pub fn simulate_from(
+    credit: &Credit,
+    part: f64,
+    demand: impl Fn(f64) -> Rate,
+    step_s: f64,
+    steps: usize,
+) -> Vec<Sample> {
     let capacity = credit.bucket_bytes.get();
     // The bucket is filled at what is earned: the baseline; full bursts drain it in `burst_s`.
     let gain = if credit.burst_s > 0.0 {
@@ -34,7 +45,7 @@ pub fn simulate(
     } else {
         credit.baseline_mb_s.bytes_s()
     };
-    let mut left = capacity;
+    let mut left = capacity * part.clamp(0.0, 1.0);
     (0..steps.min(STEP_COUNT_MAX))
         .map(|step| {
             let time_s = step as f64 * step_s;
@@ -83,6 +94,14 @@ mod tests {
                 sample.rate.mb_s()
             );
         }
+    }
+
+    #[test]
+    fn half_a_bucket_lasts_half_as_long() {
+        let credit = credit(100.0, 200.0, 100.0);
+        let samples = simulate_from(&credit, 0.5, |_| Rate::from_mb_s(1e9), 1.0, 100);
+        let burst = samples.iter().filter(|it| it.rate.mb_s() > 150.0).count();
+        assert_eq!(burst, 50);
     }
 
     #[test]

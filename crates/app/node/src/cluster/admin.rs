@@ -31,6 +31,17 @@ impl Nodes for AdminNodes {
         others
     }
 
+    fn others(&self) -> Vec<NodeId> {
+        let own = self.member.node();
+        let view = self.member.view();
+        let nodes = view.nodes.keys().copied();
+        nodes.filter(|node| *node != own).collect()
+    }
+
+    fn own(&self) -> NodeId {
+        self.member.node()
+    }
+
     fn without_owner(&self) -> Vec<String> {
         let view = self.member.view();
         let homeless = reach::owners(&self.member).into_iter();

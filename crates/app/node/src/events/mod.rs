@@ -17,6 +17,7 @@ use cairn_admin::Answer;
 use cairn_admin::events::{
     EventControl, EventEntry, EventKind, EventPage, EventQuery, EventStage, Severity,
 };
+use cairn_base::VolumeId;
 use parking_lot::Mutex;
 
 use self::seen::{Owner, Seen, SeenDisk, SeenNode, SeenVolume};
@@ -134,7 +135,7 @@ pub async fn stopped(inner: &Inner) {
 }
 
 async fn look(inner: &Arc<Inner>, controller: &Controller) {
-    let seen = controller.seen().await;
+    let seen = controller.seen();
     if inner.pool.is_stopping() {
         // What is seen while all is closed is no news.
         return;
@@ -147,9 +148,10 @@ async fn look(inner: &Arc<Inner>, controller: &Controller) {
 }
 
 impl Controller {
-    async fn seen(&self) -> Seen {
+    fn seen(&self) -> Seen {
         let inner = &self.inner;
-        let status = self.status_now().await;
+        let status = self.overview();
+        let states = self.volume_states(&inner.pool.state());
         let view = inner.cluster.as_ref().map(|cluster| cluster.member.view());
         let node_of = |disk: &str| {
             let view = view.as_ref()?;
@@ -166,12 +168,12 @@ impl Controller {
             problem: disk.problem,
             checksum_errors: disk.checksum_errors,
         });
-        let owner_of = |id: u32| match inner.owner_name(cairn_base::VolumeId(id)) {
+        let owner_of = |id: VolumeId| match inner.owner_name(id) {
             None => Owner::Alone,
             Some(Err(_)) => Owner::Nobody,
             Some(Ok(node)) => Owner::Node(node),
         };
-        let volumes = status.volumes.into_iter().map(|volume| SeenVolume {
+        let volumes = states.into_iter().map(|volume| SeenVolume {
             owner: owner_of(volume.id),
             name: volume.name.to_string(),
             problem: volume.problem.filter(|_| !volume.serving),

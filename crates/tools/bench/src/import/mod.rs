@@ -171,6 +171,8 @@ impl Imported {
             phases: self.phases,
             summary: self.summary,
             notes: self.notes,
+            credits: Vec::new(),
+            reads: None,
         }
     }
 }

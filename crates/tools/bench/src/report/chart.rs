@@ -82,7 +82,7 @@ impl Chart {
         Self::new(ChartKind::Depth, unit, lines.collect())
     }
 
-    fn new(kind: ChartKind, unit: &str, lines: Vec<Line>) -> Option<Self> {
+    pub fn new(kind: ChartKind, unit: &str, lines: Vec<Line>) -> Option<Self> {
         (!lines.is_empty()).then(|| Self {
             kind,
             unit: unit.to_string(),
@@ -92,6 +92,13 @@ impl Chart {
 }
 
 impl Line {
+    /// As many of the points as a screen shows; `None` for what is no line.
+    pub fn few(label: &str, points: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let points: Vec<_> = points.collect();
+        let step = points.len().div_ceil(POINT_COUNT_MAX).max(1);
+        Self::new(label, points.into_iter().step_by(step))
+    }
+
     /// `None` for what is no line: fewer than two points.
     fn new(label: &str, points: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -145,7 +152,7 @@ pub(super) fn time_table(view: &View<'_>, topic: &Topic<'_>) -> Table {
 
 /// The same work in at most `count_max` samples: neighbours are added up. A last one that is much
 /// shorter than the others goes into the one before, because its rate says little.
-fn fewer(samples: &[Sample], count_max: usize) -> Vec<Sample> {
+pub(super) fn fewer(samples: &[Sample], count_max: usize) -> Vec<Sample> {
     let group = samples.len().div_ceil(count_max.max(1)).max(1);
     let mut few: Vec<Sample> = samples.chunks(group).filter_map(sum).collect();
     if let [.., before, last] = few.as_slice()

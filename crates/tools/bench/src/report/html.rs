@@ -9,6 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
 use super::chart::{Chart, ChartKind, time_table};
+use super::credit;
 use super::published::published;
 use super::table::{Column, Row, RowKind, Table};
 use super::text;
@@ -35,7 +36,11 @@ pub fn html(results: &[RunResult]) -> String {
     warnings(&mut page, &view);
     notes(&mut page, &view);
     summary(&mut page, &view);
-    for topic in view.topics.iter().take(TOPIC_COUNT_MAX) {
+    credits(&mut page, &view, &mut charts);
+    passes(&mut page, &view);
+    // What is charted above is not charted again.
+    let topics = view.topics.iter().filter(|topic| !topic.is_of_burst());
+    for topic in topics.take(TOPIC_COUNT_MAX) {
         topic_section(&mut page, &view, topic, &mut charts);
     }
     if view.topics.len() > TOPIC_COUNT_MAX {
@@ -339,6 +344,44 @@ fn topic_section(page: &mut Page, view: &View<'_>, topic: &Topic<'_>, charts: &m
         page.chart(&title, chart, &view.latency_table(topic), charts);
     }
     page.raw("</div>\n</section>\n");
+}
+
+/// Throughput and credit of volumes with bursts.
+fn credits(page: &mut Page, view: &View<'_>, charts: &mut Vec<Chart>) {
+    let curves = credit::curves(view);
+    if curves.is_empty() {
+        return;
+    }
+    page.raw("<section>\n<h2>Bursts and credit</h2>\n<p>A volume gets its burst while it has credit, and its baseline ");
+    page.raw("after that; what it leaves of the baseline is earned back. The lines of the paper are its figures with the ");
+    page.raw("baseline of this volume, in its proportions. It does not say how long its credit lasts, so they change when ");
+    page.raw("the planner's model does.</p>\n");
+    for curve in curves {
+        page.element("<h3>", &curve.title, "</h3>\n");
+        page.table(&curve.title, &curve.figures);
+        page.raw("<div class=\"charts\">\n");
+        for (what, chart) in [("throughput", curve.rate), ("credit left", curve.left)] {
+            if let Some(chart) = chart {
+                let title = format!("{}, {what} over time", curve.title);
+                page.chart(&title, chart, &curve.over_time, charts);
+            }
+        }
+        page.raw("</div>\n");
+    }
+    page.raw("</section>\n");
+}
+
+/// The same reads again and again, and where a server had them from.
+fn passes(page: &mut Page, view: &View<'_>) {
+    let table = credit::passes(view);
+    if table.is_empty() {
+        return;
+    }
+    page.raw("<section>\n<h2>Reads and the read cache</h2>\n<p>The same bytes, read again and again. Parts are of the bytes ");
+    page.raw("that clients read; disks may read more than that. A read cache keeps what is read a second time.</p>\n");
+    page.table("Reads and the read cache", &table);
+    page.element("<p>Published: ", &credit::published_gain(), "</p>\n");
+    page.raw("</section>\n");
 }
 
 fn capitalised(text: &str) -> String {

@@ -2,6 +2,7 @@
 //!
 //! Owns: its structure. Must not know: what the tables mean.
 
+use super::credit;
 use super::table::{RowKind, Table};
 use super::text;
 use super::view::{View, about, hardware};
@@ -27,6 +28,18 @@ pub fn markdown(results: &[RunResult]) -> String {
         );
     }
     push_section(&mut out, "Summary", &view.summary());
+    for curve in credit::curves(&view) {
+        push_section(&mut out, &curve.title, &curve.figures);
+        push_section(&mut out, "Over time", &curve.over_time);
+    }
+    let passes = credit::passes(&view);
+    push_section(&mut out, "Reads and the read cache", &passes);
+    if !passes.is_empty() {
+        out.push_str(&format!(
+            "Published: {}\n\n",
+            text::markdown(&credit::published_gain())
+        ));
+    }
     for topic in view.topics.iter().filter(|topic| !topic.is_repeated) {
         let sweeps = view.sweeps(topic);
         if !sweeps.is_empty() {

@@ -8,6 +8,7 @@
 //! policy lets no script run but the two that are built in.
 
 mod chart;
+mod credit;
 mod html;
 mod markdown;
 mod published;

@@ -66,6 +66,59 @@ pub fn published_lines() -> Vec<PublishedLine> {
 pub(super) struct Published {
     pub paper: Vec<Paper>,
     pub figure: Vec<PublishedFigure>,
+    pub burst: Vec<PublishedBurst>,
+    pub cache_gain: CacheGain,
+}
+
+/// What a volume delivers while it has credit, and without.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublishedBurst {
+    /// `read` or `write`, as curves are called.
+    pub direction: String,
+    pub paper: String,
+    pub hardware: String,
+    pub expected_burst_mb_s: f64,
+    pub expected_baseline_mb_s: f64,
+    pub measured_burst_mb_s: f64,
+    pub measured_baseline_mb_s: f64,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test that compares"))]
+    pub fact: String,
+}
+
+/// Reads of a volume with a read cache and without.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CacheGain {
+    pub paper: String,
+    pub hardware: String,
+    pub tib: f64,
+    pub without_baseline_mb_s_per_tib: f64,
+    pub without_burst_mb_s_per_tib: f64,
+    pub with_baseline_mb_s: f64,
+    pub with_burst_mb_s: f64,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test that compares"))]
+    pub fact_level: String,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test that compares"))]
+    pub fact: String,
+}
+
+impl CacheGain {
+    /// How many times as fast reads are with the cache: at the baseline, in a burst.
+    pub fn times(&self) -> [f64; 2] {
+        [
+            self.with_baseline_mb_s / (self.tib * self.without_baseline_mb_s_per_tib),
+            self.with_burst_mb_s / (self.tib * self.without_burst_mb_s_per_tib),
+        ]
+    }
+}
+
+/// What a paper is called beside its figures.
+pub(super) fn source(id: &str) -> String {
+    let paper = published().paper.iter().find(|paper| paper.id == id);
+    paper.map_or_else(String::new, |paper| {
+        format!("{}: {}, {}", paper.system, paper.title, paper.date)
+    })
 }
 
 #[derive(Debug, Deserialize)]
@@ -211,6 +264,36 @@ mod tests {
                 _ => None,
             };
             assert_eq!(value, Some(figure.value), "{figure:?}");
+        }
+        let fact = |base: &str, field: &str| {
+            let value = facts.pointer(&format!("{base}/{field}"));
+            value.and_then(serde_json::Value::as_f64)
+        };
+        for burst in &published().burst {
+            for (kind, of, value) in [
+                ("expected", "burst", burst.expected_burst_mb_s),
+                ("expected", "baseline", burst.expected_baseline_mb_s),
+                ("measured", "burst", burst.measured_burst_mb_s),
+                ("measured", "baseline", burst.measured_baseline_mb_s),
+            ] {
+                let field = format!("{kind}/{}_{of}_mb_s", burst.direction);
+                assert_eq!(fact(&burst.fact, &field), Some(value), "{field}");
+            }
+            assert!(!source(&burst.paper).is_empty(), "{burst:?}");
+        }
+        let gain = &published().cache_gain;
+        for (base, field, value) in [
+            (&gain.fact, "capacity_tib", gain.tib),
+            (
+                &gain.fact,
+                "expected/read_baseline_mb_s",
+                gain.with_baseline_mb_s,
+            ),
+            (&gain.fact, "expected/read_burst_mb_s", gain.with_burst_mb_s),
+            (&gain.fact_level, "4", gain.without_baseline_mb_s_per_tib),
+            (&gain.fact_level, "5", gain.without_burst_mb_s_per_tib),
+        ] {
+            assert_eq!(fact(base, field), Some(value), "{field}");
         }
         println!(
             "compared {} figures with {}",

@@ -10,7 +10,7 @@ use super::table::{Row, RowKind, Table, numbers, words};
 use super::text;
 use crate::plan::{DataPattern, DataWork, End, Fsync, Layout, NamesWork, Phase, Work};
 use crate::result::{ClientInfo, Latency, PhaseResult, RunResult};
-use crate::suite::objects;
+use crate::suite::{burst, objects, read_cache};
 
 /// The longest label; longer ones are cut.
 const LABEL_CHARACTERS_MAX: usize = 60;
@@ -403,6 +403,19 @@ impl Entry<'_> {
 }
 
 impl Topic<'_> {
+    /// Whether it is of a volume with bursts, whose charts have a part of the page of their own.
+    pub fn is_of_burst(&self) -> bool {
+        self.is_of_fileset(&[burst::SUITE])
+    }
+
+    fn is_of_fileset(&self, filesets: &[&str]) -> bool {
+        let mut phases = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.phase?.phase.as_ref());
+        phases.any(|phase| filesets.contains(&phase.fileset.as_str()))
+    }
+
     /// What published figures it may be shown beside: none for second passes over the same bytes.
     pub fn workload(&self) -> Option<Workload> {
         let title = self.title.to_lowercase();
@@ -410,6 +423,10 @@ impl Topic<'_> {
             .iter()
             .any(|again| title.contains(again))
         {
+            return None;
+        }
+        // Classes and caches are what these are about.
+        if self.is_of_fileset(&[burst::SUITE, read_cache::SUITE]) {
             return None;
         }
         let phase = self

@@ -16,6 +16,13 @@ impl RunResult {
             }
             phase.job_file = None;
         }
+        for curve in &mut self.credits {
+            let each = |count: usize| count.div_ceil(sample_count_max.max(1)).max(1);
+            let step = each(curve.samples.len());
+            curve.samples = curve.samples.iter().step_by(step).copied().collect();
+            let step = each(curve.model.len());
+            curve.model = curve.model.iter().step_by(step).copied().collect();
+        }
     }
 }
 

@@ -4,12 +4,14 @@
 //! their figures and their text.
 //! Must not know: how a phase is done (engines), where a result is kept, how progress is drawn.
 
+pub mod burst;
 pub mod four_corners;
 pub mod ior;
 pub mod iozone;
 mod machine;
 pub mod metadata;
 pub mod objects;
+pub mod read_cache;
 mod run;
 mod table;
 mod target;

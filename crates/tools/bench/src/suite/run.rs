@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::machine::{host_name, machine};
 use super::words::rfc3339_utc;
-use super::{Plan, Step, four_corners, ior, iozone, metadata, objects};
+use super::{Plan, Step, four_corners, ior, iozone, metadata, objects, read_cache};
 use crate::engine::{Control, Engine, EngineError, Place};
 use crate::plan::{DataPattern, Phase};
 use crate::result::{ClientInfo, Figure, PhaseResult, RunResult, SCHEMA, TargetInfo};
@@ -203,6 +203,8 @@ pub fn run(
         summary: summary(plan.suite, &state.phases),
         phases: state.phases,
         notes: state.notes,
+        credits: Vec::new(),
+        reads: None,
     })
 }
 
@@ -293,6 +295,7 @@ fn summary(suite: &str, phases: &[PhaseResult]) -> Vec<Figure> {
         ior::SUITE => ior::summary(phases),
         metadata::SUITE => metadata::summary(phases),
         objects::SUITE => objects::summary(phases),
+        read_cache::SUITE => read_cache::summary(phases),
         _ => Vec::new(),
     }
 }

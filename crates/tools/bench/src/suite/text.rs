@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::table::{number, per_second, table};
-use super::{four_corners, ior, iozone, metadata, objects};
+use super::{burst, four_corners, ior, iozone, metadata, objects, read_cache};
 use crate::result::{Latency, PhaseResult, RunResult};
 
 /// The whole report.
@@ -21,6 +21,8 @@ pub fn text(result: &RunResult) -> String {
         ior::SUITE => ior::text(&result.phases),
         metadata::SUITE => metadata::text(&result.phases),
         objects::SUITE => objects::text(&result.phases),
+        burst::SUITE if !result.credits.is_empty() => burst::text(result),
+        read_cache::SUITE => read_cache::text(result),
         _ => general(&result.phases),
     });
     text.push('\n');

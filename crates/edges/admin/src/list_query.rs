@@ -1,17 +1,15 @@
-//! Which volumes a list shows: thousands are told in pages.
+//! Which part of a list is shown: thousands are told in pages, in one shape everywhere.
 //!
-//! Owns: what may be asked of the list, which names are on a page. Must not know: what a volume is like.
-
-use cairn_config::VolumeName;
+//! Owns: what may be asked of a list, which names are on a page. Must not know: what is listed.
 
 use crate::query::Query;
 
-/// Most volumes of one page.
-pub const VOLUMES_OF_A_PAGE_MAX: usize = 1000;
+/// Most entries of one page.
+pub const ENTRIES_OF_A_PAGE_MAX: usize = 1000;
 
-/// Which volumes are asked for.
+/// Which entries are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VolumeQuery {
+pub struct ListQuery {
     /// A part of the name, whatever its case; in lower case.
     pub name: Option<String>,
     /// Only those whose names come after this one.
@@ -22,15 +20,15 @@ pub struct VolumeQuery {
 
 /// Which of some names are on a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut<'a, T> {
-    pub items: Vec<(&'a VolumeName, T)>,
+pub struct Cut<K, T> {
+    pub items: Vec<(K, T)>,
     /// How many names fit, on all pages.
     pub total: usize,
     /// The `after` of the next page, if there is one.
     pub next_after: Option<String>,
 }
 
-impl VolumeQuery {
+impl ListQuery {
     pub const KEYS: &'static [&'static str] = &["name", "after", "limit"];
 
     /// Reads what was asked. Fails with what is wrong with it.
@@ -39,8 +37,8 @@ impl VolumeQuery {
         let limit = text("limit").map(|limit| {
             let limit = limit.parse::<usize>().ok();
             limit
-                .filter(|limit| (1..=VOLUMES_OF_A_PAGE_MAX).contains(limit))
-                .ok_or_else(|| format!("limit is 1 to {VOLUMES_OF_A_PAGE_MAX}"))
+                .filter(|limit| (1..=ENTRIES_OF_A_PAGE_MAX).contains(limit))
+                .ok_or_else(|| format!("limit is 1 to {ENTRIES_OF_A_PAGE_MAX}"))
         });
         Ok(Self {
             name: text("name").map(str::to_lowercase),
@@ -49,23 +47,27 @@ impl VolumeQuery {
         })
     }
 
-    /// The page of these volumes, in the order of their names.
-    pub fn cut<'a, T>(&self, volumes: impl Iterator<Item = (&'a VolumeName, T)>) -> Cut<'a, T> {
-        let has_name = |name: &VolumeName| {
-            let part = self.name.as_deref().unwrap_or_default();
-            name.as_str().to_lowercase().contains(part)
-        };
-        let mut found: Vec<_> = volumes.filter(|(name, _)| has_name(name)).collect();
-        found.sort_by_key(|(name, _)| *name);
+    /// Whether something that is called so is asked for.
+    pub fn has_name(&self, name: &str) -> bool {
+        let part = self.name.as_deref().unwrap_or_default();
+        part.is_empty() || name.to_lowercase().contains(part)
+    }
+
+    /// The page of these entries, in the order of their names.
+    pub fn cut<K: AsRef<str> + Ord, T>(&self, entries: impl Iterator<Item = (K, T)>) -> Cut<K, T> {
+        let mut found: Vec<_> = entries
+            .filter(|(name, _)| self.has_name(name.as_ref()))
+            .collect();
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
         let total = found.len();
         if let Some(after) = &self.after {
-            found.retain(|(name, _)| name.as_str() > after.as_str());
+            found.retain(|(name, _)| name.as_ref() > after.as_str());
         }
         let limit = self.limit.unwrap_or(usize::MAX);
         let has_more = found.len() > limit;
         found.truncate(limit);
         let last = found.last().filter(|_| has_more);
-        let next_after = last.map(|(name, _)| name.to_string());
+        let next_after = last.map(|(name, _)| name.as_ref().to_owned());
         Cut {
             items: found,
             total,
@@ -78,20 +80,17 @@ impl VolumeQuery {
 mod tests {
     use super::*;
 
-    fn asked(
-        query: &str,
-        names: &[VolumeName],
-    ) -> Result<(Vec<String>, usize, Option<String>), String> {
-        let query = Query::parse(Some(query), VolumeQuery::KEYS).map_err(|it| it.to_string())?;
-        let cut = VolumeQuery::of(&query)?;
-        let cut = cut.cut(names.iter().map(|name| (name, ())));
+    fn asked(query: &str, names: &[&str]) -> Result<(Vec<String>, usize, Option<String>), String> {
+        let query = Query::parse(Some(query), ListQuery::KEYS).map_err(|it| it.to_string())?;
+        let cut = ListQuery::of(&query)?;
+        let cut = cut.cut(names.iter().map(|name| (*name, ())));
         let names = cut.items.iter().map(|(name, ())| name.to_string());
         Ok((names.collect(), cut.total, cut.next_after))
     }
 
     #[test]
     fn names_are_on_one_page_each() {
-        let names = ["b", "a", "Main", "main2", "c"].map(|name| name.parse().unwrap());
+        let names = ["b", "a", "Main", "main2", "c"];
         let page = |query: &str| asked(query, &names).unwrap();
         let all = ["Main", "a", "b", "c", "main2"].map(str::to_owned).to_vec();
         assert_eq!(page(""), (all.clone(), 5, None));
