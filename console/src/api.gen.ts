@@ -736,7 +736,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who has mounted what, as far as clients say. */
+        /**
+         * Who has mounted what, as far as clients say.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["mount_list"];
         put?: never;
         post?: never;
@@ -8727,7 +8730,11 @@ export interface operations {
     };
     mount_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
