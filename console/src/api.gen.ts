@@ -736,7 +736,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who has mounted what, as far as clients say. */
+        /**
+         * Who has mounted what, as far as clients say.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["mount_list"];
         put?: never;
         post?: never;
@@ -1551,7 +1554,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The parts of a volume that have rates of their own, with what they use. */
+        /**
+         * The parts of a volume that have rates of their own, with what they use.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
         get: operations["limit_list"];
         /** Gives a part of a volume rates of its own, in the place of those that it had. */
         put: operations["limit_set"];
@@ -8775,7 +8781,11 @@ export interface operations {
     };
     mount_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -14271,7 +14281,11 @@ export interface operations {
     };
     limit_list: {
         parameters: {
-            query?: never;
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
             header?: never;
             path: {
                 volume: string;

@@ -114,7 +114,7 @@ const LISTS: &[Listed] = &[
         &["path"],
     ),
     listed(
-        "/api/v1/volumes/{name}/limits",
+        "/api/v1/volumes/{volume}/limits",
         "PartList",
         "limits",
         &["part"],
@@ -139,7 +139,7 @@ impl Listed {
     fn name(&self, entry: &Value) -> String {
         let parts = self.key.iter().map(|key| match entry.get(key) {
             Some(Value::String(text)) => text.clone(),
-            Some(Value::Number(number)) => format!("{number:>10}"),
+            Some(Value::Number(number)) => format!("{:>10}", number.to_string()),
             _ => String::new(),
         });
         parts.collect::<Vec<_>>().join("/")
