@@ -674,12 +674,13 @@ impl Controller {
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
             .map(|volume| volume.name.to_string());
-        let asks_for_none = |volume: &&VolumeView| {
-            let mut others = volume.directory_protections.iter();
-            others.any(|it| it.protection == Protection::None) && pool.disks.len() > 1
+        let asks_for_none = |volume: &&PoolVolume| {
+            let asked = volume.settings.directory_protections;
+            asked.contains(Protection::None) && pool.disks.len() > 1
         };
-        let directories_unprotected = volumes.iter().filter(asks_for_none);
-        let directories_unprotected = directories_unprotected.map(|it| it.name.to_string());
+        let directories_unprotected = pool.volumes.iter().filter(asks_for_none);
+        let directories_unprotected =
+            directories_unprotected.map(|volume| pool.head_of(volume).name.to_string());
         let working = disks
             .iter()
             .filter(|disk| !matches!(disk.state, DiskState::Failed | DiskState::Missing));
