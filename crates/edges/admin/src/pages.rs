@@ -84,7 +84,12 @@ const LISTS: &[Listed] = &[
     ),
     listed("/api/v1/buckets", "BucketList", "buckets", &["name"]),
     listed("/api/v1/s3/keys", "AccessKeyList", "keys", &["id"]),
-    listed("/api/v1/nfs/mounts", "MountList", "mounts", &["client", "path"]),
+    listed(
+        "/api/v1/nfs/mounts",
+        "MountList",
+        "mounts",
+        &["client", "path"],
+    ),
     Listed {
         // Oldest first, as they are without pages.
         order: Some("taken_seconds"),
@@ -358,7 +363,11 @@ mod tests {
             // What it has besides is of another type.
             for other in schemas[entry]["allOf"].as_array().into_iter().flatten() {
                 let name = other["$ref"].as_str().and_then(|it| it.rsplit('/').next());
-                text.push_str(&name.map(|name| schemas[name].to_string()).unwrap_or_default());
+                text.push_str(
+                    &name
+                        .map(|name| schemas[name].to_string())
+                        .unwrap_or_default(),
+                );
             }
             for key in list.key {
                 assert!(text.contains(&format!("\"{key}\"")), "{entry} has no {key}");
