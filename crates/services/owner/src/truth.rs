@@ -213,8 +213,8 @@ impl MapTruth {
         let found = self.map.tiers().await?;
         let known = found.as_ref().map(|found| tiers_of(&found.value));
         let known = known.transpose().map_err(MapError::HighWater)?;
-        let is_there = known
-            .is_some_and(|known| known.tiers.iter().any(|tier| tier.id == tiering.tier));
+        let is_there =
+            known.is_some_and(|known| known.tiers.iter().any(|tier| tier.id == tiering.tier));
         match is_there {
             true => Ok(found),
             false => Err(MapError::Changed {
@@ -292,7 +292,8 @@ fn merged(now: &Tiers, before: &Tiers, mut there: Tiers) -> Option<Tiers> {
             (None, Some(known)) if known.id == tier.id && known.url == tier.url => {}
             (None, _) => return None,
             (Some(was), Some(known)) => {
-                let is_forgotten = |id: &VolumeId| was.deleting.contains(id) && !tier.deleting.contains(id);
+                let is_forgotten =
+                    |id: &VolumeId| was.deleting.contains(id) && !tier.deleting.contains(id);
                 known.deleting.retain(|id| !is_forgotten(id));
                 let new = tier.deleting.iter().filter(|id| !was.deleting.contains(id));
                 for id in new {
@@ -423,9 +424,7 @@ mod tests {
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
     use cairn_formats::pool_file::{PoolClone, VolumeTiering};
-    use cairn_formats::settings::{
-        ClassName, ClassSpec, SizeLimit, Tiering, UserName, UserRecord,
-    };
+    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, Tiering, UserName, UserRecord};
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
 
@@ -672,20 +671,30 @@ mod tests {
         let refused = other.change(&removed, &before).await.unwrap_err();
         assert_eq!(refused.kind(), MapErrorKind::Changed);
         assert_eq!(seen(&other).await.tiers.len(), 1);
-        assert_eq!(seen(&other).await.volumes[0].tiering, names.volumes[0].tiering);
+        assert_eq!(
+            seen(&other).await.volumes[0].tiering,
+            names.volumes[0].tiering
+        );
         // A name that is taken off as nothing is there stays if it is another policy by now.
         let mut sends = names.clone();
         sends.volumes[0].tiering.as_mut().unwrap().policy = Tiering::All;
         one.change(&sends, &names).await.unwrap();
         other.change(&before, &names).await.unwrap();
-        assert_eq!(seen(&other).await.volumes[0].tiering, sends.volumes[0].tiering);
+        assert_eq!(
+            seen(&other).await.volumes[0].tiering,
+            sends.volumes[0].tiering
+        );
         one.change(&before, &sends).await.unwrap();
         // Now it goes, and whoever names it late is refused.
         other.change(&removed, &before).await.unwrap();
         let refused = one.change(&names, &before).await.unwrap_err();
         assert_eq!(refused.kind(), MapErrorKind::Changed);
         let after = seen(&one).await;
-        assert_eq!((after.tiers.len(), after.tier_last), (0, id), "an id is given once");
+        assert_eq!(
+            (after.tiers.len(), after.tier_last),
+            (0, id),
+            "an id is given once"
+        );
         assert_eq!(after.volumes[0].tiering, None);
         let local = one.local(&cold);
         assert!(local.tiers.is_empty() && local.tier_last == TierId::default());
@@ -701,7 +710,10 @@ mod tests {
         other.change(&deleting(&[8]), &cold).await.unwrap();
         one.change(&deleting(&[]), &deleting(&[7])).await.unwrap();
         let left = seen(&one).await;
-        assert_eq!((left.tiers[0].id, &left.tiers[0].deleting[..]), (id, &[VolumeId(8)][..]));
+        assert_eq!(
+            (left.tiers[0].id, &left.tiers[0].deleting[..]),
+            (id, &[VolumeId(8)][..])
+        );
     }
 
     /// Two nodes change users, each from what it saw last: what one did to a user the other does not undo.

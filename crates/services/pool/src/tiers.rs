@@ -170,7 +170,9 @@ impl Pool {
             let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
                 continue;
             };
-            if tiering.policy != Tiering::None || !matches!(fs.has_nothing_in_tiers().await, Ok(true)) {
+            if tiering.policy != Tiering::None
+                || !matches!(fs.has_nothing_in_tiers().await, Ok(true))
+            {
                 continue;
             }
             let id = volume.id;
@@ -261,7 +263,9 @@ impl Pool {
         let Some(tier) = state.tier_of(id) else {
             return Err(ChangeError::NoTier(name).into());
         };
-        let opened = self.in_time(self.host.open_tier(state.tier_owner(), tier)).await?;
+        let opened = self
+            .in_time(self.host.open_tier(state.tier_owner(), tier))
+            .await?;
         // Claimed before it is listed: a crash in between leaves a claim that this pool makes again.
         self.in_time(opened.claim()).await?;
         match self.save(&mut tried, &mut state).await {

@@ -14,8 +14,8 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
 use super::values::{
-    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, TiersRecord, UsersRecord, Value, Versioned,
-    decode,
+    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, TiersRecord, UsersRecord,
+    Value, Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};

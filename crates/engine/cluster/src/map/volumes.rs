@@ -11,8 +11,8 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
-    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, UsageRecord,
-    TiersRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, TiersRecord,
+    UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
