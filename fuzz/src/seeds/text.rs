@@ -2,15 +2,16 @@
 
 use cairn_base::{Generation, Ino, View, VolumeId};
 use cairn_config::{
-    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, MediaChoice, Protection, SizeLimit,
-    Tiering,
+    AccessPattern, ClassChoice, Compression, Dedupe, ExportRule, MediaChoice, Protection,
+    SizeLimit, Tiering,
 };
 
 use super::{Corpus, write};
 use cairn_admin::api::{
-    AdminView, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView, MediaBytes, DirectoryProtection,
-    Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
-    ScrubReport, Status, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
+    AdminView, DirectoryProtection, DiskRole, DiskState, DiskView, ErrorBody, ErrorDetail,
+    ErrorKind, ExportList, ExportView, Health, MediaBytes, MemoryView, NfsReady, NfsView, PoolView,
+    ReadyFile, RebuildView, ScrubDamage, ScrubReport, Status, VolumeList, VolumeOrigin,
+    VolumeTieringView, VolumeView,
 };
 use cairn_bench::import;
 use cairn_bench::latency;
