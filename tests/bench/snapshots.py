@@ -78,7 +78,7 @@ def measure(root, count):
 
 def volumes_in_turn(root, rounds):
     """(MB/s, processor seconds of the server for each GB) of each round: writes and reads, without snapshots and with."""
-    found = {(what, with_snapshots): [] for what in ("write", "read") for with_snapshots in (False, True)}
+    found: dict[tuple[str, bool], list[tuple[float, float]]] = {(what, with_snapshots): [] for what in ("write", "read") for with_snapshots in (False, True)}
     with harness.scratch("snapshots-", pathlib.Path("/dev/shm")) as memory, harness.Server(root, contenders.DISKS) as server:
         source, back = memory / "source", memory / "back"
         for with_snapshots, name in NAMES.items():

@@ -153,7 +153,12 @@ fn handles(corpus: &Corpus) {
 fn oidc(corpus: &Corpus) {
     use crate::targets::oidc_token::{key_set, right_claims, right_token};
     let seed = |kind: u8, name: &str, text: &str| {
-        write(corpus, "oidc_token", name, &[&[kind], text.as_bytes()].concat())
+        write(
+            corpus,
+            "oidc_token",
+            name,
+            &[&[kind], text.as_bytes()].concat(),
+        )
     };
     seed(0, "token", &right_token());
     seed(1, "claims", right_claims());
