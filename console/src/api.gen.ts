@@ -2158,6 +2158,15 @@ export interface components {
             /** @description Copies of the metadata's state on other nodes than the owner. */
             state_copies: number;
         };
+        /** @description A protection that directories of a volume have, or data that was written below them when they had it. */
+        DirectoryProtection: {
+            /** Format: int32 */
+            disk_failures_tolerated: number;
+            /** @description What it means on this pool now. */
+            layout: string;
+            /** @example 3x */
+            protection: string;
+        };
         /** @description A disk to add: an empty folder, by its path on the server. */
         DiskAdd: {
             /**
@@ -2963,10 +2972,7 @@ export interface components {
             dedupe: string;
             /** @example ssd */
             media: string;
-            /**
-             * @description That of the volume.
-             * @example +2n
-             */
+            /** @example +2n */
             protection: string;
         };
         PolicyList: {
@@ -2981,11 +2987,6 @@ export interface components {
             /** @description From the root of the volume. */
             path: string;
             policy: components["schemas"]["PolicySettings"];
-            /**
-             * @description Refused: files of a volume have the protection of the volume.
-             * @example +2n
-             */
-            protection?: string | null;
         };
         /**
          * @description What a directory says about data of files below it; what it leaves out is said by the next directory above it that does,
@@ -3012,6 +3013,11 @@ export interface components {
              * @example ssd
              */
             media?: string | null;
+            /**
+             * @description none, +1n to +4n, 2x to 5x, or default: how many disks may be lost.
+             * @example 3x
+             */
+            protection?: string | null;
         };
         /** @description What a directory says, and what holds there. */
         PolicyView: {
@@ -3987,6 +3993,8 @@ export interface components {
              * @description Bytes of files that were in records already and were not written again, since the node that owns it was started.
              */
             deduplicated_bytes?: number;
+            /** @description Other protections that directories have, or data that was written there. */
+            directory_protections?: components["schemas"]["DirectoryProtection"][];
             /** Format: int32 */
             disk_failures_tolerated: number;
             /** @description Whether its bytes are encrypted. */
