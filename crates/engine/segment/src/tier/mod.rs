@@ -162,14 +162,24 @@ impl Tier {
             ))),
         };
         let mut health = self.health.lock();
+        if let Err(error) = &answer {
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+            health.last_error = Some(error.to_string());
+        }
         match &answer {
             Ok(_) => *health = Health::default(),
-            Err(error) => {
-                self.counters.errors.fetch_add(1, Ordering::Relaxed);
-                health.last_error = Some(error.to_string());
-                // An answer is an answer, and one bad object does not make a bad tier.
+            // An answer is an answer: what it has lost is no reason not to ask for the rest.
+            Err(TierError::NotFound(_)) => {
+                let last_error = health.last_error.take();
+                *health = Health {
+                    last_error,
+                    ..Health::default()
+                };
+            }
+            // One bad object does not make a bad tier.
+            Err(TierError::Failed(_)) => {
                 let is_other = is_silent || health.failed != Some(object);
-                if matches!(error, TierError::Failed(_)) && is_other {
+                if is_other {
                     health.failed = Some(object);
                     health.failed_in_a_row = health.failed_in_a_row.saturating_add(1);
                     if health.failed_in_a_row >= AWAY_AFTER {
@@ -308,4 +318,43 @@ async fn sound<T>(request: impl Future<Output = Result<T, TierError>>) -> Result
         let problem = "its answer made no sense to the client of the store; see the log";
         Err(TierError::Failed(problem.to_owned()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::SegmentId;
+    use cairn_testkit::TestWorld;
+    use futures_util::future::ready;
+
+    use super::testing::MemTier;
+    use super::*;
+
+    /// After a tier was away, the first who asks may ask for what it has lost. That it says so is an answer, and the next
+    /// who asks for something else gets that.
+    #[test]
+    fn a_tier_that_says_what_it_lost_is_there() {
+        let world = TestWorld::new(1);
+        let tier = Tier::new(Arc::new(MemTier::default()), world.env.clock.clone());
+        let object = |segment| ObjectId {
+            volume: VolumeId(1),
+            segment: SegmentId(segment),
+            nonce: 1,
+        };
+        let ask = |segment, error| {
+            let (deadline, counter) = (Duration::from_secs(60), AtomicU64::new(0));
+            let answer = ready(Err::<(), _>(error));
+            let asked = tier.ask(object(segment), deadline, &counter, answer);
+            let answered = asked.now_or_never();
+            assert!(answered.is_some_and(|answer| answer.is_err()));
+        };
+        for segment in 0..u64::from(AWAY_AFTER) {
+            ask(segment, TierError::Failed("no route".to_owned()));
+        }
+        assert!(tier.require_there().is_err(), "it is taken for away");
+        world.clock.advance(AWAY_PAUSE);
+        assert!(tier.require_there().is_ok(), "one is let through");
+        assert!(tier.require_there().is_err(), "the others wait for him");
+        ask(9, TierError::NotFound("gone".to_owned()));
+        assert!(tier.require_there().is_ok(), "it answered");
+    }
 }
