@@ -137,6 +137,8 @@ impl FsView {
                     }
                 }
                 Err(error) => {
+                    // The volume is opened anew meanwhile, and its segments are no more what is known of them here.
+                    shared.require_serving()?;
                     // Whoever asked says so, and not as often as a client asks again.
                     tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
                     return Err(segment_error(error));
