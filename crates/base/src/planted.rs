@@ -157,8 +157,6 @@ pub enum Bug {
     DrainingDiskTakesData,
     JournalDiskTakesData,
     MediaBeforeProtection,
-    /// The pool looks whether segments have the volume's protection, and not what their directories ask for.
-    NarrowByVolumeAlone,
     OldPoolFileWins,
     PoolFileWithoutSync,
     ReturnedDiskStillNotedEmpty,
@@ -252,7 +250,6 @@ impl Bug {
         Bug::DrainingDiskTakesData,
         Bug::JournalDiskTakesData,
         Bug::MediaBeforeProtection,
-        Bug::NarrowByVolumeAlone,
         Bug::OldPoolFileWins,
         Bug::PoolFileWithoutSync,
         Bug::ReturnedDiskStillNotedEmpty,

@@ -8,7 +8,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskRoom, Moved, Pace, Protection};
@@ -519,7 +518,6 @@ impl Pool {
 
     /// How many shards data of a volume that asks for `own`, or for what the volume does, is to be able to lose.
     fn parity_wanted(&self, fs: &Fs, own: Option<Protection>) -> u8 {
-        let own = own.filter(|_| !planted::is(Bug::NarrowByVolumeAlone));
         let code = self.store.code_wanted(fs.policy().protection, own);
         code.map_or(0, |code| code.parity())
     }
