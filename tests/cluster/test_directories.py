@@ -40,11 +40,11 @@ class Directories(ClusterTest):
 
         cluster.kill(owner)
         heir = cluster.owner(without=(owner,))
-        self.assertIn("3x", cluster.cairn(heir, "policy", "show", "main/safe").stdout)
         with libnfs.Mount(cluster.url(heir)) as main:
             for name, content in data.items():
                 self.assertEqual(main.read_file(name), content, name)
             main.write_file("/safe/late", b"late" * 500_000)
+        self.assertIn("3x", cluster.cairn(heir, "policy", "show", "main/safe").stdout)
         cluster.start_nodes(owner)
         cluster.await_serving(owner)
         heir = cluster.owner()
