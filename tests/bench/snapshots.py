@@ -56,10 +56,10 @@ def measure(root, count):
         each = count // JOBS * 21 // 20
         load = subprocess.Popen(
             [
-                str(harness.cairn_path()), "bench", "metadata", server.libnfs_url(), "--files", str(each), "--jobs", str(JOBS),
+                str(harness.cairn_path()), "bench", "metadata", f"nfs://127.0.0.1:{server.port}/main", "--files", str(each), "--jobs", str(JOBS),
                 "--depth", str(DEPTH), "--out", str(root / "result.json"),
             ],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         )
         begun = time.monotonic()
         try:

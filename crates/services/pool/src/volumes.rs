@@ -474,8 +474,8 @@ impl Pool {
     }
 
     /// Nodes that a volume can lose with what its data and its metadata are on. Of data that no directory asks another
-    /// protection for: as it is laid out when all
-    /// disks work, and as it is where that is worse. `None` if the pool is on one node.
+    /// protection for: as it is laid out when all disks work, and as it is where that is worse. `None` if the pool is on one
+    /// node.
     pub fn nodes_tolerated(&self, volume: &PoolVolume) -> Option<usize> {
         let code = self.store.code_for(volume.settings.protection);
         let of_new = code.map_or(0, |code| self.store.code_survives(code).nodes);

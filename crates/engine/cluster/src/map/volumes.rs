@@ -126,18 +126,7 @@ impl ClusterMap {
         replaced: Option<&Versioned<ClassesRecord>>,
         record: &ClassesRecord,
     ) -> Result<(), MapError> {
-        let key = self.keys().classes();
-        let replaced = replaced.map_or(Revision::ABSENT, |classes| classes.revision);
-        match self
-            .write(key.clone(), replaced, record, Txn::default())
-            .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "the classes of service",
-            }),
-        }
+        self.replace(self.keys().classes(), replaced, record).await
     }
 
     /// The users of the admin API, if there ever were any.
@@ -151,18 +140,7 @@ impl ClusterMap {
         replaced: Option<&Versioned<UsersRecord>>,
         record: &UsersRecord,
     ) -> Result<(), MapError> {
-        let key = self.keys().users();
-        let replaced = replaced.map_or(Revision::ABSENT, |users| users.revision);
-        match self
-            .write(key.clone(), replaced, record, Txn::default())
-            .await?
-        {
-            Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "the users of the admin API",
-            }),
-        }
+        self.replace(self.keys().users(), replaced, record).await
     }
 
     /// The tiers, if there ever were any.
@@ -176,17 +154,21 @@ impl ClusterMap {
         replaced: Option<&Versioned<TiersRecord>>,
         record: &TiersRecord,
     ) -> Result<(), MapError> {
-        let key = self.keys().tiers();
-        let replaced = replaced.map_or(Revision::ABSENT, |tiers| tiers.revision);
-        match self
-            .write(key.clone(), replaced, record, Txn::default())
-            .await?
-        {
+        self.replace(self.keys().tiers(), replaced, record).await
+    }
+
+    /// Writes a value that stands for all of its kind, in place of the one that was read, if that is still there.
+    async fn replace<T: Value>(
+        &self,
+        key: Key,
+        replaced: Option<&Versioned<T>>,
+        record: &T,
+    ) -> Result<(), MapError> {
+        let replaced = replaced.map_or(Revision::ABSENT, |there| there.revision);
+        let written = self.write(key.clone(), replaced, record, Txn::default());
+        match written.await? {
             Written::Done => Ok(()),
-            Written::Refused(_) => Err(MapError::Changed {
-                key,
-                what: "the tiers",
-            }),
+            Written::Refused(_) => Err(MapError::Changed { key, what: T::WHAT }),
         }
     }
 

@@ -5,7 +5,7 @@ use cairn_base::Ino;
 use cairn_base::planted::{Bug, plant};
 use cairn_fs::*;
 use cairn_meta::{Key, KeyKind};
-use cairn_segment::{Pace, Protection};
+use cairn_segment::Protection;
 use cairn_testkit::{Crash, Rng};
 
 use crate::world::*;
@@ -38,14 +38,6 @@ async fn remove(fs: &Fs, name: &[u8]) {
     fs.remove(&ROOT_USER, ROOT_INO, name).await.unwrap();
 }
 
-async fn rewrite_all(world: &World) {
-    let fs = &world.fs;
-    let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
-    world.segments.seal_all(VOLUME).await;
-    let pace = Pace::new(world.env.clock.clone(), 0);
-    fs.rewrite_segments(&ids, &pace).await.unwrap();
-}
-
 fn shared(fs: &Fs) -> usize {
     fs.stats().deduplicated_bytes as usize
 }
@@ -74,14 +66,14 @@ fn the_same_bytes_are_there_once() {
             let counters = fs.meta().counters();
             assert_eq!(counters.file_bytes as usize, 2 * bytes.len());
             recount(fs).await;
-            rewrite_all(&world).await;
+            world.rewrite_all().await;
             recount(fs).await;
             assert_eq!(fs.stats().gc_rewritten_bytes as usize, bytes.len());
             assert_eq!(fs.stats().rewrite_passes, 0, "it is known who shares");
             assert!(read_all(fs, second).await == bytes);
             remove(fs, b"first").await;
             world.run_for(30).await;
-            rewrite_all(&world).await;
+            world.rewrite_all().await;
             recount(fs).await;
             assert_eq!(fs.stats().rewrite_passes, 0);
             assert_eq!(fs.attr(first).await, Err(FsError::Stale));
@@ -124,7 +116,7 @@ fn what_comes_again_at_once_is_there_once() {
         world.run_for(10).await;
         assert_eq!(shared(fs), 11 * RECORD_BYTES + 7 * 20_000);
         recount(fs).await;
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         recount(fs).await;
         assert_eq!(fs.stats().rewrite_passes, 0);
         let world = world.restart(7).await;
@@ -207,7 +199,7 @@ fn what_is_gone_is_written_again() {
             let again = make(fs, b"again", &bytes).await;
             assert_eq!(shared(fs), 0, "{what}");
             recount(fs).await;
-            rewrite_all(&world).await;
+            world.rewrite_all().await;
             recount(fs).await;
             assert!(read_all(fs, again).await == bytes, "{what}");
         }
@@ -230,7 +222,7 @@ fn what_moved_is_found_again() {
             world.run_for(10).await;
             assert_eq!(shared(fs), 0);
             for _ in 0..2 {
-                rewrite_all(&world).await;
+                world.rewrite_all().await;
                 recount(fs).await;
             }
             make(fs, b"second", &bytes).await;
@@ -284,10 +276,10 @@ fn what_is_found_may_go_meanwhile() {
                     for _ in 0..number % 5 {
                         tokio::task::yield_now().await;
                     }
-                    rewrite_all(&world).await;
+                    world.rewrite_all().await;
                 };
                 let (ino, ()) = tokio::join!(make(fs, b"second", &bytes), goes);
-                rewrite_all(&world).await;
+                world.rewrite_all().await;
                 assert!(read_all(fs, ino).await == bytes, "{number}");
                 recount(fs).await;
                 remove(fs, b"second").await;
@@ -362,7 +354,7 @@ fn what_is_shared_survives_crashes() {
             assert_eq!(shared(&world.fs), LEN_BYTES);
             let world = world.crash(21, mode).await;
             world.run_for(30).await;
-            rewrite_all(&world).await;
+            world.rewrite_all().await;
             assert!(read_all(&world.fs, ino).await == bytes);
             recount(&world.fs).await;
         }

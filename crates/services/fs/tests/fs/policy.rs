@@ -11,7 +11,7 @@ use cairn_meta::volume_settings::{
     AccessPattern as Pattern, Compression, Dedupe as DedupeWord, Protection,
 };
 use cairn_meta::{ExtentPlace, ExtentRecord, InodeKind, Key, decode_extent};
-use cairn_segment::{Codec, Pace};
+use cairn_segment::Codec;
 use cairn_testkit::{Crash, Rng};
 
 use crate::world::*;
@@ -314,14 +314,6 @@ fn protections_of(fs: &Fs, ino: Ino) -> BTreeSet<(Option<Protection>, u8)> {
     .collect()
 }
 
-async fn rewrite_all(world: &World) {
-    let fs = &world.fs;
-    let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
-    world.segments.seal_all(VOLUME).await;
-    let pace = Pace::new(world.env.clock.clone(), 0);
-    fs.rewrite_segments(&ids, &pace).await.unwrap();
-}
-
 /// Data has the protection of its directory, in segments of its own; collections keep it, also of what two directories share and of
 /// what only a snapshot has, and a conversion changes it.
 #[test]
@@ -351,7 +343,7 @@ fn protection_follows_its_directory() {
         shared.share(&shown, kept, all).await.unwrap();
         let shared = shared.ino();
         fs.remove(&ROOT_USER, safe, b"gone").await.unwrap();
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         world.run_for(10).await;
         recount(fs).await;
         assert_eq!(protections_of(fs, kept), three);
@@ -380,7 +372,7 @@ fn protection_follows_its_directory() {
         );
         fs.delete_snapshot(b"one").await.unwrap();
         fs.free_snapshots().await.unwrap();
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         assert!(fs.directory_protections().is_some_and(|it| it.is_empty()));
         recount(fs).await;
     });

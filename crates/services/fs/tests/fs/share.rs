@@ -4,7 +4,6 @@ use bytes::Bytes;
 use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
 use cairn_meta::{Batch, Key, KeyKind};
-use cairn_segment::Pace;
 use cairn_testkit::Crash;
 
 use crate::world::*;
@@ -43,14 +42,6 @@ async fn share(fs: &Fs, snapshot: &Snapshot, from: Ino, name: &[u8]) -> Ino {
     file.place(&ROOT_USER, &placing).await.unwrap().ino
 }
 
-async fn rewrite_all(world: &World) {
-    let fs = &world.fs;
-    let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
-    world.segments.seal_all(VOLUME).await;
-    let pace = Pace::new(world.env.clock.clone(), 0);
-    fs.rewrite_segments(&ids, &pace).await.unwrap();
-}
-
 /// Moving what many share copies it once, and they go on sharing it.
 #[test]
 fn what_is_shared_is_copied_once() {
@@ -68,7 +59,7 @@ fn what_is_shared_is_copied_once() {
         }
         assert_eq!(fs.stats().written_bytes, written, "nothing is copied");
         recount(fs).await;
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         recount(fs).await;
         assert_eq!(fs.stats().gc_rewritten_bytes, u64::from(LEN_BYTES));
         assert_eq!(fs.stats().rewrite_passes, 0, "it is known who shares");
@@ -80,7 +71,7 @@ fn what_is_shared_is_copied_once() {
         written.await.unwrap();
         world.run_for(30).await;
         fs.free_snapshots().await.unwrap();
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         recount(fs).await;
         assert_eq!(fs.stats().rewrite_passes, 0);
         let mut changed = bytes.clone();
@@ -117,7 +108,7 @@ fn what_is_shared_may_move_meanwhile() {
                 for _ in 0..number % 5 {
                     tokio::task::yield_now().await;
                 }
-                rewrite_all(&world).await;
+                world.rewrite_all().await;
             };
             let shares = async {
                 for _ in 0..number % 7 {
@@ -146,7 +137,7 @@ fn what_is_dead_is_not_shared() {
         let meta = fs.meta();
         let ids: Vec<SegmentId> = meta.segments().into_iter().map(|(id, _)| id).collect();
         assert!(meta.submit_sharing(Batch::new(), &ids).is_some());
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         let last = meta.last_ticket();
         for id in ids {
             assert!(meta.submit_sharing(Batch::new(), &[id]).is_none(), "{id}");
@@ -228,7 +219,7 @@ fn what_is_there_now_is_shared() {
             ..SetAttr::default()
         };
         fs.set_attr(&ROOT_USER, ino, cut, None).await.unwrap();
-        rewrite_all(&world).await;
+        world.rewrite_all().await;
         assert_eq!(fs.stats().rewrite_passes, 0);
         recount(fs).await;
         assert!(read_all(fs, parts).await == want);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cairn_base::units::format_size;
 
 use super::table::{number, table};
-use super::{Plan, Step, SuiteError, parameters, per_worker};
+use super::{Plan, Step, SuiteError, file_of_each, parameters, per_worker};
 use crate::plan::{DataWork, Direction, End, Fsync, Order, Phase, Work};
 use crate::result::{CreditCurve, CreditModel, CreditSample, Figure, RunResult, Sample, Stretch};
 use crate::watch::{Ask, LimitNow, Seen};
@@ -67,14 +67,7 @@ fn credit_seconds(limit: &LimitNow) -> Option<f64> {
 pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> {
     let workers = u64::from(settings.jobs.max(1)) * u64::from(client_count.max(1));
     let request_bytes = settings.request_bytes.max(1);
-    let file_bytes = settings.working_set_bytes / workers / request_bytes * request_bytes;
-    if file_bytes == 0 {
-        return Err(SuiteError::Setting(format!(
-            "a working set of {} is less than one request of {} for each of {workers} workers; choose a larger one",
-            format_size(settings.working_set_bytes),
-            format_size(request_bytes),
-        )));
-    }
+    let file_bytes = file_of_each(settings.working_set_bytes, workers, request_bytes)?;
     let mut steps = Vec::new();
     for direction in &settings.directions {
         let again = settings.idle.map(|_| again(*direction));

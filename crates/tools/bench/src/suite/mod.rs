@@ -25,6 +25,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use cairn_base::units::format_size;
+
 use crate::plan::{Layout, Phase, PhaseError, Work};
 
 pub use machine::machine;
@@ -166,6 +168,22 @@ fn parameters<const N: usize>(pairs: [(&str, String); N]) -> BTreeMap<String, St
 fn list<T: ToString>(items: &[T]) -> String {
     let items: Vec<String> = items.iter().map(T::to_string).collect();
     items.join(",")
+}
+
+/// Bytes of the file of each worker: whole requests, of a working set that all of them share.
+fn file_of_each(
+    working_set_bytes: u64,
+    workers: u64,
+    request_bytes: u64,
+) -> Result<u64, SuiteError> {
+    match working_set_bytes / workers / request_bytes * request_bytes {
+        0 => Err(SuiteError::Setting(format!(
+            "a working set of {} is less than one request of {} for each of {workers} workers; choose a larger one",
+            format_size(working_set_bytes),
+            format_size(request_bytes),
+        ))),
+        file_bytes => Ok(file_bytes),
+    }
 }
 
 /// A layout with a file for each worker.

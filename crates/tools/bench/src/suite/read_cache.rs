@@ -6,7 +6,7 @@
 use cairn_base::units::format_size;
 
 use super::table::{number, per_second, table};
-use super::{Plan, Step, SuiteError, parameters, per_worker};
+use super::{Plan, Step, SuiteError, file_of_each, parameters, per_worker};
 use crate::plan::{DataWork, Direction, End, Fsync, Order, Phase, Work};
 use crate::result::{Figure, PhaseResult, ReadsOf, ReadsOfPhase, RunResult};
 use crate::watch::Seen;
@@ -36,14 +36,7 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
     }
     let workers = u64::from(settings.jobs.max(1)) * u64::from(client_count.max(1));
     let request_bytes = settings.request_bytes.max(1);
-    let file_bytes = settings.working_set_bytes / workers / request_bytes * request_bytes;
-    if file_bytes == 0 {
-        return Err(SuiteError::Setting(format!(
-            "a working set of {} is less than one request of {} for each of {workers} workers; choose a larger one",
-            format_size(settings.working_set_bytes),
-            format_size(request_bytes),
-        )));
-    }
+    let file_bytes = file_of_each(settings.working_set_bytes, workers, request_bytes)?;
     let step = |pass: u32| Step {
         // Of the client: what it has in its memory, no server is asked for.
         cold: true,

@@ -16,7 +16,7 @@ use cairn_meta::{
     Batch, ExtentPlace, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings,
     MetaStore, Owner, Succession, branch_of, decode_extent, taken_over_tree,
 };
-use cairn_segment::{SegmentSettings, SegmentStore};
+use cairn_segment::{Pace, SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
 
@@ -129,6 +129,15 @@ async fn segments_on(
 }
 
 impl World {
+    /// Seals all segments and copies what is live out of them.
+    pub async fn rewrite_all(&self) {
+        let segments = self.fs.meta().segments().into_iter();
+        let ids: Vec<SegmentId> = segments.map(|(id, _)| id).collect();
+        self.segments.seal_all(VOLUME).await;
+        let pace = Pace::new(self.env.clock.clone(), 0);
+        self.fs.rewrite_segments(&ids, &pace).await.unwrap();
+    }
+
     /// An encrypted volume on so many disks, or one that is not.
     pub async fn encrypted(disk_count: usize, is_encrypted: bool) -> Self {
         Self::with_capacity(100 + u64::from(is_encrypted), disk_count, DISK_BYTES).await
