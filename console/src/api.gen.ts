@@ -377,7 +377,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What happened in the system, newest first. Of a page, `next_before` is the `before` of the next one. `severity` is the
+         * What happened in the system, newest first; in a cluster what all nodes saw, or `node` alone. Of a page, `next_before` is the `before` of the next one. `severity` is the
          *     least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
          *     seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
          *     is 1 to 1000, 100 if left out.
@@ -2049,6 +2049,13 @@ export interface components {
              */
             client_throughput?: number | null;
             iops?: components["schemas"]["RateView"] | null;
+            /**
+             * Format: int64
+             * @description How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
+             *     makes more way.
+             * @example 2000
+             */
+            latency_goal_microseconds?: number | null;
             read_iops?: components["schemas"]["RateView"] | null;
             read_throughput?: components["schemas"]["RateView"] | null;
             throughput?: components["schemas"]["RateView"] | null;
@@ -2296,6 +2303,8 @@ export interface components {
              * @example disk /srv/disk2 is missing: its folder does not exist
              */
             message: string;
+            /** @description The nodes that saw it, in an answer of a cluster: who saw it first is the first. Not kept. */
+            nodes?: string[];
             severity: components["schemas"]["Severity"];
             stage: components["schemas"]["EventStage"];
             /**
@@ -2308,7 +2317,7 @@ export interface components {
          * @description What it is about.
          * @enum {string}
          */
-        EventKind: "server_started" | "server_stopped" | "disk_missing" | "disk_failed" | "disk_suspect" | "disk_damage" | "disk_added" | "disk_removed" | "disk_drain" | "rebuild" | "scrub" | "damage_repaired" | "data_damaged" | "pool_nearly_full" | "pool_full" | "volume_not_served" | "volume_without_owner" | "volume_taken_over" | "node_away" | "lease_lost" | "schedule_failed" | "tier_failed" | "alert";
+        EventKind: "server_started" | "server_stopped" | "disk_missing" | "disk_failed" | "disk_suspect" | "disk_damage" | "disk_added" | "disk_removed" | "disk_drain" | "rebuild" | "scrub" | "damage_repaired" | "data_damaged" | "pool_nearly_full" | "pool_full" | "volume_not_served" | "volume_without_owner" | "volume_taken_over" | "node_away" | "lease_lost" | "schedule_failed" | "tier_failed" | "latency_goal_missed" | "alert";
         /** @description A page of events, newest first. */
         EventPage: {
             entries: components["schemas"]["EventEntry"][];
@@ -2324,6 +2333,8 @@ export interface components {
             next_before?: number | null;
             /** @description Why events are not written at the moment, if they are not. */
             problem?: string | null;
+            /** @description Nodes that did not answer, and why: what they alone saw is not here. */
+            silent?: components["schemas"]["SilentNode"][];
         };
         /**
          * @description Whether it lasts.
@@ -2515,6 +2526,30 @@ export interface components {
             keys: components["schemas"]["MasterKeysView"];
             /** @description Volumes whose keys are wrapped with the current master key now, and were not before. */
             wrapped: string[];
+        };
+        /** @description How a volume stands with the latency goal of its class. */
+        LatencyView: {
+            /** Format: int64 */
+            goal_microseconds: number;
+            /** Format: int64 */
+            late: number;
+            /** Format: int64 */
+            late_total: number;
+            /**
+             * @description Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few); left out
+             *     while that is not known.
+             */
+            met?: boolean | null;
+            /**
+             * Format: int64
+             * @description Requests that were answered in that time, and those of them that took longer than the goal.
+             */
+            requests: number;
+            /**
+             * Format: int64
+             * @description The same since the goal is there, or the server.
+             */
+            requests_total: number;
         };
         /** @description A limit of a volume, as it is now. Bytes or operations, per second. */
         LimitView: {
@@ -3195,6 +3230,7 @@ export interface components {
             delayed: number;
             /** Format: int64 */
             delayed_ms: number;
+            latency?: components["schemas"]["LatencyView"] | null;
             limits: components["schemas"]["LimitView"][];
             /** Format: int64 */
             operations_per_second: number;
@@ -3471,7 +3507,7 @@ export interface components {
          * @enum {string}
          */
         Severity: "info" | "warning" | "error";
-        /** @description A node whose changes are missing. */
+        /** @description A node that does not answer: what it has is missing. */
         SilentNode: {
             node: string;
             why: string;
@@ -6574,6 +6610,7 @@ export interface operations {
     event_list: {
         parameters: {
             query?: {
+                node?: string;
                 severity?: components["schemas"]["Severity"];
                 subject?: string;
                 text?: string;

@@ -33,9 +33,10 @@ interface Entry {
   id: number;
   /** In a cluster ids are of one node alone. */
   node?: string | null;
+  nodes?: string[];
 }
 
-export const entryKey = (entry: Entry): string => `${entry.id} ${entry.node ?? ""}`;
+export const entryKey = (entry: Entry): string => `${entry.id} ${entry.node ?? entry.nodes?.[0] ?? ""}`;
 interface EntryPage<E> {
   entries: E[];
   next_before?: number | null;

@@ -27,6 +27,7 @@ export type Health = Schemas["Health"];
 export type HistoryView = Schemas["HistoryView"];
 export type HistoryList = Schemas["HistoryList"];
 export type Igroup = Schemas["IgroupView"];
+export type Latency = Schemas["LatencyView"];
 export type Limit = Schemas["LimitView"];
 export type Live = Schemas["LiveView"];
 export type Lun = Schemas["LunView"];

@@ -345,7 +345,7 @@ interface InputProps {
   pattern?: string;
   minLength?: number;
   maxLength?: number;
-  inputMode?: "numeric";
+  inputMode?: "numeric" | "decimal";
 }
 
 export function Field({ label, hint, value, onValue, autocomplete = "off", ...rest }: {

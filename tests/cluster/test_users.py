@@ -122,6 +122,16 @@ class Users(ClusterTest):
         gone = lambda: self.ask(cluster, first, "GET", "/api/v1/session", cookie=sessions[first])[0] == 401
         harness.wait_until(gone, HEARD_SECONDS_MAX, f"that the session at {first} is over")
         self.assertEqual(self.log_in(cluster, first, "bob")[0], 401)
+        # What both saw is one event, with who saw it; the third's own are missing, and that is said.
+        page = json.loads(cluster.cairn(first, "events", "--json").stdout)
+        (away,) = [event for event in page["entries"] if event["kind"] == "node_away" and third in event["subject"]]
+        self.assertEqual(set(away["nodes"]), {first, second})
+        self.assertEqual([silent["node"] for silent in page["silent"]], [third])
+        starts = [event["nodes"] for event in page["entries"] if event["kind"] == "server_started"]
+        self.assertEqual(sorted(starts), sorted([[first], [second]]))
+        only = json.loads(cluster.cairn(first, "events", "--json", "--node", second).stdout)["entries"]
+        self.assertEqual({node for event in only for node in event["nodes"]}, {second})
+        self.assertIn("no node of this cluster", cluster.cairn(first, "events", "--node", "nobody", check=False).stderr)
         # The others tell what they were asked, and who is missing.
         listed = cluster.cairn(first, "audit", "list")
         self.assertIn(f"without what was asked of node {third}", listed.stderr)

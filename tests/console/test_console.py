@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -14,7 +13,7 @@ import urllib.error
 import urllib.request
 
 from console.main import OUT
-from console.world import ConsoleTest
+from console.world import FOR_DOCS, PICTURES_OF_PAGES, ConsoleTest
 from lib import browser, harness, libnfs
 from lib.worlds import content
 
@@ -29,7 +28,6 @@ SECONDS_MAX = 60
 STREAMS_MEMORY_BYTES_MAX = 32 << 20
 # More than there may be connections.
 ASKING_PAGES = 200
-FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
 # A rate, also one of a fast machine.
 LOAD_RATE = re.compile(r"[1-9].* [KMG]iB/s")
 LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
@@ -772,6 +770,7 @@ class Pages(ConsoleTest):
         server.cairn("scrub", "start")
         self.happened(server, "the scrub is done")
         OUT.mkdir(parents=True, exist_ok=True)
+        self.tops = {}
         with Load(server):
             first = self.window(server)
             first.open("?span=15min")
@@ -785,8 +784,17 @@ class Pages(ConsoleTest):
                 self.ran(server, count)
             self.look_at(server, [("benchmarks", "benchmarks")])
             if FOR_DOCS:
+                images = harness.REPOSITORY / "docs" / "images"
                 for name, kept in DOCS.items():
-                    shutil.copy(OUT / f"{name}.png", harness.REPOSITORY / "docs" / "images" / f"{kept}.png")
+                    shutil.copy(OUT / f"{name}.png", images / f"{kept}.png")
+                self.tops["log-in"] = [self.log_in_page(server, width, colours) for _, width, colours in browser.LOOKS]
+                for name, tops in self.tops.items():
+                    browser.side_by_side(self.browser, tops, PICTURES_OF_PAGES / f"{name}.jpg")
+
+    def log_in_page(self, server, width, colours):
+        window = self.window(server, is_in=False, width=width, colours=colours)
+        window.page.get_by_label("Admin token").wait_for()
+        return window.picture_of_top()
 
     def look_at(self, server, shown):
         """Pages in light, dark and on a phone: nothing is wrong with them, and there is a picture of each."""
@@ -802,6 +810,7 @@ class Pages(ConsoleTest):
                     wide = window.page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     self.assertLessEqual(wide, 0, "it scrolls sideways")
                     window.picture(OUT / f"{name}-{look}.png")
+                    self.tops.setdefault(name, []).append(window.picture_of_top())
             self.quiet(window)
 
     def test_dialogs_of_kinds_and_roles_are_accessible_and_fit(self):

@@ -6,7 +6,7 @@ The server is real; of a few paths the browser gets made-up answers instead, of 
 import json
 from urllib.parse import parse_qs, urlparse
 
-from console.world import ConsoleTest
+from console.world import FOR_DOCS, PICTURES_OF_PAGES, ConsoleTest
 from lib import browser
 
 VOLUMES_COUNT, NODES_COUNT, DISKS_OF_A_NODE = 10_000, 252, 12
@@ -188,17 +188,25 @@ class Scale(ConsoleTest):
             self.of_type("DiskView", id=one["id"], label=one["label"], total_bytes=1 << 40, free_bytes=1 << 39)
             for node in nodes for one in node["disks"]
         ]
-        window = self.window(self.started)
-        page = window.page
         live = json.loads(self.started.get("/api/v1/live")) | {"node": "node001"}
-        self.answered(window, "**/api/v1/live", lambda _: live)
-        # Without the stream the page asks.
-        window.context.route("**/api/v1/live/events", lambda route: route.fulfill(status=503, body=""))
-        self.answered(window, "**/api/v1/cluster", lambda _: cluster)
-        self.answered(window, "**/api/v1/disks", lambda _: {"disks": disks})
-        window.open("nodes")
+
+        def nodes_page(**look):
+            window = self.window(self.started, **look)
+            self.answered(window, "**/api/v1/live", lambda _: live)
+            # Without the stream the page asks.
+            window.context.route("**/api/v1/live/events", lambda route: route.fulfill(status=503, body=""))
+            self.answered(window, "**/api/v1/cluster", lambda _: cluster)
+            self.answered(window, "**/api/v1/disks", lambda _: {"disks": disks})
+            window.open("nodes")
+            self.shown(window.page.get_by_role("table", name="Nodes of the cluster"), "node252")
+            return window
+
+        if FOR_DOCS:
+            tops = [nodes_page(width=width, colours=colours).picture_of_top() for _, width, colours in browser.LOOKS]
+            browser.side_by_side(self.browser, tops, PICTURES_OF_PAGES / "nodes.jpg")
+        window = nodes_page()
+        page = window.page
         table = page.get_by_role("table", name="Nodes of the cluster")
-        self.shown(table, "node252")
         window.complaints.clear()
         self.shown(page.get_by_role("row", name="node007"), "Away")
         browser.playwright().expect(table.get_by_role("row")).to_have_count(NODES_COUNT + 1)

@@ -1,7 +1,13 @@
 """What the tests of the console share: a browser, windows on a server, and what must never be in one."""
 
-from lib import browser
+import os
+
+from lib import browser, harness
 from lib.worlds import WorldTest
+
+FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
+# Of each page one picture, of all looks beside each other.
+PICTURES_OF_PAGES = harness.REPOSITORY / "docs" / "images" / "pages"
 
 
 class ConsoleTest(WorldTest):

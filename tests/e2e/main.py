@@ -23,13 +23,13 @@ from lib import harness
 TESTS = pathlib.Path(__file__).parent
 SLOWEST_TESTS_COUNT = 10
 # Those that take longest start first.
-LONGEST = ("test_faulty_disks", "test_faults", "test_disks", "test_damage", "test_space")
-# Mostly wait, for disks that hang and servers that stand still (a sixth of their time is processor time): they run beside
-# the others.
-WAITING = ("test_faulty_disks", "test_faults")
+LONGEST = ("test_faulty_disks", "test_tiers", "test_faults", "test_classes", "test_disks", "test_damage", "test_space")
+# Mostly wait, for disks that hang, servers that stand still and rates that are low (a fifth of their time is processor
+# time): they run beside the others.
+WAITING = ("test_faulty_disks", "test_faults", "test_tiers")
 WAITING_JOBS = 5
 # A file that would take longer than all others beside it: its tests are divided among so many processes.
-PARTS = {"test_faulty_disks": 4}
+PARTS = {"test_faulty_disks": 4, "test_tiers": 4, "test_classes": 2, "test_disks": 2}
 
 
 @dataclasses.dataclass

@@ -13,7 +13,30 @@ PAPER = ["--read-throughput", "12MB/s", "--read-burst", "9.5x", "--write-through
          "--burst-credit", "4s"]
 #: So near to the planner's model issue 28 wants the curve, in percent.
 DEVIATION_PERCENT_MAX = 5
+# A machine that is busy with other tests delivers less than the model: it is measured again.
+MEASURED_TIMES_MAX = 3
 MEMORY = ["--memory-limit", "256MiB"]
+
+
+def above_model_percent(result, curve):
+    """By how much more was delivered than the model says, at most, in percent of all that the model delivers."""
+    last = curve["stretches"][-1]
+    end = last["at_seconds"] + last["seconds"]
+    starts = [point["at_seconds"] for point in curve["model"]]
+
+    def modelled(until):
+        ends = [*starts[1:], end]
+        pairs = zip(curve["model"], ends, strict=True)
+        return sum(point["bytes_per_second"] * max(0, min(to, end, until) - point["at_seconds"]) for point, to in pairs)
+
+    phases = {phase["name"]: phase for phase in result["phases"]}
+    done, most = 0, 0.0
+    for stretch in curve["stretches"]:
+        for sample in phases[stretch["phase"]]["samples"]:
+            done += sample["bytes"]
+            at = stretch["at_seconds"] + sample["at_seconds"] + sample["seconds"]
+            most = max(most, done - modelled(at))
+    return 100 * most / modelled(end)
 
 
 class Watched(WorldTest):
@@ -42,11 +65,19 @@ class Watched(WorldTest):
     def test_a_burst_follows_the_planners_model_and_is_charted_beside_the_paper(self):
         self.world = self.server(1)
         self.cairn("class", "create", "paper", *PAPER)
-        self.cairn("volume", "create", "v", "--class", "paper")
-        self.cairn("export", "set", "v", "--client", "127.0.0.1", "--squash", "none")
-        result = self.bench("burst", f"nfs://127.0.0.1:{self.world.port}/v", "--working-set", "32MiB", "--idle", "3s")
-        curves = {curve["title"]: curve for curve in result["credits"]}
-        self.assertEqual(sorted(curves), ["read", "write"])
+        for number in range(MEASURED_TIMES_MAX):
+            # A new volume has all of its credit.
+            self.cairn("volume", "create", f"v{number}", "--class", "paper")
+            self.cairn("export", "set", f"v{number}", "--client", "127.0.0.1", "--squash", "none")
+            target = f"nfs://127.0.0.1:{self.world.port}/v{number}"
+            result = self.bench("burst", target, "--working-set", "32MiB", "--idle", "3s")
+            curves = {curve["title"]: curve for curve in result["credits"]}
+            self.assertEqual(sorted(curves), ["read", "write"])
+            # However busy the machine is, nobody gets more than the class gives.
+            for title, curve in curves.items():
+                self.assertLess(above_model_percent(result, curve), DEVIATION_PERCENT_MAX, title)
+            if all(curve["deviation_percent"] < DEVIATION_PERCENT_MAX for curve in curves.values()):
+                break
         for title, baseline, burst in (("read", 12, 114), ("write", 3.6, 15)):
             curve = curves[title]
             self.assertEqual(curve["limit"], f"{title}-throughput")

@@ -20,6 +20,8 @@ MEASURED_SECONDS = 10
 CHANGE_SECONDS = 1.0
 CREDIT_KEPT_SECONDS_MAX = 60
 END_SECONDS_MAX = 30
+# A goal is looked at every ten seconds.
+GOAL_SECONDS_MAX = 30
 
 
 class Load(threading.Thread):
@@ -41,7 +43,8 @@ class Load(threading.Thread):
         place = rawnfs.opaque(self.handle) + struct.pack(">QI", offset, PIECE_LEN_BYTES)
         if self.kind == "read":
             return 6, place
-        return 7, place + struct.pack(">I", rawnfs.UNSTABLE) + rawnfs.opaque(bytes(PIECE_LEN_BYTES))
+        stable = rawnfs.FILE_SYNC if self.kind == "sync" else rawnfs.UNSTABLE
+        return 7, place + struct.pack(">I", stable) + rawnfs.opaque(bytes(PIECE_LEN_BYTES))
 
     def run(self):
         try:
@@ -285,6 +288,53 @@ class Classes(WorldTest):
             session.write(0, data[:4096])
             self.assertEqual(session.read(0, 4096), data[:4096])
         self.assertEqual(client.get_object(Bucket="objects", Key="before")["Body"].read(), data)
+
+    def test_a_latency_goal_that_is_missed_is_told_and_makes_own_work_rest(self):
+        port = harness.next_port()
+        self.world = self.server(1, ["--listen-iscsi", f"127.0.0.1:{port}"])
+        # No write is on a disk so soon.
+        self.cairn("class", "create", "quick", "--latency-goal", "50us")
+        self.make_volume("v", "--class", "quick")
+        self.assertIn("answers within 50µs", self.cairn("class", "show", "quick").stdout)
+        self.assertIn("not known yet", self.cairn("volume", "show", "v").stdout)
+        goal = lambda: self.volume("v")["rates"]["latency"]
+        told = lambda stage: [
+            event for event in json.loads(self.cairn("events", "--json", "--limit", "1000").stdout)["entries"]
+            if (event["kind"], event["stage"]) == ("latency_goal_missed", stage)
+        ]
+        with self.load("v", "sync", 1):
+            harness.wait_until(lambda: goal().get("met") is False, GOAL_SECONDS_MAX, "the goal is missed")
+            harness.wait_until(lambda: told("began"), 10, "it is told")
+            self.assertIn("MISSED", self.cairn("volume", "show", "v").stdout)
+            metrics = self.world.metrics()
+            self.assertEqual(metrics['cairn_latency_goal_missed{volume="v"}'], 1)
+            self.assertGreaterEqual(metrics["cairn_internal_rest_times"], 2)
+            seen = goal()
+            self.assertGreater(seen["late"] * 100, seen["requests"])
+            # Another goal is looked at from its beginning.
+            self.cairn("class", "set", "quick", "--latency-goal", "10s")
+            self.assertNotIn("met", goal())
+            harness.wait_until(lambda: goal().get("met") is True, GOAL_SECONDS_MAX, "the goal is met")
+            self.assertEqual(goal()["late_total"], 0)
+            harness.wait_until(lambda: told("ended"), 10, "the end is told")
+        (began,), (ended,) = told("began"), told("ended")
+        self.assertIn("took longer than 50µs", began["message"])
+        self.assertIn("meets its latency goal again", ended["message"])
+        # Commands of LUNs count, too.
+        initiator = "iqn.2025-11.test:host"
+        self.cairn("lun", "create", "v/disk", "--size", "64MiB")
+        self.cairn("igroup", "create", "v/hosts", "--initiator", initiator)
+        self.cairn("lun", "map", "v/disk", "--igroup", "hosts")
+        target = json.loads(self.cairn("lun", "show", "v/disk", "--json").stdout)["target"]
+        with iscsi.Session(("127.0.0.1", port), initiator, target) as session:
+            session.clear_attentions()
+            before = goal()["requests_total"]
+            session.write(0, bytes(4096))
+            session.read(0, 4096)
+            self.assertEqual(goal()["requests_total"], before + 2)
+        self.assertIn("limits nothing", self.refused("class", "set", "quick", "--latency-goal", "none"))
+        self.assertIn("from 50us", self.refused("class", "set", "quick", "--latency-goal", "1us"))
+        self.assertIn("total-throughput alone", self.refused("class", "set", "internal", "--latency-goal", "1ms"))
 
     def test_parts_of_a_volume_have_rates_of_their_own(self):
         """A network of clients, a LUN and a bucket of one volume without a class; kill -9 forgets nothing."""

@@ -151,7 +151,7 @@ class Events(WorldTest):
         self.assertGreaterEqual(len(all_events), 3)
         rows = list(csv.DictReader(io.StringIO(server.cairn("events", "--csv").stdout)))
         self.assertEqual([row["message"] for row in rows], [one["message"] for one in reversed(self.events(server))][-len(rows) :])
-        self.assertEqual(rows[0].keys(), {"id", "time", "severity", "kind", "stage", "subject", "message", "action"})
+        self.assertEqual(rows[0].keys(), {"id", "time", "severity", "kind", "stage", "subject", "message", "action", "nodes"})
         text = server.cairn("events", "--text", "WAS STOPPED", "--since", "1h").stdout
         self.assertEqual(len(text.splitlines()), 1, text)
         self.assertEqual(self.events(server, "--until", "1d"), [])

@@ -4,6 +4,7 @@ Owns: finding both, what a page may not do in any test (complain, ask another se
 Must not know: what is on a page.
 """
 
+import base64
 import contextlib
 import functools
 import importlib
@@ -23,6 +24,7 @@ AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practi
 # Name, width, preferred colours.
 LOOKS = [("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light")]
 HEIGHT_PX = 900
+SIDE_BY_SIDE_HEIGHT_PX = 640
 TIMEOUT_MS = 10_000
 
 
@@ -46,6 +48,18 @@ def chromium():
             yield browser
         finally:
             browser.close()
+
+
+def side_by_side(browser, pictures, path):
+    """Writes pictures of one page in several looks beside each other, as one JPEG."""
+    images = "".join(
+        f'<img src="data:image/png;base64,{base64.b64encode(picture).decode()}" height="{SIDE_BY_SIDE_HEIGHT_PX}">' for picture in pictures
+    )
+    style = "body { margin: 0; padding: 12px; display: inline-flex; gap: 12px; background: #888 }"
+    page = browser.new_page(viewport={"width": 2400, "height": SIDE_BY_SIDE_HEIGHT_PX + 24})
+    page.set_content(f"<style>{style}</style><body>{images}</body>", wait_until="load")
+    page.locator("body").screenshot(path=path, type="jpeg", quality=80)
+    page.close()
 
 
 def from_dist(route):
@@ -93,6 +107,10 @@ class Window:
 
     def picture(self, path):
         self.page.screenshot(path=path, full_page=True)
+
+    def picture_of_top(self):
+        """What is seen first, as PNG."""
+        return self.page.screenshot()
 
     def close(self):
         self.context.close()

@@ -1,7 +1,7 @@
 // Classes of service: what each gives, and which volumes are in it.
 import { useState } from "preact/hooks";
 import { cairn, part } from "../api";
-import { bytesPerSecond, count, duration, exactSize, parseRate } from "../format";
+import { bytesPerSecond, count, duration, exactSize, microseconds, parseRate } from "../format";
 import { to } from "../router";
 import { useSession } from "../session";
 import type { ClassLimits, ClassRate, ServiceClass } from "../types";
@@ -44,6 +44,7 @@ function Limits({ limits }: { limits: ClassLimits }) {
   if (limits.client_throughput) lines.push(`Each client: ${bytesPerSecond(limits.client_throughput)}`);
   if (limits.client_iops) lines.push(`Each client: ${count(limits.client_iops)} operations/s`);
   if (limits.total_throughput) lines.push(`All its volumes together, on each node: ${bytesPerSecond(limits.total_throughput)}`);
+  if (limits.latency_goal_microseconds) lines.push(`Answers within ${microseconds(limits.latency_goal_microseconds)}, 99 of 100`);
   return <ul class="plain">{lines.map((line) => <li key={line}>{line}</li>)}</ul>;
 }
 
@@ -97,6 +98,7 @@ function flagsOf(limits: ClassLimits): Map<string, string> {
   add("client-throughput", true, limits.client_throughput);
   add("client-iops", false, limits.client_iops);
   add("total-throughput", true, limits.total_throughput);
+  if (limits.latency_goal_microseconds) all.set("--latency-goal", `${limits.latency_goal_microseconds}us`);
   return all;
 }
 
@@ -134,15 +136,17 @@ function EditClass({ of, onClose, onDone }: { of: ServiceClass | undefined; onCl
   const [burst, setBurst] = useState(String((before.throughput?.burst_permille ?? before.iops?.burst_permille ?? 1000) / 1000));
   const [credit, setCredit] = useState(String((before.throughput?.credit_seconds ?? before.iops?.credit_seconds ?? 0) / 60));
   const [client, setClient] = useState(text(before.client_throughput, exactSize));
+  const [goal, setGoal] = useState(text(before.latency_goal_microseconds, (value) => String(value / 1000)));
   const bursts = Number(burst) > 1 ? { burst_permille: Math.round(Number(burst) * 1000), credit_seconds: Math.round(Number(credit) * 60) } : {};
   const rate = (per_tib: number | undefined, one: number | undefined) =>
     per_tib || one ? { ...(per_tib ? { per_tib } : {}), ...(one ? { fixed: one } : {}), ...bursts } : undefined;
   const throughput = rate(parseRate(perTib), parseRate(fixed));
   const iops = rate(Number(iopsPerTib) || undefined, Number(iopsFixed) || undefined);
   // Limits that the form does not show stay as they are.
-  const { throughput: _, iops: __, client_throughput: ___, ...others } = before;
+  const { throughput: _, iops: __, client_throughput: ___, latency_goal_microseconds: ____, ...others } = before;
   const each = parseRate(client);
-  const limits: ClassLimits = { ...others, ...(throughput ? { throughput } : {}), ...(iops ? { iops } : {}), ...(each ? { client_throughput: each } : {}) };
+  const goalMicroseconds = Math.round(Number(goal) * 1000) || undefined;
+  const limits: ClassLimits = { ...others, ...(throughput ? { throughput } : {}), ...(iops ? { iops } : {}), ...(each ? { client_throughput: each } : {}), ...(goalMicroseconds ? { latency_goal_microseconds: goalMicroseconds } : {}) };
   const request = of
     ? { method: "PUT" as const, path: `/classes/${part(of.name)}`, body: { limits } }
     : { method: "POST" as const, path: "/classes", body: { name, limits } };
@@ -164,7 +168,10 @@ function EditClass({ of, onClose, onDone }: { of: ServiceClass | undefined; onCl
         <Choice label="Burst" value={burst} onValue={setBurst} choices={burstChoices(burst)} />
         {Number(burst) > 1 && <Field label="A full credit lasts" value={credit} onValue={setCredit} required pattern={NUMBER_PATTERN} inputMode="numeric" hint="Minutes, at the full burst." />}
       </div>
-      <Field label="Throughput of each client" value={client} onValue={setClient} pattern={RATE_PATTERN} placeholder="no limit" />
+      <div class="pair">
+        <Field label="Throughput of each client" value={client} onValue={setClient} pattern={RATE_PATTERN} placeholder="no limit" />
+        <Field label="Latency goal" value={goal} onValue={setGoal} pattern="\s*\d+(\.\d+)?\s*" inputMode="decimal" placeholder="none" hint="Milliseconds, for 99 of 100 requests." />
+      </div>
     </ActionForm>
   );
 }

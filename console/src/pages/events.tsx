@@ -3,9 +3,9 @@ import { useEffect, useState } from "preact/hooks";
 import { cairn } from "../api";
 import { date } from "../format";
 import { useLive } from "../live";
-import { SPANS, asCsv, logPath, secondsAgo, useLog } from "../log";
+import { SPANS, asCsv, entryKey, logPath, secondsAgo, useLog } from "../log";
 import { go, to, usePlace } from "../router";
-import type { EventEntry, EventPage } from "../types";
+import type { Cluster, EventEntry, EventPage } from "../types";
 import type { Tone } from "../ui";
 import { Badge, Card, Choice, Failure, Field, Loading, Notice, Page, Same, Table } from "../ui";
 import { useApi } from "../use";
@@ -28,13 +28,14 @@ interface Filter {
   severity: string;
   subject: string;
   text: string;
+  node: string;
   since: string;
 }
 
 function filterOf(query: URLSearchParams): Filter {
   const value = (name: string) => query.get(name) ?? "";
   const severity = SEVERITIES.some(([known]) => known === value("severity")) ? value("severity") : "";
-  return { severity, subject: value("subject"), text: value("text"), since: secondsAgo(value("since")) ? value("since") : "" };
+  return { severity, subject: value("subject"), text: value("text"), node: value("node"), since: secondsAgo(value("since")) ? value("since") : "" };
 }
 
 function addressOf(filter: Filter): string {
@@ -42,15 +43,18 @@ function addressOf(filter: Filter): string {
   return `${to("events")}${query.size > 0 ? `?${query}` : ""}`;
 }
 
-const apiPath = ({ severity, subject, text, since }: Filter, more: Record<string, string> = {}): string =>
-  logPath("/events", { severity, subject, text, from: secondsAgo(since), ...more });
+const apiPath = ({ severity, subject, text, node, since }: Filter, more: Record<string, string> = {}): string =>
+  logPath("/events", { severity, subject, text, node, from: secondsAgo(since), ...more });
 
-const command = ({ severity, subject, text, since }: Filter): string =>
-  cairn("events", ...(severity ? ["--severity", severity] : []), ...(subject ? ["--subject", subject] : []), ...(text ? ["--text", text] : []), ...(since ? ["--since", since] : []));
+const command = ({ severity, subject, text, node, since }: Filter): string =>
+  cairn("events", ...(severity ? ["--severity", severity] : []), ...(subject ? ["--subject", subject] : []), ...(text ? ["--text", text] : []), ...(node ? ["--node", node] : []), ...(since ? ["--since", since] : []));
 
 export function Events() {
   const { query } = usePlace();
   const filter = filterOf(query);
+  const { live } = useLive();
+  const isCluster = live?.node != null;
+  const nodes = useApi<Cluster>(isCluster ? "/cluster" : undefined, 60_000).data?.nodes ?? [];
   const address = addressOf(filter);
   // What is typed becomes the filter with Enter, or when the field is left.
   const [subject, setSubject] = useState(filter.subject);
@@ -77,14 +81,17 @@ export function Events() {
         <Choice label="How bad" value={filter.severity} onValue={(severity) => set({ severity })} choices={SEVERITIES} />
         <Field label="About" value={subject} onValue={setSubject} placeholder="any disk, volume, node" maxLength={128} />
         <Field label="Text has" value={text} onValue={setText} placeholder="anything" maxLength={200} />
+        {isCluster && <Choice label="Seen by" value={filter.node} onValue={(node) => set({ node })}
+          choices={[["", "Any node"], ...nodes.map((node): [string, string] => [node.name, node.name])]} />}
         <Choice label="When" value={filter.since} onValue={(since) => set({ since })} choices={SPANS} />
         <button type="submit">Apply</button>
       </form>
       <Failure error={log.error} />
       {log.page?.problem && <Notice tone="bad" title="Events are not written to disk now.">{log.page.problem}</Notice>}
+      {log.page?.silent?.map((one) => <Notice key={one.node} tone="warn" title={`Without what node ${one.node} alone saw, which does not answer.`}>{one.why}</Notice>)}
       {!log.page ? <Loading /> : <EventTable caption="Events, newest first" events={log.rows} />}
       {log.showOlder && <p><button type="button" disabled={log.isBusy} onClick={() => void log.showOlder?.()}>Show older</button></p>}
-      {log.page?.first_seconds != null && <p class="hint">What is kept begins at {date(log.page.first_seconds)}. In a cluster each node has what it saw.</p>}
+      {log.page?.first_seconds != null && <p class="hint">What is kept begins at {date(log.page.first_seconds)}.{isCluster && " What several nodes saw is told once, by the clock of the first."}</p>}
       <Same command={command(filter)} request={{ method: "GET", path: apiPath(filter) }} />
     </Page>
   );
@@ -92,11 +99,11 @@ export function Events() {
 
 function EventTable({ caption, events }: { caption: string; events: EventEntry[] }) {
   return (
-    <Table caption={caption} rows={events} rowKey={(event) => String(event.id)} empty="There is no such event."
+    <Table caption={caption} rows={events} rowKey={entryKey} empty="There is no such event."
       columns={[
         { name: "When", show: (event) => <span class="when">{date(event.at_seconds)}</span> },
         { name: "How bad", show: (event) => <Severity event={event} /> },
-        { name: "What", show: (event) => <span class="wraps" dir="auto">{event.message}{event.action && <small>{event.action}</small>}</span> },
+        { name: "What", show: (event) => <span class="wraps" dir="auto">{event.message}{event.nodes && event.nodes.length > 0 && <small>seen by {event.nodes.join(", ")}</small>}{event.action && <small>{event.action}</small>}</span> },
       ]} />
   );
 }
@@ -123,7 +130,7 @@ export function LastEvents() {
 }
 
 const csv = (events: EventEntry[]): string =>
-  asCsv(["id", "time", "severity", "kind", "stage", "subject", "message", "action"], events.map((event) => [
+  asCsv(["id", "time", "severity", "kind", "stage", "subject", "message", "action", "nodes"], events.map((event) => [
     // Words of the API are written as they are, as by the command line.
-    event.id, new Date(event.at_seconds * 1000), { bare: event.severity }, { bare: event.kind }, { bare: event.stage }, event.subject, event.message, event.action ?? "",
+    event.id, new Date(event.at_seconds * 1000), { bare: event.severity }, { bare: event.kind }, { bare: event.stage }, event.subject, event.message, event.action ?? "", (event.nodes ?? []).join(" "),
   ]));

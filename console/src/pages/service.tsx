@@ -2,9 +2,9 @@
 import { useState } from "preact/hooks";
 import { cairn, part } from "../api";
 import { Charts } from "../history";
-import { bytesPerSecond, count, counted, duration, exactSize, parseRate, percent, perSecond } from "../format";
+import { bytesPerSecond, count, counted, duration, exactSize, microseconds, parseRate, percent, perSecond } from "../format";
 import { to } from "../router";
-import type { Limit, PartLimit, Volume } from "../types";
+import type { Latency, Limit, PartLimit, Volume } from "../types";
 import { ActionForm, Card, Choice, Facts, Failure, Field, Loading, Meter, Table } from "../ui";
 import { useApi } from "../use";
 
@@ -18,6 +18,13 @@ const NAMES: Record<string, string> = {
 };
 
 const shown = (of: string, value: number) => (of.endsWith("throughput") ? bytesPerSecond(value) : perSecond(value));
+
+/** How a volume stands with its goal of latency. */
+function goalWords(latency: Latency): string {
+  const goal = `${microseconds(latency.goal_microseconds)} for 99 of 100 requests`;
+  if (latency.met == null) return `${goal}; not known yet whether it is met`;
+  return `${goal}; ${latency.met ? "met" : "missed"}: ${count(latency.late)} of the last ${count(latency.requests)} took longer`;
+}
 
 /** One limit of a class: what is used now, and what is saved. */
 function LimitRow({ limit }: { limit: Limit }) {
@@ -54,6 +61,7 @@ export function ClassCard({ volume, onChange }: { volume: Volume; onChange: () =
             <Facts facts={[
               ["Now", `${bytesPerSecond(rates.read_bytes_per_second)} read, ${bytesPerSecond(rates.written_bytes_per_second)} written, ${perSecond(rates.operations_per_second)}`],
               ["Waiting for their turn", `${counted(rates.waiting, "request")}; ${count(rates.delayed)} since the start, ${duration(rates.delayed_ms / 1000)} together`],
+              ...(rates.latency ? [["Latency goal", goalWords(rates.latency)] as [string, string]] : []),
               ...(rates.client_throughput ? [["Each client", bytesPerSecond(rates.client_throughput)] as [string, string]] : []),
             ]} />
           )}

@@ -1,6 +1,5 @@
 //! `cairn audit`: who changed what and when.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cairn_admin::Client;
@@ -12,12 +11,8 @@ use crate::access;
 use crate::args::{ServerArgs, ViewArgs};
 use crate::cluster::parse_time;
 use crate::exit::Failure;
-use crate::print::{self, Align, note};
-
-/// How often the server is asked for new entries.
-const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
-/// An entry of another node may come so much later than younger ones.
-const LATE_SECONDS: u64 = 120;
+use crate::follow::{LogPage, follow, say_silent};
+use crate::print::{self, Align};
 
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
@@ -93,8 +88,8 @@ impl AuditFilter {
             path: self.path.clone(),
             method: self.method.clone(),
             refused: self.refused.then_some(true),
-            node: self.node.clone(),
             part: Part {
+                node: self.node.clone(),
                 // Counted from the server's clock.
                 from_seconds: since.map(|since| -since),
                 limit,
@@ -116,79 +111,31 @@ fn list(args: &AuditListArgs) -> Result<(), Failure> {
     let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
     let page = client.audit(&args.filter.query(limit))?;
     if args.follow {
-        return follow(args, &client, page);
+        let log = |page: AuditPage| LogPage {
+            entries: page.entries,
+            silent: page.silent,
+        };
+        let newer = |after| newer(args, &client, after).map(log);
+        return follow(
+            log(page),
+            WHAT,
+            |entry| entry.node.as_deref(),
+            newer,
+            |entry| match args.view.json {
+                true => print::text(&print::json_line(entry)?),
+                false => print::text(&line(entry)),
+            },
+        );
     }
-    say_silent(&page);
+    say_silent(&page.silent, WHAT);
     if args.view.json {
         return print::json(&page);
     }
     print::text(&table(&page.entries))
 }
 
-/// Whose changes are missing.
-fn say_silent(page: &AuditPage) {
-    for silent in &page.silent {
-        note!(
-            "cairn: without what was asked of node {}, which does not answer: {}",
-            silent.node,
-            silent.why
-        );
-    }
-}
-
-/// Shows a page and what comes after it. Ends with an error, or with the process.
-fn follow(args: &AuditListArgs, client: &Client, first: AuditPage) -> Result<(), Failure> {
-    let mut page = first;
-    let mut shown = Shown::default();
-    let mut silent = Vec::new();
-    loop {
-        if page.silent != silent {
-            say_silent(&page);
-            silent.clone_from(&page.silent);
-        }
-        for entry in page
-            .entries
-            .iter()
-            .rev()
-            .filter(|entry| shown.is_new(entry))
-        {
-            match args.view.json {
-                true => print::text(&print::json_line(entry)?)?,
-                false => print::text(&line(entry))?,
-            }
-        }
-        shown.forget();
-        std::thread::sleep(FOLLOW_INTERVAL);
-        page = newer(args, client, shown.after())?;
-    }
-}
-
-/// Which entries were shown. The clocks of nodes differ, and one may be silent for a while: what they tell late is shown late.
-#[derive(Default)]
-struct Shown {
-    last: Option<u64>,
-    entries: BTreeSet<(u64, Option<String>)>,
-}
-
-impl Shown {
-    fn is_new(&mut self, entry: &AuditEntry) -> bool {
-        self.last = self.last.max(Some(entry.id));
-        let is_late = self.after().is_none_or(|after| entry.id > after);
-        is_late && self.entries.insert((entry.id, entry.node.clone()))
-    }
-
-    /// Entries above this are asked for again.
-    fn after(&self) -> Option<u64> {
-        // Ids are a thousand for each second.
-        let late = 1000 * LATE_SECONDS;
-        self.last.map(|last| last.saturating_sub(late))
-    }
-
-    fn forget(&mut self) {
-        let after = self.after();
-        self.entries.retain(|(id, _)| Some(*id) > after);
-    }
-}
+/// What nodes that do not answer would have told.
+const WHAT: &str = "what was asked of";
 
 /// All entries above an id, newest first.
 fn newer(args: &AuditListArgs, client: &Client, after: Option<u64>) -> Result<AuditPage, Failure> {
@@ -214,7 +161,7 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     loop {
         let page = client.audit(&query)?;
         if is_first {
-            say_silent(&page);
+            say_silent(&page.silent, WHAT);
         }
         is_first = false;
         let mut text = String::new();
@@ -319,36 +266,6 @@ fn table(entries: &[AuditEntry]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_nodes_tell_late_is_shown_once() {
-        let entry = |id: u64, node: &str| AuditEntry {
-            id,
-            at_seconds: 0,
-            user: String::new(),
-            via: String::new(),
-            address: String::new(),
-            method: String::new(),
-            path: String::new(),
-            status: 200,
-            node: Some(node.to_owned()),
-        };
-        let mut shown = Shown::default();
-        let now = 1_000_000_000;
-        assert!(shown.is_new(&entry(now, "a")));
-        // Another node has the same id, and another one's clock is behind.
-        assert!(shown.is_new(&entry(now, "b")));
-        assert!(shown.is_new(&entry(now - 5000, "b")));
-        shown.forget();
-        for (id, node) in [
-            (now, "a"),
-            (now, "b"),
-            (now - 5000, "b"),
-            (now - 1000 * LATE_SECONDS, "b"),
-        ] {
-            assert!(!shown.is_new(&entry(id, node)), "{id} {node}");
-        }
-    }
 
     #[test]
     fn entries_are_lines_of_csv() {

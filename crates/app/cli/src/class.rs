@@ -4,10 +4,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use cairn_admin::classes::{
-    ClassCreate, ClassLimits, ClassSet, ClassView, LimitView, RateView, RatesView,
+    ClassCreate, ClassLimits, ClassSet, ClassView, LatencyView, LimitView, RateView, RatesView,
 };
 use cairn_base::units::{format_size, parse_size};
-use cairn_config::{CREDIT_SECONDS_DEFAULT, ClassName};
+use cairn_config::{CREDIT_SECONDS_DEFAULT, ClassName, LATENCY_GOAL_US_MAX, LATENCY_GOAL_US_MIN};
 use clap::{Args, Subcommand};
 
 use crate::access;
@@ -107,6 +107,35 @@ impl FromStr for TimesFlag {
     }
 }
 
+/// How soon requests are to be answered, in microseconds, or no goal: `2ms`, `500us`, `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoalFlag(Option<u64>);
+
+impl FromStr for GoalFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let wrong = || "write none, or a time such as 500us, 2ms or 1s".to_owned();
+        let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+        let split = |(unit, microseconds)| Some((text.strip_suffix(unit)?, microseconds));
+        let (number, unit_us) = units.into_iter().find_map(split).ok_or_else(wrong)?;
+        let microseconds = number.parse::<f64>().map_err(|_| wrong())? * unit_us;
+        if microseconds.is_nan() {
+            return Err(wrong());
+        }
+        let allowed = LATENCY_GOAL_US_MIN..=LATENCY_GOAL_US_MAX;
+        // Saturates: what is too large or below zero is not allowed.
+        match microseconds.round() as u64 {
+            goal if allowed.contains(&goal) => Ok(Self(Some(goal))),
+            _ => Err("a goal of latency is from 50us to 60s".to_owned()),
+        }
+    }
+}
+
 /// What a class limits.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClassFlags {
@@ -165,6 +194,10 @@ pub struct ClassFlags {
     /// also above their own rate
     #[arg(long, value_name = "RATE")]
     pub total_throughput: Option<RateFlag>,
+    /// How soon 99 of 100 requests are to be answered once they may begin, over NFS and iSCSI: 2ms. While a volume misses it,
+    /// rebuilds, scrubs and all other work of the server itself make more way; `cairn volume show` and an event tell of it
+    #[arg(long, value_name = "TIME")]
+    pub latency_goal: Option<GoalFlag>,
 }
 
 impl ClassFlags {
@@ -190,6 +223,7 @@ impl ClassFlags {
         rates.iter().all(Option::is_none)
             && bursts.iter().all(Option::is_none)
             && self.burst_credit.is_none()
+            && self.latency_goal.is_none()
     }
 
     /// The limits that there were, with what the flags say.
@@ -222,6 +256,9 @@ impl ClassFlags {
             if let Some(RateFlag(rate)) = flag {
                 *limit = rate;
             }
+        }
+        if let Some(GoalFlag(goal)) = self.latency_goal {
+            limits.latency_goal_microseconds = goal;
         }
     }
 }
@@ -380,6 +417,9 @@ fn words(limits: &ClassLimits) -> Vec<String> {
             words.push(format!("{who} {}", per_second(rate, is_bytes)));
         }
     }
+    if let Some(goal) = limits.latency_goal_microseconds {
+        words.push(format!("answers within {}", latency(goal)));
+    }
     words
 }
 
@@ -425,11 +465,33 @@ pub fn lines(rates: &RatesView) -> Vec<String> {
             lines.push(format!("{who:<16} {}", per_second(rate, is_bytes)));
         }
     }
+    lines.extend(rates.latency.as_ref().map(goal_line));
     lines.push(format!(
         "waiting          {} requests now, {} since the start",
         rates.waiting, rates.delayed
     ));
     lines
+}
+
+fn latency(microseconds: u64) -> String {
+    format!("{:?}", Duration::from_micros(microseconds))
+}
+
+fn goal_line(view: &LatencyView) -> String {
+    let stands = match view.met {
+        None => "not known yet".to_owned(),
+        Some(met) => {
+            let word = if met { "met" } else { "MISSED" };
+            format!(
+                "{word}: {} of the last {} were late",
+                view.late, view.requests
+            )
+        }
+    };
+    format!(
+        "latency goal     {}, {stands}",
+        latency(view.goal_microseconds)
+    )
 }
 
 fn line(limit: &LimitView) -> String {
@@ -484,6 +546,41 @@ mod tests {
             let got = text.parse::<TimesFlag>().ok().map(|TimesFlag(times)| times);
             assert_eq!(got, want, "{text}");
         }
+    }
+
+    #[test]
+    fn goals_of_latency_are_read_or_refused() {
+        for (text, want) in [
+            ("2ms", Some(Some(2000))),
+            ("0.5ms", Some(Some(500))),
+            ("50us", Some(Some(50))),
+            ("60s", Some(Some(60_000_000))),
+            ("none", Some(None)),
+            ("49us", None),
+            ("61s", None),
+            ("2", None),
+            ("-1s", None),
+            ("nans", None),
+            ("infs", None),
+            ("", None),
+        ] {
+            let got = text.parse::<GoalFlag>().ok().map(|GoalFlag(goal)| goal);
+            assert_eq!(got, want, "{text}");
+        }
+        let view = |met| LatencyView {
+            goal_microseconds: 2500,
+            met,
+            requests: 1000,
+            late: 12,
+            requests_total: 5000,
+            late_total: 13,
+        };
+        assert_eq!(
+            goal_line(&view(None)),
+            "latency goal     2.5ms, not known yet"
+        );
+        let missed = "latency goal     2.5ms, MISSED: 12 of the last 1000 were late";
+        assert_eq!(goal_line(&view(Some(false))), missed);
     }
 
     #[test]

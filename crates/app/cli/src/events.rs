@@ -12,11 +12,9 @@ use crate::args::ViewArgs;
 use crate::audit::{csv_text, time};
 use crate::cluster::parse_time;
 use crate::exit::Failure;
+use crate::follow::{LogPage, follow, say_silent};
 use crate::print;
 use crate::print::note;
-
-/// How often the server is asked for new events.
-const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Least {
@@ -51,6 +49,9 @@ pub struct EventsArgs {
     /// Print all that is kept and fits, as CSV
     #[arg(long, conflicts_with_all = ["follow", "json", "limit"])]
     pub csv: bool,
+    /// Only what this node of a cluster saw; without it what any of them did
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -74,6 +75,7 @@ impl EventsArgs {
                 from_seconds: ago(self.since),
                 to_seconds: ago(self.until),
                 limit,
+                node: self.node.clone(),
                 ..Part::default()
             },
         }
@@ -88,8 +90,24 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
     let limit = usize::try_from(args.limit).unwrap_or(ENTRY_LIMIT_MAX);
     let page = client.events(&args.query(limit))?;
     if args.follow {
-        return follow(args, &client, page);
+        let log = |page: EventPage| LogPage {
+            entries: page.entries,
+            silent: page.silent,
+        };
+        let newer = |after| newer(args, &client, after).map(log);
+        // What a second node sees of an event comes with the first's.
+        return follow(
+            log(page),
+            WHAT,
+            |event| event.nodes.first().map(String::as_str),
+            newer,
+            |event| match args.view.json {
+                true => print::text(&print::json_line(event)?),
+                false => print::text(&text(event)),
+            },
+        );
     }
+    say_silent(&page.silent, WHAT);
     if args.view.json {
         return print::json(&page);
     }
@@ -101,22 +119,8 @@ pub fn events(args: &EventsArgs) -> Result<(), Failure> {
     print::text(&shown.join("\n"))
 }
 
-/// Shows a page and what comes after it. Ends with an error, or with the process.
-fn follow(args: &EventsArgs, client: &Client, first: EventPage) -> Result<(), Failure> {
-    let mut page = first;
-    let mut last = None;
-    loop {
-        last = page.entries.first().map(|event| event.id).or(last);
-        for event in page.entries.iter().rev() {
-            match args.view.json {
-                true => print::text(&print::json_line(event)?)?,
-                false => print::text(&text(event))?,
-            }
-        }
-        std::thread::sleep(FOLLOW_INTERVAL);
-        page = newer(args, client, last)?;
-    }
-}
+/// What nodes that do not answer would have told.
+const WHAT: &str = "what was seen by";
 
 /// All events above an id, newest first.
 fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<EventPage, Failure> {
@@ -134,7 +138,7 @@ fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<Event
 
 fn export(args: &EventsArgs, client: &Client) -> Result<(), Failure> {
     let mut query = args.query(ENTRY_LIMIT_MAX);
-    print::text("id,time,severity,kind,stage,subject,message,action\r\n")?;
+    print::text("id,time,severity,kind,stage,subject,message,action,nodes\r\n")?;
     loop {
         let page = client.events(&query)?;
         let lines: String = page.entries.iter().map(csv).collect();
@@ -164,6 +168,7 @@ fn csv(event: &EventEntry) -> String {
         csv_text(&event.subject),
         csv_text(&event.message),
         csv_text(event.action.as_deref().unwrap_or("")),
+        csv_text(&event.nodes.join(" ")),
     ];
     format!("{}\r\n", words.join(","))
 }
@@ -179,8 +184,12 @@ fn text(event: &EventEntry) -> String {
         EventStage::Ended => "over: ",
         EventStage::Began | EventStage::Once => "",
     };
+    let seen = match &event.nodes[..] {
+        [] => String::new(),
+        nodes => format!(" ({})", nodes.join(", ")),
+    };
     let line = format!(
-        "{}  {mark}  {ended}{}",
+        "{}  {mark}  {ended}{}{seen}",
         time(event.at_seconds),
         event.message
     );
@@ -207,10 +216,11 @@ mod tests {
             subject: "disk /a".to_owned(),
             message: "=it is \"missing\"".to_owned(),
             action: Some("bring it back".to_owned()),
+            nodes: Vec::new(),
         };
         assert_eq!(
             csv(&event),
-            "7,2027-01-15T08:00:00Z,error,disk_missing,began,\"disk /a\",\"'=it is \"\"missing\"\"\",\"bring it back\"\r\n"
+            "7,2027-01-15T08:00:00Z,error,disk_missing,began,\"disk /a\",\"'=it is \"\"missing\"\"\",\"bring it back\",\"\"\r\n"
         );
         let first = "2027-01-15T08:00:00Z  ERROR    =it is \"missing\"";
         let below = "                               bring it back";
@@ -223,5 +233,7 @@ mod tests {
             text(&event),
             "2027-01-15T08:00:00Z  info     over: it is back"
         );
+        event.nodes = vec!["n1".to_owned(), "n2".to_owned()];
+        assert!(text(&event).ends_with("it is back (n1, n2)"));
     }
 }

@@ -21,6 +21,7 @@ mod disk;
 mod events;
 mod exit;
 mod export;
+mod follow;
 mod freeze;
 mod host_plan;
 mod key;

@@ -1,4 +1,5 @@
-//! Answers the admin API about classes of service, and keeps the credit of volumes in the volumes.
+//! Answers the admin API about classes of service, keeps the credit of volumes in the volumes, and has the server's own work
+//! make way for goals of latency.
 //!
 //! Owns: when credit is read and written. Must not know: what credit is for.
 //!
@@ -25,6 +26,8 @@ use crate::node::Inner;
 
 /// How often it is looked whether credit of a volume is to be read.
 const READ_INTERVAL: Duration = Duration::from_millis(500);
+/// How often it is looked whether goals of latency are met.
+const GOALS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often credit is written if it has changed.
 const WRITE_INTERVAL: Duration = Duration::from_secs(20);
 const NAME: &[u8] = b"user.credit";
@@ -44,8 +47,13 @@ struct Kept {
 #[derive(Default)]
 pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
 
-/// Reads and writes credit for as long as the node is there.
+/// Reads and writes credit, and looks at goals of latency, for as long as the node is there.
 pub fn tend(inner: &Arc<Inner>) {
+    inner.every("latency goals", GOALS_INTERVAL, |inner| async move {
+        if let Some(is_missed) = inner.shaper.look_at_goals() {
+            inner.pool.clients.keep_waiting(is_missed);
+        }
+    });
     inner.every("credit", READ_INTERVAL, |inner| async move {
         read_all(&inner).await;
     });

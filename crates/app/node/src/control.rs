@@ -331,6 +331,8 @@ impl Control for Controller {
                 .volume_create(&create.name, settings, Vec::new(), class, create.encrypt)
                 .await
                 .map_err(refusal)?;
+            // So that a new volume has its credit from the first request on.
+            classes::read_all(&self.inner).await;
             self.volume_now(&create.name).await
         })
     }
@@ -338,6 +340,7 @@ impl Control for Controller {
     fn volume_clone(&self, source: VolumeName, clone: VolumeCloneCreate) -> Answer<'_, VolumeView> {
         Box::pin(async move {
             self.clone_volume(&source, &clone).await?;
+            classes::read_all(&self.inner).await;
             self.volume_now(&clone.name).await
         })
     }
@@ -1028,7 +1031,7 @@ impl Controller {
             view.rates = inner
                 .shaper
                 .report(volume.id)
-                .map(|report| convert::rates(&report, volume));
+                .map(|report| convert::rates(&report, inner.shaper.goal(volume.id), volume));
             view.inodes = counts.inodes;
             view.snapshots = fs.snapshot_count();
             // Counted for the whole store, and told of the volume that speaks for it.

@@ -1,7 +1,7 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
 use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
-use cairn_admin::classes::{LimitView, PartView, RatesView};
+use cairn_admin::classes::{LatencyView, LimitView, PartView, RatesView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
@@ -10,6 +10,7 @@ use cairn_formats::scrub_file::ScrubStage;
 use cairn_pool::executor::RebuildStatus;
 use cairn_pool::health::Health;
 use cairn_pool::scrub::{DamagedPlace, ScrubProgress};
+use cairn_qos::GoalReport;
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {
     ClientRule {
@@ -106,7 +107,11 @@ pub fn layout(code: Code) -> String {
 }
 
 /// Rates as the API shows them: whole numbers.
-pub fn rates(report: &cairn_qos::Report, volume: &PoolVolume) -> RatesView {
+pub fn rates(
+    report: &cairn_qos::Report,
+    goal: Option<GoalReport>,
+    volume: &PoolVolume,
+) -> RatesView {
     let limits = report.limits.iter().map(|limit| LimitView {
         of: limit.name.to_owned(),
         baseline: whole(limit.rate.baseline),
@@ -124,6 +129,7 @@ pub fn rates(report: &cairn_qos::Report, volume: &PoolVolume) -> RatesView {
         client_throughput: report.client_bytes.map(whole),
         client_iops: report.client_operations.map(whole),
         total_throughput: report.total_bytes.map(whole),
+        latency: goal.as_ref().map(latency),
         parts: parts(volume, Some(report)),
         read_bytes_per_second: whole(report.read_bytes_per_second),
         written_bytes_per_second: whole(report.written_bytes_per_second),
@@ -131,6 +137,18 @@ pub fn rates(report: &cairn_qos::Report, volume: &PoolVolume) -> RatesView {
         waiting: report.waiting,
         delayed: report.delayed,
         delayed_ms: u64::try_from(report.delayed_time.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn latency(report: &GoalReport) -> LatencyView {
+    let last = report.last.unwrap_or_default();
+    LatencyView {
+        goal_microseconds: u64::try_from(report.goal.as_micros()).unwrap_or(u64::MAX),
+        met: report.is_met(),
+        requests: last.all,
+        late: last.late,
+        requests_total: report.answered.all,
+        late_total: report.answered.late,
     }
 }
 

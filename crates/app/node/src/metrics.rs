@@ -18,7 +18,7 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 
 use crate::node::Inner;
 use cairn_pool::{TierStatus, VolumeTotals};
-use cairn_qos::{LimitReport, Report};
+use cairn_qos::{GoalReport, LimitReport, Report};
 
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);
@@ -44,6 +44,10 @@ pub struct Observed {
     pub volumes_failed: u64,
     /// Of volumes that are in a class of service.
     pub rates: Vec<(String, Report)>,
+    /// By volume that has one.
+    pub goals: Vec<(String, GoalReport)>,
+    /// How many times as long as usual the server's own work rests beside clients.
+    pub rest_times: u32,
     pub tiers: Vec<TierStatus>,
     pub tolerated: Vec<Tolerated>,
     /// How each encrypted volume is, by name: encrypted, locked, erased.
@@ -122,6 +126,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     tolerated(&observed.tolerated, &mut out);
     encryption(&observed.encryption, &mut out);
     classes(&observed.rates, &mut out);
+    goals(&observed.goals, observed.rest_times, &mut out);
     tiers(&observed.tiers, &mut out);
     out.0
 }
@@ -317,6 +322,41 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
     for (name, help, value) in counters {
         out.counters(name, help, each(*value));
     }
+}
+
+fn goals(volumes: &[(String, GoalReport)], rest_times: u32, out: &mut Families) {
+    let each = |value: fn(&GoalReport) -> u64| -> Vec<Sample> {
+        let volumes = volumes.iter();
+        let labels = |name: &String| vec![("volume", name.clone())];
+        volumes
+            .map(|(name, report)| (labels(name), value(report)))
+            .collect()
+    };
+    out.gauges(
+        "cairn_latency_goal_microseconds",
+        "How soon 99 of 100 requests to a volume are to be answered",
+        each(|report| u64::try_from(report.goal.as_micros()).unwrap_or(u64::MAX)),
+    );
+    out.gauges(
+        "cairn_latency_goal_missed",
+        "1 if more of the last requests were late",
+        each(|report| u64::from(report.is_met() == Some(false))),
+    );
+    out.counters(
+        "cairn_latency_goal_requests_total",
+        "Requests that were answered and count for the goal",
+        each(|report| report.answered.all),
+    );
+    out.counters(
+        "cairn_latency_goal_late_total",
+        "Requests of them that took longer",
+        each(|report| report.answered.late),
+    );
+    out.gauges(
+        "cairn_internal_rest_times",
+        "How many times as long as usual the server's own work rests beside clients, for the sake of goals",
+        vec![(Vec::new(), u64::from(rest_times))],
+    );
 }
 
 fn store(stats: &SegmentStats, internal_bytes: u64, out: &mut Families) {

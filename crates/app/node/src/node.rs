@@ -529,6 +529,7 @@ impl Inner {
         let mut totals_of_all = past.all();
         let mut volumes = Vec::new();
         let mut rates = Vec::new();
+        let mut goals = Vec::new();
         let mut troubled_count = 0;
         for (id, service) in &services {
             let VolumeService::Serving(fs) = service else {
@@ -548,6 +549,9 @@ impl Inner {
             let counters = fs.meta().counters();
             if let Some(report) = self.shaper.report(*id) {
                 rates.push((name.clone(), report));
+            }
+            if let Some(report) = self.shaper.goal(*id) {
+                goals.push((name.clone(), report));
             }
             volumes.push((
                 name,
@@ -586,6 +590,8 @@ impl Inner {
             encryption: encryption.collect(),
             tolerated: tolerated.collect(),
             rates,
+            goals,
+            rest_times: self.pool.clients.rest_times(),
             tiers: self.pool.tier_statuses(),
             uptime_seconds: self.uptime().as_secs(),
             memory: self.budget,

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -188,12 +189,19 @@ impl Node {
             .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
                 &serving,
             ))?))?;
+        let commands = Arc::clone(&serving);
+        inner
+            .pool
+            .clients
+            .watch(move || commands.command_count.load(Ordering::Relaxed));
         iscsi.tend(&inner, serving, sockets.iscsi);
         let s3 = Arc::new(S3Server::default());
         let serving = s3::shared(&inner).map_err(NodeError::S3)?;
         inner
             .registry
             .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;
+        let requests = Arc::clone(&serving);
+        inner.pool.clients.watch(move || requests.activity());
         s3.tend(&inner, serving, sockets.s3);
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
 use crate::entries::{Entry, Part};
+use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 use crate::server::caller::{Caller, Peer, Via};
 use crate::server::{Api, Shared};
@@ -73,6 +74,16 @@ impl Entry for AuditEntry {
     }
 }
 
+impl OfNode for AuditEntry {
+    fn set_node(&mut self, node: &str) {
+        self.node = Some(node.to_owned());
+    }
+
+    fn node(&self) -> &str {
+        self.node.as_deref().unwrap_or_default()
+    }
+}
+
 /// A page of entries, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
@@ -91,11 +102,19 @@ pub struct AuditPage {
     pub silent: Vec<SilentNode>,
 }
 
-/// A node whose changes are missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SilentNode {
-    pub node: String,
-    pub why: String,
+impl LogPage for AuditPage {
+    type Entry = AuditEntry;
+    const LOG: &'static str = "the log of changes";
+
+    fn parts(&mut self) -> PageParts<'_, AuditEntry> {
+        PageParts {
+            entries: &mut self.entries,
+            next_before: &mut self.next_before,
+            first_seconds: &mut self.first_seconds,
+            problem: &mut self.problem,
+            silent: &mut self.silent,
+        }
+    }
 }
 
 /// Which entries are asked for.
@@ -107,8 +126,6 @@ pub struct AuditQuery {
     pub method: Option<String>,
     /// Only those that were refused, or only the others.
     pub refused: Option<bool>,
-    /// Only what was asked of this node; all nodes of a cluster without it.
-    pub node: Option<String>,
     pub part: Part,
 }
 
@@ -131,7 +148,6 @@ impl AuditQuery {
             path: text("path"),
             method: text("method").map(|method| method.to_ascii_uppercase()),
             refused,
-            node: text("node"),
             part: Part::of(query, now_seconds)?,
         })
     }
@@ -144,7 +160,6 @@ impl AuditQuery {
             ("path", self.path.as_deref()),
             ("method", self.method.as_deref()),
             ("refused", refused.as_deref()),
-            ("node", self.node.as_deref()),
         ])
     }
 
@@ -172,56 +187,6 @@ impl AuditQuery {
             ..AuditPage::default()
         }
     }
-}
-
-/// The page of a cluster, of the pages of its nodes for one question.
-///
-/// Ids are of the time, so those of several nodes are in one order, and may be the same: entries with the last id of a page are all on
-/// it, also above the limit, so that `before` misses none.
-pub(crate) fn joined(limit: usize, pages: Vec<(String, AuditPage)>) -> AuditPage {
-    let mut all = AuditPage::default();
-    let mut has_more = false;
-    for (node, page) in pages {
-        has_more |= page.next_before.is_some();
-        all.first_seconds = match (all.first_seconds, page.first_seconds) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        if let Some(problem) = page.problem {
-            let before = all.problem.take().map(|before| format!("{before}; "));
-            all.problem = Some(format!(
-                "{}node {node}: {problem}",
-                before.unwrap_or_default()
-            ));
-        }
-        all.entries
-            .extend(page.entries.into_iter().map(|entry| AuditEntry {
-                node: Some(node.clone()),
-                ..entry
-            }));
-    }
-    let newest_first = |one: &AuditEntry, other: &AuditEntry| {
-        other
-            .id
-            .cmp(&one.id)
-            .then_with(|| one.node.cmp(&other.node))
-    };
-    all.entries.sort_by(newest_first);
-    let last = all
-        .entries
-        .get(limit.saturating_sub(1))
-        .map(|entry| entry.id);
-    if let Some(last) = last {
-        let end = all.entries.partition_point(|entry| entry.id >= last);
-        has_more |= end < all.entries.len();
-        all.entries.truncate(end);
-    }
-    all.next_before = all
-        .entries
-        .last()
-        .filter(|_| has_more)
-        .map(|entry| entry.id);
-    all
 }
 
 /// What a node does about the log of changes.
@@ -412,7 +377,7 @@ mod tests {
                     };
                     (format!("n{node}"), query.page(kept.iter()))
                 });
-                joined(limit, pages.collect())
+                crate::joined::joined(limit, pages.collect())
             };
             let mut seen = Vec::new();
             let mut before = None;
@@ -478,8 +443,8 @@ mod tests {
             path: Some("/a&b=\u{e9}".to_owned()),
             method: None,
             refused: Some(true),
-            node: Some("node two".to_owned()),
             part: Part {
+                node: Some("node two".to_owned()),
                 from_seconds: Some(5),
                 to_seconds: None,
                 before: Some(u64::MAX),

@@ -55,6 +55,11 @@ pub struct ClassLimits {
     /// Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_throughput: Option<u64>,
+    /// How soon requests are to be answered once they may begin: 99 of 100. While a volume misses it the server's own work
+    /// makes more way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 2000)]
+    pub latency_goal_microseconds: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -125,6 +130,22 @@ pub struct PartList {
     pub limits: Vec<PartView>,
 }
 
+/// How a volume stands with the latency goal of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyView {
+    pub goal_microseconds: u64,
+    /// Whether at most one of a hundred requests was late in the last ten seconds (a minute, if there were few); left out
+    /// while that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+    /// Requests that were answered in that time, and those of them that took longer than the goal.
+    pub requests: u64,
+    pub late: u64,
+    /// The same since the goal is there, or the server.
+    pub requests_total: u64,
+    pub late_total: u64,
+}
+
 /// What a volume uses of its class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RatesView {
@@ -138,6 +159,8 @@ pub struct RatesView {
     pub client_iops: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_throughput: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyView>,
     /// Of about the last second.
     pub read_bytes_per_second: u64,
     pub written_bytes_per_second: u64,
@@ -183,6 +206,7 @@ impl From<ClassLimits> for ClassSpec {
             client_throughput: limits.client_throughput,
             client_iops: limits.client_iops,
             total_throughput: limits.total_throughput,
+            latency_goal_us: limits.latency_goal_microseconds,
         }
     }
 }
@@ -199,6 +223,7 @@ impl From<ClassSpec> for ClassLimits {
             client_throughput: spec.client_throughput,
             client_iops: spec.client_iops,
             total_throughput: spec.total_throughput,
+            latency_goal_microseconds: spec.latency_goal_us,
         }
     }
 }

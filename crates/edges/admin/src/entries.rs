@@ -58,6 +58,8 @@ pub struct Part {
     pub before: Option<u64>,
     pub after: Option<u64>,
     pub limit: usize,
+    /// Only what this node of a cluster has; all nodes without it.
+    pub node: Option<String>,
 }
 
 impl Part {
@@ -93,6 +95,7 @@ impl Part {
             before: number("before")?,
             after: number("after")?,
             limit,
+            node: text("node").map(str::to_owned),
         })
     }
 
@@ -109,6 +112,7 @@ impl Part {
             ("before", self.before.map(|before| before.to_string())),
             ("after", self.after.map(|after| after.to_string())),
             ("limit", Some(self.limit.to_string())),
+            ("node", self.node.as_deref().map(encoded)),
         ];
         let given = own
             .into_iter()

@@ -9,11 +9,11 @@ use crate::control::ControlError;
 use crate::events::{EventPage, EventQuery};
 use crate::query::Query;
 
-/// What happened in the system, newest first. Of a page, `next_before` is the `before` of the next one. `severity` is the
+/// What happened in the system, newest first; in a cluster what all nodes saw, or `node` alone. Of a page, `next_before` is the `before` of the next one. `severity` is the
 /// least that is shown; `subject` is a part of the subject, `text` one of the message or of what to do; `from` and `to` are
 /// seconds since 1970, or relative to now if they are negative or zero; `after` shows only events with a higher id; `limit`
 /// is 1 to 1000, 100 if left out.
-#[utoipa::path(get, path = "/api/v1/events", params(("severity" = Option<crate::events::Severity>, Query),
+#[utoipa::path(get, path = "/api/v1/events", params(("node" = Option<String>, Query), ("severity" = Option<crate::events::Severity>, Query),
     ("subject" = Option<String>, Query), ("text" = Option<String>, Query), ("from" = Option<i64>, Query),
     ("to" = Option<i64>, Query), ("before" = Option<u64>, Query), ("after" = Option<u64>, Query),
     ("limit" = Option<u64>, Query)),
@@ -25,6 +25,7 @@ pub(super) async fn event_list(
     let query = Query::parse(query.as_deref(), EventQuery::KEYS)?;
     let query = EventQuery::of(&query, shared.env.clock.now().seconds)
         .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
+    shared.check_node(&query.part)?;
     let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no events");
     let events = shared.control.events().ok_or_else(absent)?;
     events.events(query).await.map(Json)

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::control::Answer;
 use crate::entries::{Entry, Part};
+use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 
 /// Longest texts of an event, in characters; what is longer is cut.
@@ -91,6 +92,8 @@ pub enum EventKind {
     /// A snapshot that was due could not be taken, or an old one not be deleted.
     ScheduleFailed,
     TierFailed,
+    /// Requests to a volume are answered later than its class says.
+    LatencyGoalMissed,
     /// What the status warns of besides.
     Alert,
 }
@@ -126,6 +129,9 @@ pub struct EventEntry {
     /// What to do, if there is something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
+    /// The nodes that saw it, in an answer of a cluster: who saw it first is the first. Not kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
 }
 
 impl Entry for EventEntry {
@@ -144,6 +150,35 @@ impl Entry for EventEntry {
     }
 }
 
+/// What nodes see of one happening they see within so many seconds.
+const SEEN_TOGETHER_SECONDS: i64 = 30;
+
+impl OfNode for EventEntry {
+    fn set_node(&mut self, node: &str) {
+        self.nodes = vec![node.to_owned()];
+    }
+
+    fn node(&self) -> &str {
+        self.nodes.first().map_or("", String::as_str)
+    }
+
+    /// All nodes see that one of them is away, or a disk: that is one event. Each has its own starts.
+    fn joins(&self, older: &mut Self) -> bool {
+        let is_of_one = [EventKind::ServerStarted, EventKind::ServerStopped].contains(&self.kind);
+        let about = |event: &Self| (event.kind, event.stage, event.severity);
+        let is_same = !is_of_one
+            && about(self) == about(older)
+            && self.subject == older.subject
+            && self.message == older.message
+            && self.at_seconds.abs_diff(older.at_seconds) <= SEEN_TOGETHER_SECONDS.unsigned_abs()
+            && !self.nodes.iter().any(|node| older.nodes.contains(node));
+        if is_same {
+            older.nodes.extend(self.nodes.iter().cloned());
+        }
+        is_same
+    }
+}
+
 /// A page of events, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventPage {
@@ -157,6 +192,24 @@ pub struct EventPage {
     /// Why events are not written at the moment, if they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Nodes that did not answer, and why: what they alone saw is not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentNode>,
+}
+
+impl LogPage for EventPage {
+    type Entry = EventEntry;
+    const LOG: &'static str = "the log of events";
+
+    fn parts(&mut self) -> PageParts<'_, EventEntry> {
+        PageParts {
+            entries: &mut self.entries,
+            next_before: &mut self.next_before,
+            first_seconds: &mut self.first_seconds,
+            problem: &mut self.problem,
+            silent: &mut self.silent,
+        }
+    }
 }
 
 /// Which events are asked for.
@@ -173,7 +226,7 @@ pub struct EventQuery {
 
 impl EventQuery {
     pub const KEYS: &'static [&'static str] = &[
-        "severity", "subject", "text", "from", "to", "before", "after", "limit",
+        "severity", "subject", "text", "from", "to", "before", "after", "limit", "node",
     ];
 
     /// Reads what was asked. Fails with what is wrong with it.
@@ -251,6 +304,7 @@ mod tests {
             subject: format!("disk /srv/Disk{id}"),
             message: "it is missing".to_owned(),
             action: id.is_multiple_of(2).then(|| "Bring it back".to_owned()),
+            nodes: Vec::new(),
         }
     }
 
@@ -284,6 +338,45 @@ mod tests {
             assert!(EventQuery::of(&query, 1010).is_err(), "{query:?}");
         }
         assert!(Query::parse(Some("user=x"), EventQuery::KEYS).is_err());
+    }
+
+    #[test]
+    fn what_several_nodes_saw_is_one_event() {
+        let at = |id: u64, at_seconds: i64, kind| EventEntry {
+            at_seconds,
+            kind,
+            severity: Severity::Error,
+            subject: "disk a".to_owned(),
+            action: None,
+            ..event(id)
+        };
+        let page = |entries: &[EventEntry]| EventPage {
+            entries: entries.iter().rev().cloned().collect(),
+            ..EventPage::default()
+        };
+        let missing = EventKind::DiskMissing;
+        let one = page(&[at(1, 100, missing), at(5, 300, EventKind::ServerStarted)]);
+        // Within half a minute, and once more later: that is another time.
+        let two = page(&[
+            at(2, 130, missing),
+            at(3, 131, missing),
+            at(6, 301, EventKind::ServerStarted),
+        ]);
+        let pages = vec![("n1".to_owned(), one), ("n2".to_owned(), two)];
+        let all = crate::joined::joined(10, pages);
+        let seen: Vec<(u64, Vec<&str>)> = all
+            .entries
+            .iter()
+            .map(|event| (event.id, event.nodes.iter().map(String::as_str).collect()))
+            .collect();
+        let want: [(u64, Vec<&str>); 4] = [
+            (6, vec!["n2"]),
+            (5, vec!["n1"]),
+            (3, vec!["n2"]),
+            (1, vec!["n1", "n2"]),
+        ];
+        assert_eq!(seen, want);
+        assert_eq!(all.next_before, None);
     }
 
     #[test]

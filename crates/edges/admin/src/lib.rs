@@ -15,6 +15,7 @@ mod client;
 mod control;
 pub mod entries;
 pub mod events;
+pub mod joined;
 pub mod keys;
 pub mod list_query;
 pub mod live;

@@ -30,8 +30,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::api::ErrorKind;
-use crate::audit::{self, AuditPage, AuditQuery, SilentNode};
+use crate::audit::{AuditPage, AuditQuery};
 use crate::control::ControlError;
+use crate::entries::Part;
+use crate::events::{EventPage, EventQuery};
+use crate::joined::{LogPage, SilentNode, joined};
 use crate::query::Query;
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
 
@@ -41,9 +44,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Until a node answers with a list.
 const LIST_MAX: Duration = Duration::from_secs(10);
-/// Until a node answers with its log of changes: the others are shown without it.
-const AUDIT_MAX: Duration = Duration::from_secs(3);
+/// Until a node answers with a page of its log: the others are shown without it.
+const LOG_MAX: Duration = Duration::from_secs(3);
 const AUDIT: &str = "/api/v1/audit";
+const EVENTS: &str = "/api/v1/events";
 /// Of another node's list.
 const LIST_LEN_BYTES_MAX: usize = 64 << 20;
 /// What each node has of its own volumes, and users want of all.
@@ -217,8 +221,13 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
         return all_of(nodes, &asked, response).await;
     }
-    if asked.method == Method::GET && response.status() == StatusCode::OK && path == AUDIT {
-        return audit_of_all(nodes, &asked, response).await;
+    if asked.method == Method::GET && response.status() == StatusCode::OK {
+        if path == AUDIT {
+            return log_of_all::<AuditPage>(nodes, &asked, AuditQuery::KEYS, response).await;
+        }
+        if path == EVENTS {
+            return log_of_all::<EventPage>(nodes, &asked, EventQuery::KEYS, response).await;
+        }
     }
     let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
     if is_alone && response.status() == StatusCode::NOT_FOUND {
@@ -275,30 +284,33 @@ async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Respons
     Response::from_parts(head, Body::from(all.to_string()))
 }
 
-/// The changes that were asked of any node. Who does not answer is named: what the others know is worth seeing without it.
-async fn audit_of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
-    let query = Query::parse(asked.uri.query(), AuditQuery::KEYS)
+/// The page of a log with what all nodes have. Who does not answer is named: what the others know is worth seeing without it.
+async fn log_of_all<P: LogPage>(
+    nodes: &Arc<dyn Nodes>,
+    asked: &Asked,
+    keys: &[&'static str],
+    own: Response,
+) -> Response {
+    let part = Query::parse(asked.uri.query(), keys)
         .ok()
         // The time matters to nodes, each by its own clock.
-        .and_then(|query| AuditQuery::of(&query, 0).ok())
+        .and_then(|query| Part::of(&query, 0).ok())
         .unwrap_or_default();
     let is_wanted = |node: &NodeId| {
-        query
-            .node
-            .as_ref()
-            .is_none_or(|name| *name == nodes.name(*node))
+        let name = part.node.as_ref();
+        name.is_none_or(|name| *name == nodes.name(*node))
     };
     let (mut head, body) = own.into_parts();
-    let own = match page_in(Response::new(body)).await {
+    let own = match page_in::<P>(Response::new(body)).await {
         Ok(page) => page,
         Err(error) => {
-            let message = format!("the log of changes of this node cannot be read: {error}");
+            let message = format!("{} of this node cannot be read: {error}", P::LOG);
             return ControlError::new(ErrorKind::Internal, message).into_response();
         }
     };
     let others: Vec<NodeId> = nodes.others().into_iter().filter(is_wanted).collect();
     let has_own = is_wanted(&nodes.own());
-    if let (Some(name), true) = (&query.node, others.is_empty() && !has_own) {
+    if let (Some(name), true) = (&part.node, others.is_empty() && !has_own) {
         let message = format!("no node of this cluster is called {name}");
         return ControlError::new(ErrorKind::NotFound, message)
             .hint("`cairn node list` shows the nodes")
@@ -306,13 +318,13 @@ async fn audit_of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> R
     }
     let answers = others.into_iter().map(|node| async move {
         let page = async {
-            let answer = asked.of(nodes, node, AUDIT_MAX).await?;
+            let answer = asked.of(nodes, node, LOG_MAX).await?;
             match answer.status() {
-                StatusCode::OK => page_in(answer).await,
+                StatusCode::OK => page_in::<P>(answer).await,
                 status => Err(io::Error::other(format!("it answers with {status}"))),
             }
         };
-        let page = timeout(AUDIT_MAX, page).await;
+        let page = timeout(LOG_MAX, page).await;
         let page = page.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         (nodes.name(node), page)
     });
@@ -330,10 +342,8 @@ async fn audit_of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> R
     if has_own {
         pages.push((nodes.name(nodes.own()), own));
     }
-    let all = AuditPage {
-        silent,
-        ..audit::joined(query.part.limit, pages)
-    };
+    let mut all: P = joined(part.limit, pages);
+    *all.parts().silent = silent;
     head.headers.remove(header::CONTENT_LENGTH);
     match serde_json::to_vec(&all) {
         Ok(all) => Response::from_parts(head, Body::from(all)),
@@ -341,7 +351,7 @@ async fn audit_of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> R
     }
 }
 
-async fn page_in(answer: Response) -> io::Result<AuditPage> {
+async fn page_in<P: LogPage>(answer: Response) -> io::Result<P> {
     Ok(serde_json::from_value(list_in(answer).await?)?)
 }
 

@@ -42,6 +42,7 @@ use crate::api::{
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
+use crate::entries::Part;
 use crate::list_query::ListQuery;
 use crate::pages;
 use crate::pass::{self, Elsewhere, Nodes, Passed};
@@ -144,6 +145,15 @@ impl Budget {
 }
 
 impl Shared {
+    /// Only in a cluster one node of several can be meant.
+    pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
+        if part.node.is_some() && self.nodes.is_none() {
+            let message = "this server is in no cluster: leave out node";
+            return Err(ControlError::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+
     pub fn audits(&self) -> bool {
         self.settings.audit
     }

@@ -129,9 +129,6 @@ pub(super) async fn audit_list(
     let query = Query::parse(query.as_deref(), AuditQuery::KEYS)?;
     let query = AuditQuery::of(&query, shared.env.clock.now().seconds)
         .map_err(|problem| ControlError::new(ErrorKind::Invalid, problem))?;
-    if query.node.is_some() && shared.nodes.is_none() {
-        let message = "this server is in no cluster: leave out node";
-        return Err(ControlError::new(ErrorKind::Invalid, message));
-    }
+    shared.check_node(&query.part)?;
     audit_control(&shared)?.audit(query).await.map(Json)
 }

@@ -60,6 +60,8 @@ pub struct Shared {
     /// Connections that are passed on to other nodes.
     pub passed_count: AtomicUsize,
     pub accepted_count: AtomicU64,
+    /// Commands that were begun.
+    pub command_count: AtomicU64,
     /// Connections over the limits.
     pub turned_away_count: AtomicU64,
     /// Logins that were refused.
@@ -83,6 +85,7 @@ impl Shared {
             connection_count: AtomicUsize::new(0),
             passed_count: AtomicUsize::new(0),
             accepted_count: AtomicU64::new(0),
+            command_count: AtomicU64::new(0),
             turned_away_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
             broken_count: AtomicU64::new(0),

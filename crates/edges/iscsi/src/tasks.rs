@@ -471,6 +471,7 @@ impl SessionTask {
         let task = guard.handle();
         self.active.insert(asked.header.tag, Active { lane, task });
         self.running_commands += 1;
+        self.shared.command_count.fetch_add(1, Ordering::Relaxed);
         let is_ordered = asked.header.attribute == Attribute::Ordered;
         let gate = Arc::clone(&place.gate);
         let work = async move {
@@ -478,7 +479,11 @@ impl SessionTask {
             if let Some(operation) = operation.filter(|_| is_ordered) {
                 gate.pass(unit.client(client), operation).await;
             }
+            let timed = operation.and_then(|_| gate.timed());
             let outcome = execute::execute(&unit, &nexus, &place, &guard, checked, data).await;
+            if let Some(timed) = timed {
+                timed.answered();
+            }
             Done::Command {
                 asked: Box::new(asked),
                 outcome,

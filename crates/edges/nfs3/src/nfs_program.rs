@@ -15,7 +15,7 @@ use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader, xdr};
 use cairn_exports::{Users, user};
 use cairn_fs::{Fs, TRANSFER_LEN_BYTES_MAX};
-use cairn_qos::Operation;
+use cairn_qos::{Gate, Operation};
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
     Admission, Answered, BeginWithPayload, Duplicates, Handler, LargeRecord, Peer, Program,
@@ -141,6 +141,7 @@ impl Handler for NfsHandler {
         };
         let (operation, payload_len_bytes) = counted(&decoded);
         let delay = request.delay(operation, payload_len_bytes);
+        let timing = request.timing();
         let mut held_bytes = REQUEST_LEN_BYTES;
         let routes = self.routes.as_ref();
         let owned = Owned::of(&request, procedure, || {
@@ -168,7 +169,7 @@ impl Handler for NfsHandler {
             }
         };
         StartedCall {
-            started,
+            started: timed(started, timing),
             procedure: Some(call.procedure),
             held_bytes,
             delay,
@@ -471,6 +472,28 @@ fn while_owned(owned: Option<Owned>, told: Told, future: ReplyFuture) -> ReplyFu
     })
 }
 
+/// The call as it was, timed for the goal of its volume from when it may begin.
+fn timed(started: Started, gate: Option<Arc<Gate>>) -> Started {
+    let Some(gate) = gate else {
+        return started;
+    };
+    let time = |future: ReplyFuture| -> ReplyFuture {
+        Box::pin(async move {
+            let timed = gate.timed();
+            let reply = future.await;
+            if let Some(timed) = timed {
+                timed.answered();
+            }
+            reply
+        })
+    };
+    match started {
+        Started::Ready(reply) => Started::Ready(reply),
+        Started::Running(future) => Started::Running(time(future)),
+        Started::Changing(future) => Started::Changing(time(future)),
+    }
+}
+
 /// The reply to a call on what this client may not use.
 fn refuse(session: &Session, xid: u32, procedure: v3::Procedure, status: v3::ErrorStatus) -> Reply {
     if status == v3::ErrorStatus::Access {
@@ -535,14 +558,16 @@ impl LargeWrite {
         let delay = self
             .request
             .delay(Operation::write(len_bytes as u64), len_bytes);
+        let timing = self.request.timing();
         let mut held_bytes = REQUEST_LEN_BYTES;
         let Ok(future) = procedures::start_write(self.request, self.head, payload, &mut held_bytes)
         else {
             return ready(peer.garbage(xid));
         };
         let future = while_owned(owned, Told::Anything, future);
+        let started = once(&service, &service.duplicate_writes, key, future);
         StartedCall {
-            started: once(&service, &service.duplicate_writes, key, future),
+            started: timed(started, timing),
             procedure: Some(WRITE.number()),
             held_bytes,
             delay,

@@ -9,7 +9,7 @@ use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_exports::{Grant, Object, PeerExports, Target};
 use cairn_fs::{Attr, Credentials, Fs, FsView, RequestId};
-use cairn_qos::{Client, Operation};
+use cairn_qos::{Client, Gate, Operation};
 use cairn_rpc_server::{Delay, Peer, REQUEST_LEN_BYTES, RequestKey};
 
 use crate::service::Service;
@@ -166,6 +166,12 @@ impl Request {
             until: Box::pin(pass),
             held_bytes: REQUEST_LEN_BYTES + payload_len_bytes,
         })
+    }
+
+    /// Where the call is timed; `None`: its volume has no goal of latency.
+    pub fn timing(&self) -> Option<Arc<Gate>> {
+        let gate = self.grant().gate.as_ref();
+        gate.filter(|gate| gate.has_goal()).cloned()
     }
 
     pub fn volume(&self) -> VolumeId {

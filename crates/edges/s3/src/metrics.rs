@@ -21,6 +21,12 @@ impl Counters {
             .fetch_add(len_bytes as u64, Ordering::Relaxed);
     }
 
+    /// Bytes of objects, both ways.
+    pub fn moved_bytes(&self) -> u64 {
+        let received = self.received_bytes.load(Ordering::Relaxed);
+        received.wrapping_add(self.sent_bytes.load(Ordering::Relaxed))
+    }
+
     pub fn sent(&self, len_bytes: usize) {
         self.sent_bytes
             .fetch_add(len_bytes as u64, Ordering::Relaxed);

@@ -166,6 +166,13 @@ impl Shared {
         }
     }
 
+    /// A number that grows with each request, and while an object is on its way.
+    pub fn activity(&self) -> u64 {
+        let requests = self.requests.iter().flatten();
+        let requests = requests.map(|count| count.load(Ordering::Relaxed));
+        requests.fold(self.metrics.moved_bytes(), u64::wrapping_add)
+    }
+
     pub(crate) fn count_passed(&self) {
         self.passed.fetch_add(1, Ordering::Relaxed);
     }

@@ -10,13 +10,16 @@
 //!
 //! What gets data its redundancy back rests less, for to be slow is a danger then; the less is left the less it rests. It
 //! stays at one part at a time: with several, what clients get would no longer be what is left beside one of them.
+//!
+//! While clients wait longer than was agreed ([`Clients::keep_waiting`]) all of it rests longer, up to sixteen times; what
+//! gets redundancy back up to four times.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 /// Work that was not done in time is not made up for beyond this.
 const CREDIT_MAX: Duration = Duration::from_millis(100);
@@ -29,6 +32,9 @@ const BUSY_FOR: Duration = Duration::from_millis(100);
 /// Beside clients, background work rests some times as long as it worked, but not longer than this: one part that took
 /// very long says little about the next.
 const REST_MAX: Duration = Duration::from_secs(1);
+
+/// A rest is at most so many times as long while clients wait longer than was agreed.
+const REST_TIMES_MAX: u32 = 16;
 
 type Requests = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -58,19 +64,30 @@ impl Urgency {
             Self::Bare => 0,
         }
     }
+
+    /// A rest is at most so many times as long for clients that wait longer than was agreed.
+    fn rest_times_max(self) -> u32 {
+        match self {
+            Self::Calm => REST_TIMES_MAX,
+            Self::Degraded => REST_TIMES_MAX / 4,
+            Self::Bare => 1,
+        }
+    }
 }
 
 /// What background work knows of clients; all background work shares it.
 pub struct Clients {
     clock: Arc<dyn Clock>,
-    /// Requests of clients so far.
-    requests: OnceLock<Requests>,
+    /// Requests of clients so far, of each protocol.
+    requests: RwLock<Vec<Requests>>,
     seen: Mutex<Seen>,
     /// Who holds it works; the others wait.
     turn: tokio::sync::Mutex<()>,
     /// By urgency, who holds it is the next one: those that are as urgent come one after the other.
     next: [tokio::sync::Mutex<()>; URGENCIES_COUNT],
     last: Mutex<LastTurn>,
+    /// How many times as long as usual rests are.
+    rest_times: AtomicU32,
 }
 
 /// The turn that was over last.
@@ -92,24 +109,44 @@ impl Clients {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
-            requests: OnceLock::new(),
+            requests: RwLock::default(),
             seen: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             next: Default::default(),
             last: Mutex::default(),
+            rest_times: AtomicU32::new(1),
         })
     }
 
-    /// `requests`: how many there were so far; only differences mean something. The first call counts.
+    /// `requests`: how many there were so far, of one protocol; only differences mean something.
     pub fn watch(&self, requests: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _ = self.requests.set(Box::new(requests));
+        self.requests.write().push(Box::new(requests));
+    }
+
+    /// Told now and then whether clients wait longer than was agreed. While they do, rests become twice as long each time,
+    /// and then half as long, until they are what they were.
+    pub fn keep_waiting(&self, too_long: bool) {
+        let next = |times: u32| match too_long {
+            true => (times * 2).min(REST_TIMES_MAX),
+            false => (times / 2).max(1),
+        };
+        let times = self.rest_times();
+        self.rest_times.store(next(times), Ordering::Relaxed);
+    }
+
+    /// How many times as long as usual background work rests beside clients.
+    pub fn rest_times(&self) -> u32 {
+        self.rest_times.load(Ordering::Relaxed)
     }
 
     fn are_busy(&self) -> bool {
-        let Some(requests) = self.requests.get() else {
+        let requests = self.requests.read();
+        if requests.is_empty() {
             return false;
-        };
-        let (requests, now) = (requests(), self.clock.monotonic());
+        }
+        let requests = requests.iter();
+        let requests = requests.fold(0, |sum: u64, so_far| sum.wrapping_add(so_far()));
+        let now = self.clock.monotonic();
         let mut seen = self.seen.lock();
         if requests != seen.requests {
             *seen = Seen {
@@ -123,8 +160,9 @@ impl Clients {
     /// What is left of the rest that work of this urgency takes.
     fn rest_left(&self, urgency: Urgency) -> Duration {
         let last = self.last.lock();
+        let times = self.rest_times().min(urgency.rest_times_max());
         let rest = last.took.saturating_mul(urgency.rest_factor());
-        let rest_until = last.ended + rest.min(REST_MAX);
+        let rest_until = last.ended + rest.min(REST_MAX) * times;
         rest_until.saturating_sub(self.clock.monotonic())
     }
 
@@ -533,14 +571,16 @@ mod tests {
         assert!(first.is_some() && second.is_some());
     }
 
-    /// Milliseconds from the end of a part of 10 ms until the next one may begin, beside clients.
-    fn rest_millis(urgency: Urgency) -> u64 {
+    /// Milliseconds from the end of a part of 10 ms until the next one may begin, beside clients that were kept waiting so
+    /// often.
+    fn rest_millis(urgency: Urgency, kept_waiting_count: u32) -> u64 {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let clients = Clients::new(world.env.clock.clone());
         // More each time: they never stop.
         let requests = AtomicU64::new(1);
         clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
+        (0..kept_waiting_count).for_each(|_| clients.keep_waiting(true));
         let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
         let (calm, urgent) = (pace(()), pace(()));
         urgent.set_urgency(urgency);
@@ -554,7 +594,7 @@ mod tests {
         if urgency > Urgency::Calm {
             assert!(!is_ready(&mut first));
         }
-        for millis in 0..100 {
+        for millis in 0..1000 {
             if now_or_never(urgent.spend(1)).is_some() {
                 return millis;
             }
@@ -571,9 +611,35 @@ mod tests {
             (Urgency::Bare, 0),
         ];
         for (urgency, want_millis) in cases {
-            assert_eq!(rest_millis(urgency), want_millis, "{urgency:?}");
+            assert_eq!(rest_millis(urgency, 0), want_millis, "{urgency:?}");
         }
         assert!(Urgency::Bare > Urgency::Degraded && Urgency::Degraded > Urgency::Calm);
+    }
+
+    #[test]
+    fn work_rests_longer_while_clients_wait_too_long() {
+        let cases = [
+            (Urgency::Calm, [60, 120, 480]),
+            (Urgency::Degraded, [40, 80, 80]),
+            (Urgency::Bare, [0, 0, 0]),
+        ];
+        for (urgency, wants) in cases {
+            for (kept_waiting_count, want_millis) in [1, 2, 9].into_iter().zip(wants) {
+                let got = rest_millis(urgency, kept_waiting_count);
+                assert_eq!(got, want_millis, "{urgency:?}, {kept_waiting_count}");
+            }
+        }
+        let clients = Clients::new(TestWorld::new(1).env.clock.clone());
+        let mut seen = [true, true, false, false, false].map(|too_long| {
+            clients.keep_waiting(too_long);
+            clients.rest_times()
+        });
+        assert_eq!(seen, [2, 4, 2, 1, 1]);
+        seen = [true; 5].map(|too_long| {
+            clients.keep_waiting(too_long);
+            clients.rest_times()
+        });
+        assert_eq!(seen, [2, 4, 8, 16, 16]);
     }
 
     /// A scrub gets on beside a drain, although that always wants the next part at once.

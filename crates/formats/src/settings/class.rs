@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use cairn_base::serde_as_word;
 use cairn_base::words::WordError;
@@ -26,6 +27,9 @@ pub const BURST_TIMES_MAX: u32 = 1000;
 pub const CREDIT_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// How long it lasts unless a class says something else.
 pub const CREDIT_SECONDS_DEFAULT: u64 = 1800;
+/// Goals of latency, in microseconds: a server that is near answers no request sooner, and clients give up later.
+pub const LATENCY_GOAL_US_MIN: u64 = 50;
+pub const LATENCY_GOAL_US_MAX: u64 = 60_000_000;
 /// Rates by size are for so many bytes of it.
 const TIB: u128 = 1 << 40;
 
@@ -214,6 +218,9 @@ pub struct ClassSpec {
     /// Bytes per second of all volumes of the class together, on each node. What some of them do not use, the others may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_throughput: Option<u64>,
+    /// How soon a request is to be answered once it may begin, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_goal_us: Option<u64>,
 }
 
 impl ClassSpec {
@@ -227,6 +234,10 @@ impl ClassSpec {
             ("read-iops", self.read_iops.as_ref()),
             ("write-iops", self.write_iops.as_ref()),
         ]
+    }
+
+    pub fn latency_goal(&self) -> Option<Duration> {
+        self.latency_goal_us.map(Duration::from_micros)
     }
 
     /// Whether a volume needs a size to be in it.
@@ -259,8 +270,15 @@ impl ClassSpec {
             ("total-throughput", self.total_throughput),
         ];
         let has_rate = self.rates().iter().any(|(_, rate)| rate.is_some());
-        if !has_rate && plain.iter().all(|(_, rate)| rate.is_none()) {
-            return Some("it limits nothing: give it a rate".to_owned());
+        let has_plain = plain.iter().any(|(_, rate)| rate.is_some());
+        if !has_rate && !has_plain && self.latency_goal_us.is_none() {
+            return Some("it limits nothing: give it a rate, or a goal of latency".to_owned());
+        }
+        let allowed = LATENCY_GOAL_US_MIN..=LATENCY_GOAL_US_MAX;
+        if let Some(goal) = self.latency_goal_us.filter(|goal| !allowed.contains(goal)) {
+            return Some(format!(
+                "a latency-goal of {goal} microseconds cannot be kept: write one from 50us to 60s"
+            ));
         }
         for (what, rate) in self.rates() {
             if let Some(problem) = rate.and_then(|rate| rate.problem(what)) {
@@ -414,6 +432,10 @@ mod tests {
             client_throughput: Some(rate),
             ..ClassSpec::default()
         };
+        let goal = |microseconds| ClassSpec {
+            latency_goal_us: Some(microseconds),
+            ..ClassSpec::default()
+        };
         let cases: &[(&str, ClassSpec, Option<&str>)] = &[
             ("a rate", with(rate), None),
             ("nothing", ClassSpec::default(), Some("limits nothing")),
@@ -455,6 +477,9 @@ mod tests {
                 Some("below the least"),
             ),
             ("clients", client(1024), None),
+            ("a goal alone", goal(50), None),
+            ("no time at all", goal(0), Some("from 50us")),
+            ("for ever", goal(LATENCY_GOAL_US_MAX + 1), Some("to 60s")),
         ];
         for (name, spec, want) in cases {
             let problem = spec.problem();

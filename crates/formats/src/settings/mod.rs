@@ -15,8 +15,8 @@ mod volume;
 
 pub use class::{
     BYTES_PER_SECOND_MIN, CLASS_NAME_LEN_BYTES_MAX, CLASSES_MAX, CREDIT_SECONDS_DEFAULT,
-    ClassChoice, ClassName, ClassSpec, NO_CLASS, OPERATIONS_PER_SECOND_MIN, RATE_MAX, RateSpec,
-    built_in,
+    ClassChoice, ClassName, ClassSpec, LATENCY_GOAL_US_MAX, LATENCY_GOAL_US_MIN, NO_CLASS,
+    OPERATIONS_PER_SECOND_MIN, RATE_MAX, RateSpec, built_in,
 };
 pub use export::{
     ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,

@@ -163,6 +163,8 @@ pub struct Limits {
     pub client_operations: Option<f64>,
     /// Bytes of all volumes of the class together.
     pub total_bytes: Option<f64>,
+    /// How soon a request is to be answered once it may begin.
+    pub latency_goal: Option<Duration>,
 }
 
 impl Limits {
@@ -177,6 +179,7 @@ impl Limits {
             client_bytes: spec.client_throughput.map(|rate| rate.max(1) as f64),
             client_operations: spec.client_iops.map(|rate| rate.max(1) as f64),
             total_bytes: spec.total_throughput.map(|rate| rate.max(1) as f64),
+            latency_goal: spec.latency_goal(),
         }
     }
 

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
 use crate::client::Client;
+use crate::goal::{Counts, GoalReport, Window};
 use crate::limits::{Limits, Operation};
 use crate::scheduler::{Report, Scheduler, Waiter};
 
@@ -79,6 +80,7 @@ pub struct Gate {
     shared: Arc<Shared>,
     volume: VolumeId,
     is_limited: AtomicBool,
+    answered: Counts,
 }
 
 impl Gate {
@@ -112,6 +114,19 @@ impl Gate {
         Some(Pass(began))
     }
 
+    /// Begins to time a request that may begin now; `None`: the volume has no goal of latency.
+    pub fn timed(self: &Arc<Self>) -> Option<Timed> {
+        self.answered.goal()?;
+        Some(Timed {
+            gate: Arc::clone(self),
+            began: self.shared.clock.monotonic(),
+        })
+    }
+
+    pub fn has_goal(&self) -> bool {
+        self.answered.goal().is_some()
+    }
+
     /// Waits until an operation may begin.
     pub async fn pass(&self, client: Client, operation: Operation) {
         if let Some(pass) = self.admit(client, operation) {
@@ -133,10 +148,26 @@ impl Future for Pass {
     }
 }
 
+/// A request that is being answered. Dropped before it is, it counts for nothing.
+pub struct Timed {
+    gate: Arc<Gate>,
+    began: Duration,
+}
+
+impl Timed {
+    /// Counts it for the goal of its volume.
+    pub fn answered(self) {
+        let now = self.gate.shared.clock.monotonic();
+        self.gate.answered.add(now.saturating_sub(self.began));
+    }
+}
+
 /// The gates of all volumes.
 pub struct Shaper {
     shared: Arc<Shared>,
     gates: RwLock<BTreeMap<VolumeId, Arc<Gate>>>,
+    /// Of volumes that have a goal of latency.
+    windows: Mutex<BTreeMap<VolumeId, Window>>,
 }
 
 impl Shaper {
@@ -148,6 +179,7 @@ impl Shaper {
                 look: Notify::new(),
             }),
             gates: RwLock::default(),
+            windows: Mutex::default(),
         })
     }
 
@@ -167,6 +199,7 @@ impl Shaper {
                 shared: Arc::clone(&self.shared),
                 volume,
                 is_limited: AtomicBool::new(false),
+                answered: Counts::default(),
             })
         };
         Arc::clone(gates.entry(volume).or_insert_with(make))
@@ -178,6 +211,7 @@ impl Shaper {
         let gates: Vec<Arc<Gate>> = limited.iter().map(|volume| self.gate(*volume)).collect();
         let mut granted = Vec::new();
         let now = self.shared.clock.monotonic();
+        self.set_goals(&limits, now);
         self.shared.scheduler.lock().set(limits, now, &mut granted);
         for gate in gates {
             gate.is_limited.store(true, Ordering::Relaxed);
@@ -189,6 +223,43 @@ impl Shaper {
         }
         Shared::tell(granted);
         self.shared.look.notify_one();
+    }
+
+    fn set_goals(&self, limits: &BTreeMap<VolumeId, Limits>, now: Duration) {
+        let goal_of = |volume: &VolumeId| limits.get(volume)?.latency_goal;
+        let mut windows = self.windows.lock();
+        windows.retain(|volume, window| goal_of(volume) == Some(window.goal()));
+        for (volume, gate) in self.gates.read().iter() {
+            let goal = goal_of(volume);
+            gate.answered.set_goal(goal);
+            if let Some(goal) = goal {
+                let answered = gate.answered.answered();
+                let window = || Window::new(goal, answered, now);
+                windows.entry(*volume).or_insert_with(window);
+            }
+        }
+    }
+
+    /// Looks whether goals are met, to be called every second or so. `Some` when that became known of some volumes anew:
+    /// whether one of them misses its goal.
+    pub fn look_at_goals(&self) -> Option<bool> {
+        let now = self.shared.clock.monotonic();
+        let mut windows = self.windows.lock();
+        let gates = self.gates.read();
+        let looks = windows.iter_mut().filter_map(|(volume, window)| {
+            window.look(gates.get(volume)?.answered.answered(), now)
+        });
+        looks.fold(None, |missed, is_met| {
+            Some(missed.unwrap_or(false) || !is_met)
+        })
+    }
+
+    /// How a volume stands with its goal of latency, if it has one.
+    pub fn goal(&self, volume: VolumeId) -> Option<GoalReport> {
+        let windows = self.windows.lock();
+        let window = windows.get(&volume)?;
+        let answered = self.gates.read().get(&volume)?.answered.answered();
+        Some(window.report(answered))
     }
 
     pub fn report(&self, volume: VolumeId) -> Option<Report> {

@@ -18,9 +18,10 @@ use cairn_admin::events::{
     EventControl, EventEntry, EventKind, EventPage, EventQuery, EventStage, Severity,
 };
 use cairn_base::VolumeId;
+use cairn_formats::pool_file::PoolVolume;
 use parking_lot::Mutex;
 
-use self::seen::{Owner, Seen, SeenDisk, SeenNode, SeenVolume};
+use self::seen::{Owner, Seen, SeenDisk, SeenNode, SeenVolume, Troubles};
 use self::tracker::{Tracker, entry};
 use crate::control::{Controller, percent};
 use crate::convert;
@@ -209,8 +210,29 @@ impl Controller {
                     (tier.tier.name.to_string(), trouble)
                 })
                 .collect(),
+            goals: self.goals_seen(),
             warnings: status.warnings,
         }
+    }
+}
+
+impl Controller {
+    /// Volumes of this server that have a latency goal, and how they miss it.
+    fn goals_seen(&self) -> Troubles {
+        let inner = &self.inner;
+        let state = inner.pool.state();
+        let of = |volume: &PoolVolume| {
+            let report = inner.shaper.goal(volume.id)?;
+            let last = report.last.unwrap_or_default();
+            let trouble = (report.is_met() == Some(false)).then(|| {
+                format!(
+                    "{} of the last {} requests took longer than {:?}",
+                    last.late, last.all, report.goal
+                )
+            });
+            Some((volume.name.to_string(), trouble))
+        };
+        state.all_volumes().filter_map(of).collect()
     }
 }
 

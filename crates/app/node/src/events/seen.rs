@@ -69,6 +69,8 @@ pub struct Seen {
     /// Of volumes, by name.
     pub schedules: Troubles,
     pub tiers: Troubles,
+    /// Of volumes, by name: how they miss the latency goal of their class, if they do.
+    pub goals: Troubles,
     /// Those of the status.
     pub warnings: Vec<String>,
 }
@@ -246,6 +248,17 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             ),
         );
     }
+    for (volume, trouble) in troubled(&seen.goals) {
+        add(
+            EventKind::LatencyGoalMissed,
+            subject_of_volume(volume),
+            Severity::Warning,
+            format!("volume {volume} misses its latency goal: {trouble}"),
+            Some(
+                "the server's own work makes more way already; give other volumes a class with rates, or add disks or nodes",
+            ),
+        );
+    }
     for warning in seen.warnings.iter().filter(|warning| !is_told(warning)) {
         add(
             EventKind::Alert,
@@ -332,6 +345,13 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         EventKind::LeaseLost => info("this node has its lease again".to_owned()),
         EventKind::ScheduleFailed => info(format!("the schedule of {subject} is kept again")),
         EventKind::TierFailed => info(format!("{subject} does what it should again")),
+        EventKind::LatencyGoalMissed => {
+            let mut goals = seen.goals.iter();
+            match goals.any(|(name, _)| subject_of_volume(name) == subject) {
+                true => info(format!("{subject} meets its latency goal again")),
+                false => info(format!("{subject} has no latency goal here any more")),
+            }
+        }
         EventKind::Alert => info(format!("no longer so: {message}")),
         // Those are no conditions.
         EventKind::ServerStarted

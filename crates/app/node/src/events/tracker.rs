@@ -283,6 +283,7 @@ pub fn entry(
         subject: cut(subject, EVENT_SUBJECT_CHARS_MAX),
         message: cut(&message, EVENT_MESSAGE_CHARS_MAX),
         action: action.map(|action| cut(action, EVENT_ACTION_CHARS_MAX)),
+        nodes: Vec::new(),
     }
 }
 
