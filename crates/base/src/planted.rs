@@ -84,6 +84,7 @@ pub enum Bug {
     LogOfBeforeTheTakeover,
     NoReplyTakenAsDone,
     GivenUpBeforeItIsClosed,
+    ListedWhileOpeningNotFollowed,
     // segment
     RecordChecksumIgnored,
     ReadCacheChecksumIgnored,
@@ -284,6 +285,7 @@ impl Bug {
         Bug::AnsweredBeforeSealIsAgreed,
         Bug::LogCopiesOnOneNode,
         Bug::GivenUpBeforeItIsClosed,
+        Bug::ListedWhileOpeningNotFollowed,
     ];
 
     /// Those that a search of 18 s each did not find: something else stands in front of them, or they bite in orders that are seldom.

@@ -248,8 +248,11 @@ mod tests {
         let parent = Process::of(i32::try_from(shell.id()).unwrap()).unwrap();
         let below = descendants(&parent);
         assert_eq!(below.len(), 1, "{below:?}");
-        let found = marked("CAIRN_TEST_MARK", &value);
-        assert!(found.contains(&parent) && found.contains(&below[0]));
+        // What is just becoming `sleep` has no environment for a moment.
+        let found = || marked("CAIRN_TEST_MARK", &value);
+        assert!(wait_until(10, || found().contains(&below[0])));
+        let found = found();
+        assert!(found.contains(&parent));
         assert!(marked("CAIRN_TEST_MARK", "other").is_empty());
         for process in found {
             process.signal(Signal::KILL).unwrap();

@@ -56,10 +56,10 @@ const REST: Duration = Duration::from_secs(300);
 const RESTING_MAX: usize = 4096;
 /// A tier that failed is let alone for so long by this.
 const TIER_PAUSE: Duration = Duration::from_secs(20);
-/// A segment in a tier of whose bytes less than this are alive is written anew.
-const COMPACT_LIVE_PERCENT: u64 = 50;
-/// A segment of whose bytes less than this are alive is left to garbage collection.
-const SEND_LIVE_PERCENT: u64 = 25;
+/// A segment of whose bytes less than this are alive is not sent: it is left to garbage collection. In a tier it is written
+/// anew. One bound for both: with a lower one for what is sent, what is small for good, because of how stripes are filled, would go
+/// and come back for ever.
+const LIVE_PERCENT_MIN: u64 = 40;
 /// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
 const HOT_PARTS_MAX: usize = 1024;
 /// Of a segment that is to go, files of which nothing is to go may have so much: that is written anew.
@@ -303,14 +303,19 @@ impl Fs {
         }
     }
 
-    /// Whether no segment is in a tier, and no object of the volume is left there that it knows of. It is durable then, and
-    /// stays so as long as its policy is to have nothing there. Not so while something is on its way.
+    /// Whether no segment is in a tier, no object of the volume is left there that it knows of, and its policy is to have nothing
+    /// there: then it is durable, and stays so as long as the policy does. Not so while something is on its way.
     pub async fn has_nothing_in_tiers(&self) -> Result<bool, FsError> {
         let shared = &self.shared;
         // What goes out just now is nowhere to be seen yet.
         let Ok(_round) = shared.tiering.round.try_lock() else {
             return Ok(false);
         };
+        // What is listed of the volume may say so already, and here it is not known yet.
+        let policy = shared.tiering.policy.lock().clone();
+        if policy.is_some_and(|policy| policy.choice != TierChoice::None) {
+            return Ok(false);
+        }
         shared.durable(shared.meta.last_ticket()).await?;
         let notes = shared.reading(|| shared.unused_objects(1)).await?;
         Ok(shared.meta.segment_totals().remote_segments == 0 && notes.is_empty())
@@ -388,7 +393,7 @@ impl Shared {
         let has_remote = self.meta.segment_totals().remote_segments > 0;
         if choice == TierChoice::None {
             if has_remote {
-                trouble = trouble.or(self.bring_back(100).await?);
+                trouble = trouble.or(self.bring_back(None).await?);
             }
             return Ok(trouble);
         }
@@ -433,7 +438,7 @@ impl Shared {
         let is_behind = looks > WHOSE_LOOKS_MAX;
         self.tiering.is_behind.store(is_behind, Ordering::Relaxed);
         if has_remote {
-            trouble = trouble.or(self.bring_back(COMPACT_LIVE_PERCENT).await?);
+            trouble = trouble.or(self.bring_back(Some(LIVE_PERCENT_MIN)).await?);
         }
         Ok(trouble)
     }
@@ -494,7 +499,7 @@ impl Shared {
     fn is_worth_sending(&self, usage: &SegmentUsage) -> bool {
         let live_percent = usage.live_bytes.saturating_mul(100) / usage.data_bytes.max(1);
         usage.live_records > 0
-            && live_percent >= SEND_LIVE_PERCENT
+            && live_percent >= LIVE_PERCENT_MIN
             && !self.tiering.is_resting(usage.id)
             && !self.tiering.staying.lock().contains_key(&usage.id)
             && self.is_idle(usage.id)
@@ -734,11 +739,11 @@ impl Shared {
         Ok(Sent::Done)
     }
 
-    /// Writes the records anew of segments in tiers of whose bytes at most so many percent are alive, and so gets rid of
-    /// their objects. Returns why not, if something is in the way.
+    /// Writes the records anew of segments in tiers, of all or of those of whose bytes less than so many percent are alive, and
+    /// so gets rid of their objects. Returns why not, if something is in the way.
     async fn bring_back(
         self: &Arc<Self>,
-        live_percent_max: u64,
+        below_percent: Option<u64>,
     ) -> Result<Option<String>, FsError> {
         let mut from = SegmentId(0);
         let mut trouble = None;
@@ -753,7 +758,7 @@ impl Shared {
                     .saturating_mul(u64::from(record.data));
                 let live_bytes = record.live_bytes.min(data_bytes);
                 let percent = live_bytes.saturating_mul(100) / data_bytes.max(1);
-                percent <= live_percent_max
+                below_percent.is_none_or(|below| percent < below)
                     && record.live_records > 0
                     && !self.tiering.is_resting(*id)
             });
@@ -772,7 +777,7 @@ impl Shared {
                     let choice = policy.as_ref().map(|policy| policy.choice);
                     choice.is_none_or(|choice| choice == TierChoice::None)
                 };
-                if is_none != (live_percent_max == 100) {
+                if is_none != below_percent.is_none() {
                     return Ok(trouble);
                 }
             }

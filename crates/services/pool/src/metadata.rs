@@ -319,6 +319,7 @@ impl Pool {
             }
         };
         self.set_service(volume.id, Some(service));
+        self.follow_listed(volume).await;
         self.publish();
         result
     }

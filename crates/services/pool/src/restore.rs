@@ -149,6 +149,7 @@ impl Pool {
             }
         };
         self.set_service(id, Some(service));
+        self.follow_listed(volume).await;
         self.publish();
         result
     }

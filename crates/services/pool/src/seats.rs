@@ -9,8 +9,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, NodeId, VolumeId};
-use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{LogDisks, MetaSettings, MetaStore, Recovered};
 use cairn_shard::ShardService;
@@ -82,6 +82,9 @@ impl Pool {
             return Err("this node stops".to_owned());
         }
         self.set_service(id, Some(VolumeService::Serving(fs)));
+        if !planted::is(Bug::ListedWhileOpeningNotFollowed) {
+            self.follow_listed(volume).await;
+        }
         self.publish();
         Ok(())
     }
@@ -168,23 +171,14 @@ impl Pool {
             self.env.spawner.spawn("deleted volume", Box::pin(task));
         }
         for volume in &state.volumes {
-            let was = before.volumes.iter().find(|was| was.id == volume.id);
-            let is_deleted_now = was.is_some_and(|was| was.is_deleted != volume.is_deleted);
-            if (is_deleted_now || before.clones != state.clones)
+            if before.clones != state.clones
                 && let Some(VolumeService::Serving(fs)) = self.service(volume.id)
             {
                 self.delete_leftovers(&fs).await;
             }
-            if was.is_some_and(|was| was.settings != volume.settings) {
-                self.apply_settings(volume).await;
-            }
-            if was.is_some_and(|was| was.tiering != volume.tiering) {
-                self.apply_tiering(volume);
-            }
-            if let Some(VolumeEncryption::Erased(_)) = volume.encryption
-                && was.is_some_and(|was| was.encryption != volume.encryption)
-            {
-                self.leave_erased(volume).await;
+            let mut was = before.volumes.iter();
+            if let Some(was) = was.find(|was| was.id == volume.id) {
+                self.follow_listed(was).await;
             }
         }
         self.publish();

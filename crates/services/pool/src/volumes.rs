@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cairn_base::disk::Disk;
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
+use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::settings::{
     ClassName, ExportRule, Protection, SizeLimit, VolumeName, VolumeSettings,
 };
@@ -374,21 +375,47 @@ impl Pool {
         self.save(&mut tried, &mut state).await
     }
 
-    /// Has a volume that is served here follow its settings, which another node changed.
-    pub(crate) async fn apply_settings(&self, volume: &PoolVolume) {
-        let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
-            return;
-        };
-        self.set_copies(&fs, &volume.settings).await;
-        if let Err(error) = fs.set_policy(policy(&volume.settings)) {
-            tracing::warn!(volume = %volume.name, %error, "the volume's new settings do not hold yet");
-        }
-    }
-
-    /// Has a volume that is served here send to its tier what another node said.
-    pub(crate) fn apply_tiering(&self, volume: &PoolVolume) {
-        if let Some(VolumeService::Serving(fs)) = self.service(volume.id) {
-            fs.set_tiering(tier_policy(volume.tiering.as_ref()));
+    /// Has a volume that is served here follow what is listed of it, if that is not what it was opened with, or followed until
+    /// now: `before`. Another node may have changed it, also while it was being opened.
+    pub(crate) async fn follow_listed(&self, before: &PoolVolume) {
+        let mut followed = before.clone();
+        // What is listed may be something else by the time that it is followed, and somebody else may follow that already:
+        // whoever is the last to do something follows what is listed then.
+        loop {
+            let state = self.state();
+            let mut listed = state.volumes.iter();
+            let Some(volume) = listed.find(|volume| volume.id == before.id) else {
+                return;
+            };
+            let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
+                return;
+            };
+            let is_followed = (followed.settings, followed.is_deleted)
+                == (volume.settings, volume.is_deleted)
+                && followed.tiering == volume.tiering
+                && followed.encryption == volume.encryption;
+            if is_followed {
+                return;
+            }
+            if followed.settings != volume.settings {
+                self.set_copies(&fs, &volume.settings).await;
+                if let Err(error) = fs.set_policy(policy(&volume.settings)) {
+                    tracing::warn!(volume = %volume.name, %error, "the volume's new settings do not hold yet");
+                }
+            }
+            if followed.tiering != volume.tiering {
+                fs.set_tiering(tier_policy(volume.tiering.as_ref()));
+            }
+            if followed.is_deleted != volume.is_deleted {
+                self.delete_leftovers(&fs).await;
+            }
+            if let Some(VolumeEncryption::Erased(_)) = volume.encryption
+                && followed.encryption != volume.encryption
+            {
+                self.leave_erased(volume).await;
+                return;
+            }
+            followed = volume.clone();
         }
     }
 

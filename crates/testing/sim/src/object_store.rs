@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::VolumeId;
-use cairn_base::env::Env;
+use cairn_base::env::{Clock, Env};
 use cairn_pool::HostTier;
 use cairn_segment::{ObjectId, TierError, TierStore, TierUpload};
 use cairn_testkit::Rng;
@@ -129,19 +129,25 @@ impl SimStore {
 
     /// It is as a machine sees it that begins now.
     pub fn power_on(&self, env: &Env, trace: &Trace, seed: u64) -> Arc<Seen> {
-        let seen = Arc::new(Seen {
-            store: self.clone(),
-            env: env.clone(),
-            trace: trace.clone(),
-            rng: Mutex::new(Rng::new(seed)),
-            honest: Notify::new(),
-        });
+        let seen = self.seen(env, env.clock.clone(), trace, seed);
         let late: Vec<ObjectId> = self.inner.lock().late.keys().copied().collect();
         for id in late {
             seen.come_later(id);
         }
         self.put_back();
         seen
+    }
+
+    /// It is as one of several machines sees it. `clock` is the same for all.
+    pub fn seen(&self, env: &Env, clock: Arc<dyn Clock>, trace: &Trace, seed: u64) -> Arc<Seen> {
+        Arc::new(Seen {
+            store: self.clone(),
+            env: env.clone(),
+            clock,
+            trace: trace.clone(),
+            rng: Mutex::new(Rng::new(seed)),
+            honest: Notify::new(),
+        })
     }
 
     /// What was lost is there again. False if nothing was.
@@ -188,6 +194,8 @@ impl SimStore {
 pub struct Seen {
     pub store: SimStore,
     env: Env,
+    /// By which it is noted when something was sent.
+    clock: Arc<dyn Clock>,
     trace: Trace,
     rng: Mutex<Rng>,
     /// It does nothing wrong from now on, and what hangs has failed.
@@ -213,6 +221,24 @@ impl Seen {
     /// It cannot be opened until it is told to be honest.
     pub fn shut(&self) {
         self.store.inner.lock().is_shut = true;
+    }
+
+    /// A machine is gone: of what was on its way some comes yet, and the rest never. What others still send is not less sent for
+    /// that.
+    pub fn machine_is_gone(self: &Arc<Self>) {
+        let now = self.clock.monotonic();
+        let late: Vec<(ObjectId, Duration)> = {
+            let inner = self.store.inner.lock();
+            let late = inner.late.iter().map(|(id, (_, since))| (*id, *since));
+            late.collect()
+        };
+        for (id, since) in late {
+            let is_given_up = now.saturating_sub(since) > GIVEN_UP_MAX;
+            match is_given_up || self.below(2) == 0 {
+                true => drop(self.store.inner.lock().late.remove(&id)),
+                false => self.come_later(id),
+            }
+        }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -245,7 +271,7 @@ impl Seen {
 
     /// What happens to a request, of those things that can happen to such a one.
     fn fault(&self, choices: &[Fault]) -> Option<Fault> {
-        let now = self.env.clock.monotonic();
+        let now = self.clock.monotonic();
         {
             let inner = self.store.inner.lock();
             if !inner.is_armed {
@@ -296,11 +322,13 @@ impl Seen {
     }
 
     fn note(&self, what: u64, id: &ObjectId) {
+        let at_ms = self.clock.monotonic().as_millis();
+        tracing::debug!(what, segment = %id.segment, nonce = id.nonce, at_ms, "OBJECT");
         self.trace.note(&[what, id.segment.0, id.nonce as u64]);
     }
 
     fn insert(&self, id: ObjectId, bytes: Bytes) {
-        let now = self.env.clock.monotonic();
+        let now = self.clock.monotonic();
         self.note(1, &id);
         let mut inner = self.store.inner.lock();
         inner.late.remove(&id);
@@ -397,7 +425,7 @@ impl TierUpload for Upload {
             let Upload { seen, id, parts } = *self;
             let bytes = Bytes::from(parts.concat());
             // From here on the store has it: whoever does not wait may find it there later.
-            let now = seen.env.clock.monotonic();
+            let now = seen.clock.monotonic();
             let late = (bytes.clone(), now);
             seen.store.inner.lock().late.insert(id, late);
             *seen.store.inner.lock().written.entry(id).or_default() += 1;
@@ -522,7 +550,7 @@ impl TierStore for Tier {
             if seen.fault(&[Fault::Away]).is_some() {
                 return away();
             }
-            let now = seen.env.clock.monotonic();
+            let now = seen.clock.monotonic();
             // Even a store that does nothing else wrong may list late.
             let is_lagging = seen.store.trouble.misbehaves() && seen.below(2) == 0;
             let mut inner = seen.store.inner.lock();

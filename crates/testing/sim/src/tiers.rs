@@ -21,7 +21,7 @@ use cairn_testkit::{ManualClock, Rng};
 
 use crate::client;
 use crate::judge::Judge;
-use crate::object_store::Seen;
+use crate::object_store::{Seen, SimStore};
 use crate::scenario::Trouble;
 use crate::world::{VOLUME, WHO, World};
 
@@ -47,14 +47,23 @@ pub(crate) async fn begin(world: &World, store: &Seen, is_first: bool) -> Result
         world.pool.tend_tiers().await;
         return Ok(());
     }
-    let url = "s3://simulated".to_owned();
-    let added = world.pool.tier_add(name(TIER_NAME)?, url, None).await;
-    added.map_err(|error| error.to_string())?;
+    add(&world.pool).await?;
     let set = set_policy(&world.pool, Tiering::All, TierFilter::default()).await;
     set.map_err(|error| error.to_string())
 }
 
-async fn set_policy(pool: &Pool, policy: Tiering, filter: TierFilter) -> Result<(), ChangeFailure> {
+/// Makes the object store a tier of the pool.
+pub(crate) async fn add(pool: &Pool) -> Result<(), String> {
+    let url = "s3://simulated".to_owned();
+    let added = pool.tier_add(name(TIER_NAME)?, url, None).await;
+    added.map_err(|error| error.to_string())
+}
+
+pub(crate) async fn set_policy(
+    pool: &Pool,
+    policy: Tiering,
+    filter: TierFilter,
+) -> Result<(), ChangeFailure> {
     let tier = pool.state().tiers.first().map(|tier| tier.id);
     let volume = name(VOLUME_NAME).map_err(ChangeFailure::Impossible)?;
     let cooling = "2".parse::<CoolingDays>().unwrap_or_default();
@@ -265,14 +274,14 @@ pub(crate) async fn check(
             }
         }
     }
-    check_objects(&fs, store)?;
+    check_objects(&fs, &store.store)?;
     check_shards(world, &fs, judge)?;
     Ok(missed)
 }
 
 /// Each object is a segment's, or noted; and what segments say is there is.
-fn check_objects(fs: &Fs, store: &Seen) -> Result<(), String> {
-    let there: BTreeSet<ObjectId> = store.store.objects().into_iter().collect();
+pub(crate) fn check_objects(fs: &Fs, store: &SimStore) -> Result<(), String> {
+    let there: BTreeSet<ObjectId> = store.objects().into_iter().collect();
     let (used, noted) = known(fs)?;
     if let Some(id) = used.iter().find(|id| !there.contains(id)) {
         return Err(format!("{id:?} is a segment's, and is gone"));
@@ -286,7 +295,7 @@ fn check_objects(fs: &Fs, store: &Seen) -> Result<(), String> {
     if let Some(id) = used.intersection(&noted).next() {
         return Err(format!("{id:?} is a segment's, and noted to be nobody's"));
     }
-    match store.store.written_max() {
+    match store.written_max() {
         0 | 1 => Ok(()),
         times => Err(format!("an object was written {times} times")),
     }

@@ -190,6 +190,30 @@ fn data_goes_out_frees_disks_and_comes_back() {
     });
 }
 
+/// However little fills its stripes: what went stays there, and what is not worth an object does not go. It went and came back
+/// for ever.
+#[test]
+fn what_is_small_does_not_go_to_and_fro() {
+    block_on(async {
+        for kib in [1, 4, 6, 8, 12, 20, 33] {
+            let tier = MemTier::default();
+            let world = world_with(kib, 6, &tier, ALL).await;
+            let ino = create(&world.fs, "a").await;
+            let data: Vec<u8> = (0..kib * 1024).map(|at| (at * 7 % 251) as u8).collect();
+            write(&world.fs, ino, 0, &data).await;
+            world.run_for(2 * SEALED_AND_SENT_SECONDS).await;
+            let before = world.fs.tiering_status();
+            world.run_for(20 * SEALED_AND_SENT_SECONDS).await;
+            let status = world.fs.tiering_status();
+            assert_eq!(status.sent_segments, before.sent_segments, "{kib} KiB");
+            assert_eq!(status.gathered_bytes, before.gathered_bytes, "{kib} KiB");
+            check_places(&world, &tier);
+            assert_eq!(read_all(&world.fs, ino, data.len()).await.unwrap(), data);
+            world.fs.close().await.unwrap();
+        }
+    });
+}
+
 /// Whatever the tier does while a segment is copied there: nothing is deleted here that is not there.
 #[test]
 fn nothing_goes_before_its_copy_is_right() {

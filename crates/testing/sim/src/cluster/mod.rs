@@ -1,4 +1,5 @@
-//! A whole cluster in one thread: the real engine of several nodes on simulated disks, clocks and streams, with etcd in memory.
+//! A whole cluster in one thread: the real engine of several nodes on simulated disks, clocks and streams, with etcd in memory,
+//! and an object store for cold data.
 //!
 //! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
 //! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
@@ -13,6 +14,7 @@ mod run;
 mod scenario;
 mod shrink;
 mod terms;
+mod tiers;
 
 pub use promises::Verb;
 pub use run::{Counts, Report, run};

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use cairn_base::env::Env;
+use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, DiskRole, NodeId, PoolId, VolumeId};
 use cairn_cluster::map::{
     ClusterId, DiskRecord, HighWater, HighWaterStore, MapErrorKind, NodeRecord, VersionRange,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MapError};
-use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolTier, PoolVolume};
 use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
 use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
 use cairn_pool::assemble::Missing;
 use cairn_pool::open::Opened;
-use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeService};
+use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeService};
 use cairn_remote::{Identity, ServeSettings, Served, Server};
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardService;
@@ -29,6 +29,8 @@ use parking_lot::Mutex;
 use super::net::Net;
 use super::promises::Promises;
 use super::terms::Terms;
+use super::tiers;
+use crate::object_store::Seen;
 use crate::pool::Disks;
 use crate::scenario::Shape;
 use crate::world::{VOLUME, form_pool, fs_settings, meta_settings, open_pool};
@@ -69,6 +71,7 @@ pub struct Start {
     pub net: Net,
     pub terms: Arc<Terms>,
     pub promises: Arc<Promises>,
+    pub objects: Option<Arc<Seen>>,
 }
 
 /// A process that has its place in the cluster.
@@ -174,6 +177,9 @@ impl Start {
         pool.renew().await;
         pool.renew().await;
         cairn_pool::executor::tend(&pool);
+        if host.start.objects.is_some() {
+            tiers::tend(&pool, &env);
+        }
         Ok(Process { pool, member })
     }
 
@@ -306,6 +312,16 @@ impl Host for ClusterHost {
         start
             .terms
             .opened(start.index, &start.env, fs.clone(), Box::new(may_answer));
+    }
+
+    fn open_tier(
+        &self,
+        _pool: PoolId,
+        tier: &PoolTier,
+    ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
+        let none = || Err(format!("there is no object store {}", tier.url));
+        let opened = self.start.objects.as_ref().map_or_else(none, Seen::open);
+        Box::pin(std::future::ready(opened))
     }
 
     fn seats(&self) -> Option<Arc<dyn Seats>> {

@@ -14,6 +14,7 @@ use cairn_cluster::map::Keys;
 use cairn_cluster::memory::Fault as StoreFault;
 use cairn_cluster::{KeyRange, MemoryCoordinator};
 use cairn_formats::pool_file::PoolDisk;
+use cairn_pool::Pool as StoragePool;
 use cairn_testkit::{
     Crash, Fault as DiskFault, FaultRule, ManualClock, MemDisk, OpKind, Pace, Rng,
 };
@@ -26,9 +27,11 @@ use super::node::{NAME, Process, Remembered, Start, node_id};
 use super::promises::Promises;
 use super::scenario::{ClusterScenario, Ending, Event, What, Who};
 use super::terms::{OneTerm, Terms};
+use super::tiers;
 use crate::exec::{Executor, Group, Groups, Stopped, Trace};
+use crate::object_store::{Seen, SimStore};
 use crate::run::Verdict;
-use crate::scenario::Shape;
+use crate::scenario::{Shape, TierTrouble};
 use crate::work::narrow;
 use crate::world::{VOLUME, volume_settings};
 
@@ -75,6 +78,7 @@ pub struct Counts {
     pub ops: u64,
     pub ops_refused: u64,
     pub late_answers: u64,
+    pub segments_sent: u64,
     /// Nodes that were lost for good.
     pub nodes_lost: u64,
     /// From the loss of the owner in the end until the next one serves; 0 if that was not how it ended.
@@ -97,6 +101,7 @@ impl Counts {
         self.ops += other.ops;
         self.ops_refused += other.ops_refused;
         self.late_answers += other.late_answers;
+        self.segments_sent += other.segments_sent;
         self.nodes_lost += other.nodes_lost;
         self.takeover_ms = self.takeover_ms.max(other.takeover_ms);
         for (name, count) in &other.events {
@@ -136,6 +141,8 @@ struct Cluster {
     promises: Arc<Promises>,
     rules: Arc<MapRules>,
     trace: Trace,
+    /// The object store for cold data, as the world sees it.
+    objects: Option<Arc<Seen>>,
     machines: Mutex<Vec<Machine>>,
     rng: Mutex<Rng>,
     /// What happens and has not ended.
@@ -225,7 +232,18 @@ impl Cluster {
         });
         let machines = machines.collect();
         let net = Net::new(clock.clone(), trace.clone(), rng.u64());
-        let terms = Terms::new(scenario.shape.clone(), scenario.load, rng.u64());
+        let terms_seed = rng.u64();
+        let trouble = scenario.shape.tiers.trouble;
+        let objects = (trouble != TierTrouble::None).then(|| {
+            let store = SimStore::new(trouble);
+            store.seen(&env, env.clock.clone(), &trace, scenario.seed ^ 0x0b1e_c750)
+        });
+        let terms = Terms::new(
+            scenario.shape.clone(),
+            scenario.load,
+            objects.clone(),
+            terms_seed,
+        );
         Arc::new(Self {
             net,
             store: MemoryCoordinator::new(env.clone()),
@@ -236,6 +254,7 @@ impl Cluster {
             env,
             clock,
             trace,
+            objects,
             machines: Mutex::new(machines),
             rng: Mutex::new(rng),
             under_way: AtomicUsize::new(0),
@@ -268,6 +287,7 @@ impl Cluster {
             ops: get(&of.ops),
             ops_refused: get(&of.ops_refused),
             late_answers: get(&of.late_answers),
+            segments_sent: get(&of.segments_sent),
             nodes_lost: get(&self.nodes_lost),
             takeover_ms: get(&self.takeover_ms),
             events: self.events.lock().clone(),
@@ -294,8 +314,16 @@ impl Cluster {
             false,
         );
         made.await.map_err(|error| error.to_string())?;
-        drop(first);
         self.settled().await?;
+        if let Some(objects) = &self.objects {
+            tiers::begin(&first.pool).await?;
+            objects.arm();
+            let (env, seed) = (self.env.clone(), self.scenario.seed ^ 0x7065_1100);
+            let cluster = Arc::downgrade(self);
+            let pool = move |pick: u64| cluster.upgrade()?.some_pool(pick);
+            world_spawn(&self.env, tiers::change(env, seed, pool));
+        }
+        drop(first);
 
         let began = self.clock.monotonic();
         for event in &self.scenario.events {
@@ -349,6 +377,12 @@ impl Cluster {
             net: self.net.clone(),
             terms: self.terms.clone(),
             promises: self.promises.clone(),
+            objects: self.objects.as_ref().map(|world| {
+                let clock = self.env.clock.clone();
+                world
+                    .store
+                    .seen(&env, clock, &self.trace, seed ^ 0x0b1e_c751)
+            }),
         };
         machine.was_started = true;
         machine.is_stained = false;
@@ -403,6 +437,9 @@ impl Cluster {
         drop(rng);
         self.net.down(node_id(index), with_power);
         self.groups.end(running.group);
+        if let Some(objects) = &self.objects {
+            objects.machine_is_gone();
+        }
         true
     }
 
@@ -410,6 +447,13 @@ impl Cluster {
         let machines = self.machines.lock();
         let running = machines[index].running.as_ref()?;
         running.process.lock().clone()
+    }
+
+    /// The pool as some node has it, if that runs; `None` when nothing is to be changed any more.
+    fn some_pool(&self, pick: u64) -> Option<Option<Arc<StoragePool>>> {
+        let index = pick as usize % self.scenario.node_count;
+        let is_over = self.terms.is_over() || self.terms.failure().is_some();
+        (!is_over).then(|| Some(self.process(index)?.pool.clone()))
     }
 
     async fn started(&self, index: usize) {
@@ -915,6 +959,7 @@ impl Cluster {
             }
             term = now;
         }
+        self.check_objects().await?;
         let all: Vec<usize> = (0..self.scenario.node_count).collect();
         match self.scenario.end {
             Ending::Give => {
@@ -977,6 +1022,20 @@ impl Cluster {
         }
         self.judged_after(term.number).await?;
         Ok(())
+    }
+
+    /// The object store does nothing wrong from now on, and has what it should.
+    async fn check_objects(&self) -> Result<(), String> {
+        let Some(objects) = &self.objects else {
+            return Ok(());
+        };
+        objects.disarm();
+        let newest = || {
+            let term = self.terms.current().filter(|term| term.answers())?;
+            Some((self.process(term.node)?.pool.clone(), term.fs.clone()))
+        };
+        let comes_back = self.scenario.seed.is_multiple_of(2);
+        tiers::check(&self.env, &objects.store, comes_back, newest).await
     }
 
     /// Where reads were damaged, a repair may have taken what lay beside for right: nobody but a scrub sees it.

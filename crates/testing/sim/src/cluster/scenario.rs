@@ -10,7 +10,7 @@ use super::aimed;
 use super::promises::Verb;
 use super::terms::Load;
 use crate::exec::Picking;
-use crate::scenario::{Dedupes, Keep, Protection, Shape, Space, Tiers, Trouble};
+use crate::scenario::{Dedupes, Keep, Protection, Shape, Space, TierTrouble, Tiers, Trouble};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -350,12 +350,34 @@ impl ClusterScenario {
             events,
             end,
         };
+        aim_at_tiers(&mut scenario.shape, seed);
         // In half of the runs what happens is aimed.
         let mut rng = Rng::new(seed ^ 0x0a13_ed00_2026_1126);
         if rng.coin() {
             aimed::aim(&mut scenario, rng);
         }
         scenario
+    }
+}
+
+/// None of the seeds that find the planted bugs which are hard to find have tiers: they stay as they were.
+const TIERS_PICK: u64 = 0x7473_c0d3;
+
+/// One in four has an object store. Then segments are small, and sealed early, so that some are cold.
+fn aim_at_tiers(shape: &mut Shape, seed: u64) {
+    let mut rng = Rng::new(seed ^ TIERS_PICK);
+    if rng.below(4) != 0 {
+        return;
+    }
+    shape.tiers = Tiers {
+        trouble: one_of(&mut rng, &[TierTrouble::Sound, TierTrouble::Flaky]),
+        interval_ms: one_of(&mut rng, &[20, 200, 1000]),
+    };
+    shape.is_data_heavy = true;
+    shape.space.gc_interval_ms = shape.space.gc_interval_ms.min(500);
+    shape.space.gc_seal_idle_ms = one_of(&mut rng, &[50, 300, 1000]);
+    if shape.small_records {
+        shape.space.shard_kib = one_of(&mut rng, &[64, 128, 256]);
     }
 }
 
@@ -367,6 +389,7 @@ impl ClusterScenario {
         scenario.disks_per_node = 1;
         scenario.shape.disk_count = node_count;
         scenario.shape.rebuild_delay_ms = 600_000;
+        scenario.shape.tiers = Tiers::default();
         scenario.load = Load {
             client_count: 2,
             op_count: 200,

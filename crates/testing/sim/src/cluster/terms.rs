@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use crate::check;
 use crate::client::{self, Client};
 use crate::model::Model;
+use crate::object_store::Seen;
 use crate::scenario::Shape;
 use crate::serving::Serving;
 use crate::tree::Found;
@@ -55,10 +56,13 @@ pub struct TermCounts {
     pub ops_refused: AtomicU64,
     /// Operations that earlier owners answered as done while a later one served, and that it has.
     pub late_answers: AtomicU64,
+    /// That went to the object store.
+    pub segments_sent: AtomicU64,
 }
 
 pub struct Terms {
     shape: Shape,
+    objects: Option<Arc<Seen>>,
     load: Load,
     state: Mutex<State>,
     is_over: AtomicBool,
@@ -94,9 +98,10 @@ pub struct OneTerm {
 }
 
 impl Terms {
-    pub fn new(shape: Shape, load: Load, seed: u64) -> Arc<Self> {
+    pub fn new(shape: Shape, load: Load, objects: Option<Arc<Seen>>, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             shape,
+            objects,
             load,
             state: Mutex::new(State {
                 terms: Vec::new(),
@@ -132,6 +137,10 @@ impl Terms {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
     /// The newest, once what it has was judged.
     pub fn current(&self) -> Option<Arc<OneTerm>> {
         let state = self.state.lock();
@@ -157,6 +166,8 @@ impl Terms {
                 continue;
             };
             let begun = u64::from(life.ops_begun.load(Ordering::Relaxed));
+            let sent = term.fs.tiering_status().sent_segments;
+            self.counts.segments_sent.fetch_add(sent, Ordering::Relaxed);
             let refused = life.ops_refused.load(Ordering::Relaxed);
             self.counts.ops.fetch_add(begun, Ordering::Relaxed);
             self.counts
@@ -232,7 +243,7 @@ impl Terms {
             snapshots: Arc::default(),
             waiting: Mutex::default(),
             op_waiting: Mutex::default(),
-            store: None,
+            store: self.objects.clone(),
             term: Some(Arc::new(TermOf(Arc::downgrade(&term)))),
         });
         // Only here.
