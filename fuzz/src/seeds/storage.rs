@@ -394,6 +394,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
             tier: TierId(2),
             nonce: 7,
             object_len_bytes: 1 << 27,
+            sent_live_bytes: 1 << 26,
         }),
         ..segment.clone()
     };

@@ -232,6 +232,7 @@ mod tests {
                                 tier: TierId(1),
                                 nonce: 1,
                                 object_len_bytes: 1,
+                                sent_live_bytes: 1,
                             });
                         });
                     }

@@ -520,6 +520,8 @@ pub struct RemoteSegment {
     pub nonce: u128,
     /// All of the object, its trailer included.
     pub object_len_bytes: u64,
+    /// Stored bytes that extents named when it was sent.
+    pub sent_live_bytes: u64,
 }
 
 /// A protection of [`Protection::number`]; 0 is none of its own.
@@ -581,6 +583,7 @@ impl SegmentRecord {
                 put_u32(&mut out, remote.tier.0);
                 out.extend_from_slice(&remote.nonce.to_be_bytes());
                 put_u64(&mut out, remote.object_len_bytes);
+                put_u64(&mut out, remote.sent_live_bytes);
             }
         }
         out
@@ -613,6 +616,7 @@ impl SegmentRecord {
                 tier: TierId(fields.u32("tier")?),
                 nonce: u128::from_be_bytes(fields.array("nonce")?),
                 object_len_bytes: fields.u64("object length")?,
+                sent_live_bytes: fields.u64("live bytes sent")?,
             }),
         };
         if remote.is_some() && !disks.is_empty() {
@@ -945,6 +949,7 @@ mod tests {
                 tier: TierId(3),
                 nonce: u128::MAX - 1,
                 object_len_bytes: 1 << 27,
+                sent_live_bytes: 1 << 26,
             }),
             ..segment()
         }

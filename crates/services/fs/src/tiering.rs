@@ -56,10 +56,11 @@ const REST: Duration = Duration::from_secs(300);
 const RESTING_MAX: usize = 4096;
 /// A tier that failed is let alone for so long by this.
 const TIER_PAUSE: Duration = Duration::from_secs(20);
-/// A segment of whose bytes less than this are alive is not sent: it is left to garbage collection. In a tier it is written
-/// anew. One bound for both: with a lower one for what is sent, what is small for good, because of how stripes are filled, would go
-/// and come back for ever.
-const LIVE_PERCENT_MIN: u64 = 40;
+/// A segment in a tier is written anew when less than this is alive of what was when it was sent. Of its bytes little may be
+/// alive for good, because of how stripes are filled.
+const COMPACT_LIVE_PERCENT: u64 = 50;
+/// A segment of whose bytes less than this are alive is left to garbage collection.
+const SEND_LIVE_PERCENT: u64 = 25;
 /// Parts of files that wait to be brought back because they are read again and again; what is too much is forgotten.
 const HOT_PARTS_MAX: usize = 1024;
 /// Of a segment that is to go, files of which nothing is to go may have so much: that is written anew.
@@ -438,7 +439,7 @@ impl Shared {
         let is_behind = looks > WHOSE_LOOKS_MAX;
         self.tiering.is_behind.store(is_behind, Ordering::Relaxed);
         if has_remote {
-            trouble = trouble.or(self.bring_back(Some(LIVE_PERCENT_MIN)).await?);
+            trouble = trouble.or(self.bring_back(Some(COMPACT_LIVE_PERCENT)).await?);
         }
         Ok(trouble)
     }
@@ -499,7 +500,7 @@ impl Shared {
     fn is_worth_sending(&self, usage: &SegmentUsage) -> bool {
         let live_percent = usage.live_bytes.saturating_mul(100) / usage.data_bytes.max(1);
         usage.live_records > 0
-            && live_percent >= LIVE_PERCENT_MIN
+            && live_percent >= SEND_LIVE_PERCENT
             && !self.tiering.is_resting(usage.id)
             && !self.tiering.staying.lock().contains_key(&usage.id)
             && self.is_idle(usage.id)
@@ -681,7 +682,7 @@ impl Shared {
                 Either::Right(_) => return Err(FsError::Fenced),
             }
         };
-        let copied = match copied {
+        let mut copied = match copied {
             Ok(copied) => copied,
             Err(error) => {
                 // What there is of the object is nobody's, and is deleted by the next look.
@@ -710,6 +711,8 @@ impl Shared {
                 return Ok(sent);
             }
         };
+        let record = self.meta.segment(id);
+        copied.remote.sent_live_bytes = record.map_or(0, |record| record.live_bytes);
         let mut batch = Batch::new();
         batch.remote_segment(id, copied.remote, copied.shard_len_bytes);
         batch.delete(note);
@@ -739,8 +742,8 @@ impl Shared {
         Ok(Sent::Done)
     }
 
-    /// Writes the records anew of segments in tiers, of all or of those of whose bytes less than so many percent are alive, and
-    /// so gets rid of their objects. Returns why not, if something is in the way.
+    /// Writes the records anew of segments in tiers, of all or of those of which less than so many percent are alive of what was
+    /// when they were sent, and so gets rid of their objects. Returns why not, if something is in the way.
     async fn bring_back(
         self: &Arc<Self>,
         below_percent: Option<u64>,
@@ -753,11 +756,8 @@ impl Shared {
             }
             let some = self.meta.remote_segments(from, LOOK_SEGMENTS_MAX);
             let sparse = some.iter().filter(|(id, record)| {
-                let data_bytes = record
-                    .shard_len_bytes
-                    .saturating_mul(u64::from(record.data));
-                let live_bytes = record.live_bytes.min(data_bytes);
-                let percent = live_bytes.saturating_mul(100) / data_bytes.max(1);
+                let sent_bytes = record.remote.map_or(0, |remote| remote.sent_live_bytes);
+                let percent = record.live_bytes.saturating_mul(100) / sent_bytes.max(1);
                 below_percent.is_none_or(|below| percent < below)
                     && record.live_records > 0
                     && !self.tiering.is_resting(*id)

@@ -178,6 +178,8 @@ impl SegmentStore {
                 tier,
                 nonce,
                 object_len_bytes,
+                // That knows who refers to it.
+                sent_live_bytes: 0,
             },
         })
     }
