@@ -123,9 +123,10 @@ class Users(ClusterTest):
         harness.wait_until(gone, HEARD_SECONDS_MAX, f"that the session at {first} is over")
         self.assertEqual(self.log_in(cluster, first, "bob")[0], 401)
         # What both saw is one event, with who saw it; the third's own are missing, and that is said.
-        page = json.loads(cluster.cairn(first, "events", "--json").stdout)
-        (away,) = [event for event in page["entries"] if event["kind"] == "node_away" and third in event["subject"]]
-        self.assertEqual(set(away["nodes"]), {first, second})
+        page_of = lambda: json.loads(cluster.cairn(first, "events", "--json").stdout)
+        away = lambda: [event["nodes"] for event in page_of()["entries"] if (event["kind"], event["subject"]) == ("node_away", f"node {third}")]
+        harness.wait_until(lambda: [set(nodes) for nodes in away()] == [{first, second}], 3 * LEASE_IS_OVER_SECONDS, "both tell it as one", 1)
+        page = page_of()
         self.assertEqual([silent["node"] for silent in page["silent"]], [third])
         starts = [event["nodes"] for event in page["entries"] if event["kind"] == "server_started"]
         self.assertEqual(sorted(starts), sorted([[first], [second]]))
