@@ -296,13 +296,7 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
         "The most that is kept of them",
         limits(&|limit| credit(limit, limit.rate.credit)),
     );
-    let each = |value: fn(&Report) -> u64| -> Vec<Sample> {
-        let volumes = volumes.iter();
-        let labels = |name: &String| vec![("volume", name.clone())];
-        volumes
-            .map(|(name, report)| (labels(name), value(report)))
-            .collect()
-    };
+    let each = |value: fn(&Report) -> u64| by_volume(volumes, value);
     out.gauges(
         "cairn_class_waiting",
         "Requests that wait for their turn",
@@ -324,14 +318,14 @@ fn classes(volumes: &[(String, Report)], out: &mut Families) {
     }
 }
 
+/// A number of each volume, by its name.
+fn by_volume<T>(volumes: &[(String, T)], value: fn(&T) -> u64) -> Vec<Sample> {
+    let sample = |(name, of): &(String, T)| (vec![("volume", name.clone())], value(of));
+    volumes.iter().map(sample).collect()
+}
+
 fn goals(volumes: &[(String, GoalReport)], rest_times: u32, out: &mut Families) {
-    let each = |value: fn(&GoalReport) -> u64| -> Vec<Sample> {
-        let volumes = volumes.iter();
-        let labels = |name: &String| vec![("volume", name.clone())];
-        volumes
-            .map(|(name, report)| (labels(name), value(report)))
-            .collect()
-    };
+    let each = |value: fn(&GoalReport) -> u64| by_volume(volumes, value);
     out.gauges(
         "cairn_latency_goal_microseconds",
         "How soon 99 of 100 requests to a volume are to be answered",

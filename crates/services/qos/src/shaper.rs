@@ -240,11 +240,15 @@ impl Shaper {
         }
     }
 
-    /// Looks whether goals are met, to be called every second or so. `Some` when that became known of some volumes anew:
-    /// whether one of them misses its goal.
+    /// Looks whether goals are met, to be called every second or so. `Some` when that became known of some volumes anew, or no
+    /// volume has a goal: whether one of them misses it.
     pub fn look_at_goals(&self) -> Option<bool> {
         let now = self.shared.clock.monotonic();
         let mut windows = self.windows.lock();
+        if windows.is_empty() {
+            // That of one that is gone, or is served elsewhere, was perhaps missed.
+            return Some(false);
+        }
         let gates = self.gates.read();
         let looks = windows.iter_mut().filter_map(|(volume, window)| {
             window.look(gates.get(volume)?.answered.answered(), now)

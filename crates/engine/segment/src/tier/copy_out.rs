@@ -178,7 +178,7 @@ impl SegmentStore {
                 tier,
                 nonce,
                 object_len_bytes,
-                // That knows who refers to it.
+                // Whoever asked for the copy fills this in: what is alive is not known here.
                 sent_live_bytes: 0,
             },
         })

@@ -93,3 +93,47 @@ async fn who_gives_up_gives_its_place_to_others() {
     assert!(waits.is_finished());
     assert_eq!(shaper.report(VOLUME).unwrap().waiting, 0);
 }
+
+/// A goal that was missed and is gone keeps nobody waiting: work went on resting for it.
+#[tokio::test]
+async fn a_goal_is_missed_met_and_taken_away() {
+    let world = TestWorld::new(1);
+    let shaper = Shaper::new(&world.env);
+    let gate = shaper.gate(VOLUME);
+    assert_eq!(shaper.look_at_goals(), Some(false), "there is none");
+    assert!(gate.timed().is_none());
+    let goal = |millis| {
+        let limits = Limits {
+            latency_goal: Some(Duration::from_millis(millis)),
+            ..Limits::default()
+        };
+        BTreeMap::from([(VOLUME, limits)])
+    };
+    let answer = |millis| {
+        let timed = gate.timed().unwrap();
+        world.clock.advance(Duration::from_millis(millis));
+        timed.answered();
+    };
+    shaper.set(goal(10));
+    assert_eq!(shaper.look_at_goals(), None, "not known yet");
+    // What was not answered does not count.
+    drop(gate.timed());
+    (0..98).for_each(|_| answer(10));
+    (0..2).for_each(|_| answer(11));
+    world.clock.advance(Duration::from_secs(10));
+    assert_eq!(shaper.look_at_goals(), Some(true));
+    let report = shaper.goal(VOLUME).unwrap();
+    assert_eq!((report.answered.all, report.answered.late), (100, 2));
+    assert_eq!(report.is_met(), Some(false));
+    // The same goal goes on, another one begins anew.
+    shaper.set(goal(10));
+    assert_eq!(shaper.goal(VOLUME), Some(report));
+    shaper.set(goal(20));
+    assert_eq!(shaper.goal(VOLUME).unwrap().is_met(), None);
+    (0..100).for_each(|_| answer(11));
+    world.clock.advance(Duration::from_secs(10));
+    assert_eq!(shaper.look_at_goals(), Some(false));
+    shaper.set(BTreeMap::new());
+    assert_eq!((shaper.goal(VOLUME), gate.has_goal()), (None, false));
+    assert_eq!(shaper.look_at_goals(), Some(false));
+}
