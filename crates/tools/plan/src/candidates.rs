@@ -2,7 +2,7 @@
 //!
 //! Owns: which shapes are worth evaluating. Must not know: whether they fit.
 
-use crate::catalog::{Catalog, LustreLevel, LustreLimits, lustre_tib};
+use crate::catalog::{Catalog, Instance, LustreLevel, LustreLimits, lustre_tib};
 use crate::design::{
     CloudVolumes, Cluster, Design, Elastic, NfsServer, ParallelFs, Product, Protection, SanArray,
     SanSystem, Shape, Storage, Volume,
@@ -10,13 +10,12 @@ use crate::design::{
 use crate::goal::Goal;
 use crate::units::{Bytes, Rate};
 
-/// Designs at most that one ranking looks at.
-pub const CANDIDATE_COUNT_MAX: usize = 60_000;
-
 /// Throughput that gp3 volumes are tried with; 750 MiB/s is what 3,000 IOPS can carry.
 const GP3_MIB_S: [u32; 4] = [125, 250, 500, 750];
-/// Sizes, in TiB, that volumes of a server are tried with.
-const VOLUME_TIB: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+/// The largest volume that is planned, in TiB.
+const VOLUME_TIB_MAX: f64 = 16.0;
+/// Sizes, in TiB, that volumes of st1 are tried with beside those that a goal needs.
+const ST1_TIB: [f64; 3] = [4.0, 8.0, VOLUME_TIB_MAX];
 /// Volumes of a server: with two of parity these are 2+2 to 16+2.
 const VOLUME_COUNTS: [u32; 6] = [4, 6, 8, 10, 12, 18];
 /// Nodes of a Cairn cluster.
@@ -26,8 +25,9 @@ const PARITY_MAX: u32 = 4;
 /// A parallel file system is planned up to the largest capacity that any of the papers shows, and a
 /// step: beyond that nothing says that its figures still grow.
 const LUSTRE_TIB_MAX: f64 = 1030.0;
-/// Servers, systems and volumes at most that a goal is spread over.
-const SPREAD_MAX: u32 = 64;
+/// Servers, systems and volumes that a goal is spread over. Volumes of each are as large as that needs; local disks
+/// are as they are, so every number of servers up to the last is looked at.
+const SPREAD_SERVERS: [u32; 8] = [2, 3, 4, 8, 16, 32, 48, 64];
 
 /// All candidates for a goal: what of the designs could hold its capacity, and what is just too small.
 pub fn candidates(catalog: &Catalog, goal: &Goal) -> Vec<Design> {
@@ -45,7 +45,6 @@ pub fn candidates(catalog: &Catalog, goal: &Goal) -> Vec<Design> {
     linux_server(catalog, goal, &mut out);
     cairn_cluster(catalog, goal, &mut out);
     cairn_spread(catalog, goal, &mut out);
-    out.designs.truncate(CANDIDATE_COUNT_MAX);
     out.designs
 }
 
@@ -145,10 +144,8 @@ fn vendor_servers(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     for name in &of.ebs {
         for volumes in 1..=4_u32 {
             let exact = (needed_tb / f64::from(volumes)).ceil();
-            let none = Protection { data: 1, parity: 0 };
             let size = Bytes::from_gb(exact * 1000.0);
-            let of_rates = sizes_tib(goal, none, volumes, &st1(size), size.tib());
-            let of_rates = of_rates.last().copied().unwrap_or_default();
+            let of_rates = st1_of_rates_tib(goal, none, f64::from(volumes), size.tib());
             let of_rates = (Bytes::from_tib(of_rates).gb() / 1000.0).ceil().max(exact);
             for tb in [exact, of_rates, 1.0, 2.0, 5.0, 10.0, 15.0] {
                 if (0.5..=of.volume_tib_max).contains(&tb) {
@@ -316,34 +313,129 @@ fn cloud_volumes(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     }
 }
 
-/// What a Cairn server can stand on: current instances with local disks or volumes.
-fn cairn_storages(catalog: &Catalog) -> Vec<(String, Storage)> {
-    let mut storages = Vec::new();
-    for instance in catalog.instances.values().filter(|it| !it.previous) {
-        if let Some((_, disk_bytes)) = instance.data_disks() {
-            let disks = instance.disks.min(catalog.cairn.disks_max);
-            storages.push((
-                instance.name.clone(),
-                Storage::InstanceStore { disks, disk_bytes },
-            ));
-            continue;
-        }
-        for volumes in VOLUME_COUNTS {
-            if volumes > instance.ebs_volumes_max.min(catalog.cairn.disks_max) {
+/// What a Cairn server can stand on: current instances with local disks, or with so many volumes of a kind, whose
+/// size the goal decides.
+enum Basis<'a> {
+    Local {
+        instance: &'a Instance,
+        disks: u32,
+        disk_bytes: Bytes,
+    },
+    Ebs {
+        instance: &'a Instance,
+        volumes: u32,
+        /// Provisioned throughput of gp3; `None`: st1.
+        gp3_mib_s: Option<u32>,
+    },
+}
+
+impl Basis<'_> {
+    fn all(catalog: &Catalog) -> Vec<Basis<'_>> {
+        let mut all = Vec::new();
+        for instance in catalog.instances.values().filter(|it| !it.previous) {
+            if let Some((_, disk_bytes)) = instance.data_disks() {
+                let disks = instance.disks.min(catalog.cairn.disks_max);
+                all.push(Basis::Local {
+                    instance,
+                    disks,
+                    disk_bytes,
+                });
                 continue;
             }
-            for tib in VOLUME_TIB {
-                let name = || instance.name.clone();
-                for mib_s in GP3_MIB_S {
-                    let volume = gp3(tib, mib_s);
-                    storages.push((name(), Storage::Ebs { volumes, volume }));
+            let most = instance.ebs_volumes_max.min(catalog.cairn.disks_max);
+            for volumes in VOLUME_COUNTS.into_iter().filter(|it| *it <= most) {
+                let rates = gp3_rates(instance, volumes).map(Some);
+                all.extend(rates.chain([None]).map(|gp3_mib_s| Basis::Ebs {
+                    instance,
+                    volumes,
+                    gp3_mib_s,
+                }));
+            }
+        }
+        all
+    }
+
+    fn instance(&self) -> &Instance {
+        match self {
+            Basis::Local { instance, .. } | Basis::Ebs { instance, .. } => instance,
+        }
+    }
+
+    /// Disks or volumes of a server.
+    fn count(&self) -> u32 {
+        match self {
+            Basis::Local { disks, .. } => *disks,
+            Basis::Ebs { volumes, .. } => *volumes,
+        }
+    }
+
+    /// Storages of each of `servers` servers with which they hold the goal together; none if they cannot.
+    fn storages(&self, goal: &Goal, servers: u32, protection: Protection) -> Vec<Storage> {
+        let needed = goal.capacity_planned();
+        match *self {
+            Basis::Local {
+                disks, disk_bytes, ..
+            } => {
+                let storage = Storage::InstanceStore { disks, disk_bytes };
+                let usable = storage
+                    .raw()
+                    .times(f64::from(servers) * protection.efficiency());
+                match usable.get() < needed.get() {
+                    true => Vec::new(),
+                    false => vec![storage],
                 }
-                let volume = st1(Bytes::from_tib(tib));
-                storages.push((name(), Storage::Ebs { volumes, volume }));
+            }
+            Basis::Ebs {
+                volumes, gp3_mib_s, ..
+            } => {
+                let all = f64::from(volumes * servers);
+                let Some(exact) = exact_tib(needed, all * protection.efficiency()) else {
+                    return Vec::new();
+                };
+                let sizes = match gp3_mib_s {
+                    Some(_) => vec![exact],
+                    None => st1_sizes_tib(goal, protection, all, exact),
+                };
+                let storage = |tib| self.sized(tib);
+                sizes.into_iter().filter_map(storage).collect()
             }
         }
     }
-    storages
+
+    /// With volumes of a size; local disks have theirs.
+    fn sized(&self, tib: f64) -> Option<Storage> {
+        match *self {
+            Basis::Local { .. } => None,
+            Basis::Ebs {
+                volumes, gp3_mib_s, ..
+            } => Some(Storage::Ebs {
+                volumes,
+                volume: match gp3_mib_s {
+                    Some(mib_s) => gp3(tib, mib_s),
+                    None => st1(Bytes::from_tib(tib)),
+                },
+            }),
+        }
+    }
+
+    /// The largest that there is: what does not hold the goal, and shows by how much.
+    fn largest(&self) -> Option<Storage> {
+        match *self {
+            Basis::Local {
+                disks, disk_bytes, ..
+            } => Some(Storage::InstanceStore { disks, disk_bytes }),
+            Basis::Ebs { .. } => self.sized(VOLUME_TIB_MAX),
+        }
+    }
+}
+
+/// Rates of gp3 up to the first with which so many volumes do all that the instance can: more costs more and
+/// delivers the same.
+fn gp3_rates(instance: &Instance, volumes: u32) -> impl Iterator<Item = u32> {
+    let most = instance.ebs().burst.mib_s();
+    let is_enough = move |mib_s: u32| f64::from(mib_s * volumes) >= most;
+    let needed = GP3_MIB_S.into_iter().take_while(move |it| !is_enough(*it));
+    needed.chain(GP3_MIB_S.into_iter().find(move |it| is_enough(*it)))
 }
 
 /// N+M over `units`, with 2 of parity and with as many as must survive.
@@ -365,12 +457,9 @@ fn codes(catalog: &Catalog, units: u32, survive: u32) -> Vec<Protection> {
 /// as large as the goal needs.
 fn linux_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     const RAID_PARITY: [u32; 2] = [1, 2];
-    const LARGEST_TIB: f64 = VOLUME_TIB[VOLUME_TIB.len() - 1];
-    for (instance, storage) in cairn_storages(catalog) {
-        let Storage::Ebs { volumes, volume } = storage else {
-            continue;
-        };
-        if volume.size_bytes != Bytes::from_tib(VOLUME_TIB[0]) {
+    for basis in Basis::all(catalog) {
+        let volumes = basis.count();
+        if matches!(basis, Basis::Local { .. }) {
             continue;
         }
         for parity in RAID_PARITY.into_iter().filter(|it| volumes > *it + 1) {
@@ -378,80 +467,58 @@ fn linux_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                 data: volumes - parity,
                 parity,
             };
-            let exact = exact_tib(goal, protection).unwrap_or(LARGEST_TIB);
-            for tib in sizes_tib(goal, protection, volumes, &volume, exact) {
-                out.push(
-                    Product::Vendor,
-                    Shape::NfsServer(NfsServer {
-                        instance: instance.clone(),
-                        storage: Storage::Ebs {
-                            volumes,
-                            volume: Volume {
-                                size_bytes: Bytes::from_tib(tib),
-                                ..volume.clone()
-                            },
-                        },
-                        protection,
-                    }),
-                );
+            for server in servers(&basis, goal, protection) {
+                out.push(Product::Vendor, Shape::NfsServer(server));
             }
         }
     }
 }
 
 fn cairn_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
-    for (instance, storage) in cairn_storages(catalog) {
-        let mut codes = codes(catalog, storage.count(), goal.survive);
+    for basis in Basis::all(catalog) {
+        let mut codes = codes(catalog, basis.count(), goal.survive);
         if codes.is_empty() {
             codes.push(Protection { data: 1, parity: 0 });
         }
         for protection in codes {
-            let mut push = |storage: Storage| {
-                out.push(
-                    Product::Cairn,
-                    Shape::NfsServer(NfsServer {
-                        instance: instance.clone(),
-                        storage,
-                        protection,
-                    }),
-                );
-            };
-            // Volumes of one size in the list stand for the one that fits exactly.
-            if let Storage::Ebs { volumes, volume } = &storage
-                && volume.size_bytes == Bytes::from_tib(VOLUME_TIB[0])
-                && let Some(exact) = exact_tib(goal, protection)
-            {
-                for tib in sizes_tib(goal, protection, *volumes, volume, exact) {
-                    let mut volume = volume.clone();
-                    volume.size_bytes = Bytes::from_tib(tib);
-                    push(Storage::Ebs {
-                        volumes: *volumes,
-                        volume,
-                    });
-                }
+            for server in servers(&basis, goal, protection) {
+                out.push(Product::Cairn, Shape::NfsServer(server));
             }
-            push(storage.clone());
         }
     }
 }
 
-/// The exact size, and that of st1 with which its rates carry what the goal reads and writes: of st1 speed is
-/// bought by the TiB.
-fn sizes_tib(
-    goal: &Goal,
-    protection: Protection,
-    volumes: u32,
-    volume: &Volume,
-    exact: f64,
-) -> Vec<f64> {
+/// One server, as large as the goal or the largest that there is.
+fn servers(basis: &Basis<'_>, goal: &Goal, protection: Protection) -> Vec<NfsServer> {
+    let mut storages = basis.storages(goal, 1, protection);
+    if storages.is_empty() {
+        storages.extend(basis.largest());
+    }
+    let server = |storage| NfsServer {
+        instance: basis.instance().name.clone(),
+        storage,
+        protection,
+    };
+    storages.into_iter().map(server).collect()
+}
+
+/// Sizes of st1, whose speed is bought by the TiB: the exact one, that with which its rates carry what the goal
+/// reads and writes, and larger ones, for its operations.
+fn st1_sizes_tib(goal: &Goal, protection: Protection, volumes: f64, exact: f64) -> Vec<f64> {
+    let mut sizes: Vec<f64> = ST1_TIB.into_iter().filter(|tib| *tib > exact).collect();
+    sizes.extend([exact, st1_of_rates_tib(goal, protection, volumes, exact)]);
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    sizes
+}
+
+/// The size of st1, in half TiB and at least the exact one, with which its rates carry what the goal reads and
+/// writes.
+fn st1_of_rates_tib(goal: &Goal, protection: Protection, volumes: f64, exact: f64) -> f64 {
     /// Rule `ebs.st1`.
     const MIB_S_PER_TIB: f64 = 40.0;
     /// Rule `ebs.slowest`.
     const DELIVERED: f64 = 0.9;
-    const LARGEST_TIB: f64 = VOLUME_TIB[VOLUME_TIB.len() - 1];
-    if volume.volume_type != "st1" {
-        return vec![exact];
-    }
     let striped = protection.efficiency()
         * if protection.parity > 0 {
             DELIVERED
@@ -460,38 +527,32 @@ fn sizes_tib(
         };
     let mib_s = |rate: Option<Rate>| rate.unwrap_or_default().mib_s();
     let needed = mib_s(goal.read_mb_s).max(mib_s(goal.write_mb_s) / striped);
-    let tib = needed / (MIB_S_PER_TIB * f64::from(volumes));
+    let tib = needed / (MIB_S_PER_TIB * volumes);
     let halves = (tib * 2.0 - 1e-9).ceil() / 2.0;
-    let mut sizes = vec![exact, halves.max(exact).min(LARGEST_TIB)];
-    sizes.dedup();
-    sizes
+    halves.max(exact).min(VOLUME_TIB_MAX)
 }
 
-/// The size of volumes, in half TiB, with which a server holds just what the goal asks for.
-fn exact_tib(goal: &Goal, protection: Protection) -> Option<f64> {
-    let tib = goal.capacity_planned().tib() / f64::from(protection.data);
-    let halves = (tib * 2.0 - 1e-9).ceil().max(1.0);
-    (halves <= 32.0).then_some(halves / 2.0)
+/// The size of volumes, in half TiB, of which `units` hold just what is needed.
+fn exact_tib(needed: Bytes, units: f64) -> Option<f64> {
+    let halves = (needed.tib() / units * 2.0 - 1e-9).ceil().max(1.0);
+    (halves <= 2.0 * VOLUME_TIB_MAX).then_some(halves / 2.0)
 }
 
-/// Storages worth spreading over nodes: for each, what about fills the capacity.
 fn cairn_cluster(catalog: &Catalog, goal: &Goal, out: &mut Out) {
-    let storages = cairn_storages(catalog);
-    let needed = goal.capacity_planned().get();
+    let bases = Basis::all(catalog);
     for nodes in CLUSTER_NODES {
         for protection in codes(catalog, nodes, goal.survive)
             .into_iter()
             .filter(|code| code.parity >= goal.survive.min(2))
         {
-            for (instance, storage) in &storages {
-                let usable = storage.raw().get() * f64::from(nodes) * protection.efficiency();
-                if (needed..needed * 4.0).contains(&usable) {
+            for basis in &bases {
+                for storage in basis.storages(goal, nodes, protection) {
                     out.push(
                         Product::Cairn,
                         Shape::Cluster(Cluster {
                             nodes,
-                            instance: instance.clone(),
-                            storage: storage.clone(),
+                            instance: basis.instance().name.clone(),
+                            storage,
                             protection,
                         }),
                     );
@@ -501,46 +562,46 @@ fn cairn_cluster(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     }
 }
 
-/// The same server several times: volumes on each, a parallel file system over them, or an array.
+/// The same server several times: volumes on each, a parallel file system over them, or an array. With just the
+/// parity that is asked for: more of it on the same disks costs more and is no faster.
 fn cairn_spread(catalog: &Catalog, goal: &Goal, out: &mut Out) {
-    let needed = goal.capacity_planned().get();
-    for (instance, storage) in cairn_storages(catalog) {
-        for protection in codes(catalog, storage.count(), goal.survive) {
-            let usable = storage.raw().get() * protection.efficiency();
-            let servers = (needed / usable).ceil();
-            // One server is the single server; a spread that is mostly air is not worth looking at.
-            if !(2.0..=f64::from(SPREAD_MAX)).contains(&servers) || usable * servers > needed * 1.5
-            {
-                continue;
+    for basis in Basis::all(catalog) {
+        let parity = goal.survive.clamp(1, PARITY_MAX);
+        let codes = codes(catalog, basis.count(), parity);
+        let Some(protection) = codes.into_iter().find(|code| code.parity == parity) else {
+            continue;
+        };
+        let is_local = matches!(basis, Basis::Local { .. });
+        let [least, .., most] = SPREAD_SERVERS;
+        for servers in (least..=most).filter(|it| is_local || SPREAD_SERVERS.contains(it)) {
+            for storage in basis.storages(goal, servers, protection) {
+                let server = NfsServer {
+                    instance: basis.instance().name.clone(),
+                    storage,
+                    protection,
+                };
+                for shape in spread(goal, servers, server) {
+                    out.push(Product::Cairn, shape);
+                }
             }
-            let servers = servers as u32;
-            let server = NfsServer {
-                instance: instance.clone(),
-                storage: storage.clone(),
-                protection,
-            };
-            out.push(
-                Product::Cairn,
-                Shape::CloudVolumes(CloudVolumes::Servers {
-                    servers,
-                    server: server.clone(),
-                }),
-            );
-            out.push(
-                Product::Cairn,
-                Shape::ParallelFs(ParallelFs::Servers {
-                    servers,
-                    server: server.clone(),
-                }),
-            );
-            out.push(
-                Product::Cairn,
-                Shape::SanArray(SanArray {
-                    systems: servers,
-                    system: SanSystem::Server(server),
-                    host: goal.host.clone(),
-                }),
-            );
         }
     }
+}
+
+fn spread(goal: &Goal, servers: u32, server: NfsServer) -> [Shape; 3] {
+    [
+        Shape::CloudVolumes(CloudVolumes::Servers {
+            servers,
+            server: server.clone(),
+        }),
+        Shape::ParallelFs(ParallelFs::Servers {
+            servers,
+            server: server.clone(),
+        }),
+        Shape::SanArray(SanArray {
+            systems: servers,
+            system: SanSystem::Server(server),
+            host: goal.host.clone(),
+        }),
+    ]
 }

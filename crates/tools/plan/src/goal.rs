@@ -67,6 +67,11 @@ impl Workload {
         ("database", Self::Database),
         ("archive", Self::Archive),
     ];
+
+    /// Whether what is stored has to be there after a stop of all servers at once: nobody can make it again.
+    pub fn outlives_servers(self) -> bool {
+        matches!(self, Self::Archive | Self::Database)
+    }
 }
 
 /// Failures that a goal survives unless it says otherwise: one disk or volume.

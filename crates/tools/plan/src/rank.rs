@@ -11,6 +11,7 @@ mod growth;
 mod words;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, DiskKind};
@@ -123,7 +124,7 @@ const GOALS: [&str; 14] = [
 /// That it can be bought at all: no flag, and yet what every buyer asks.
 pub const SOLD: &str = "sold";
 
-/// That an archive outlives a stop of all of its servers: no flag, either.
+/// That an archive or a database outlives a stop of all of its servers: no flag, either.
 pub const KEPT: &str = "kept";
 
 /// Name spaces that a design divides its data into.
@@ -250,8 +251,9 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         hold("clients", f64::from(most) / f64::from(clients));
     }
     if paper_server {
-        // Below, not at: the smallest step above the limit breaks it.
-        let ratio = limits.capacity_below_tib / needed.tib();
+        // Below, not at: the smallest step above the limit breaks it. What is larger than asked for does, too.
+        let usable = it.capacity.usable_bytes.value.tib();
+        let ratio = limits.capacity_below_tib / usable.max(needed.tib());
         hold("capacity", if ratio == 1.0 { 0.999 } else { ratio });
     }
     if let (Shape::Elastic(Elastic::Efs { .. }), Some(clients)) = (&it.design.shape, goal.clients) {
@@ -275,7 +277,7 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
             f64::from(it.survives.value) / f64::from(goal.survive),
         );
     }
-    if goal.workload == Workload::Archive && kind(&it.design).storage == StorageKind::Local {
+    if goal.workload.outlives_servers() && kind(&it.design).storage == StorageKind::Local {
         hold(KEPT, 0.0);
     }
     if it.reliability.availability < goal.availability {
@@ -382,21 +384,7 @@ pub fn rank_designs(
     if let Some(host) = &goal.host {
         catalog.instance(host).map_err(EvaluateError::from)?;
     }
-    let mut scored = Vec::with_capacity(designs.len());
-    let mut unpriced: Vec<String> = Vec::new();
-    for (index, design) in designs.iter().enumerate() {
-        match evaluate_with(catalog, design, Detail::Figures) {
-            Ok(evaluation) => scored.push(score(catalog, goal, index, evaluation)),
-            Err(EvaluateError::Price(PriceError::Gap { what, .. })) => {
-                if !unpriced.contains(&what) {
-                    unpriced.push(what);
-                }
-            }
-            // A combination that cannot be built is no candidate.
-            Err(EvaluateError::Invalid { .. } | EvaluateError::NotDeployable { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let (mut scored, unpriced) = scores(catalog, goal, designs)?;
     bound_costs(goal, &mut scored);
     scored.sort_by(|left, right| order(goal, left, right));
     let fits = fits(catalog, goal, designs, &scored)?;
@@ -405,14 +393,61 @@ pub fn rank_designs(
         .is_empty()
         .then(|| collision(catalog, goal, designs, &scored))
         .transpose()?;
-    unpriced.sort();
     Ok(Ranking {
         candidates: scored.len(),
         fits,
         misses,
         collision,
-        unpriced,
+        unpriced: unpriced.into_iter().collect(),
     })
+}
+
+/// The designs that can be built, and what has no price; on all processors, in the order of the designs.
+fn scores(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+) -> Result<(Vec<Scored>, BTreeSet<String>), RankError> {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let each = designs.len().div_ceil(processors).max(1);
+    std::thread::scope(|scope| {
+        let parts = designs.chunks(each).enumerate().map(|(part, designs)| {
+            scope.spawn(move || scores_of_part(catalog, goal, part * each, designs))
+        });
+        // All of them run before the first is waited for.
+        let parts: Vec<_> = parts.collect();
+        let (mut scored, mut unpriced) = (Vec::with_capacity(designs.len()), BTreeSet::new());
+        for part in parts {
+            let (of_part, of_part_unpriced) = match part.join() {
+                Ok(done) => done?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            scored.extend(of_part);
+            unpriced.extend(of_part_unpriced);
+        }
+        Ok((scored, unpriced))
+    })
+}
+
+fn scores_of_part(
+    catalog: &Catalog,
+    goal: &Goal,
+    first: usize,
+    designs: &[Design],
+) -> Result<(Vec<Scored>, BTreeSet<String>), RankError> {
+    let (mut scored, mut unpriced) = (Vec::with_capacity(designs.len()), BTreeSet::new());
+    for (index, design) in designs.iter().enumerate() {
+        match evaluate_with(catalog, design, Detail::Figures) {
+            Ok(evaluation) => scored.push(score(catalog, goal, first + index, evaluation)),
+            Err(EvaluateError::Price(PriceError::Gap { what, .. })) => {
+                unpriced.insert(what);
+            }
+            // A combination that cannot be built is no candidate.
+            Err(EvaluateError::Invalid { .. } | EvaluateError::NotDeployable { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((scored, unpriced))
 }
 
 /// What is not there at all (a protocol, protection) counts as a hundredth of it: far, but no farther than

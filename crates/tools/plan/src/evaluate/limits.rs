@@ -11,6 +11,16 @@ pub enum Detail {
     Words,
 }
 
+impl Detail {
+    /// These words, or none.
+    pub fn words(self, words: impl FnOnce() -> String) -> String {
+        match self {
+            Self::Figures => String::new(),
+            Self::Words => words(),
+        }
+    }
+}
+
 /// All limits of one figure; rates in MB/s, random work in operations per second.
 #[derive(Clone, Debug)]
 pub struct Limits(Vec<Limit>, Detail);
@@ -40,10 +50,7 @@ impl Limits {
         rule: RuleId,
         words: impl FnOnce() -> String,
     ) {
-        let (name, words) = match self.1 {
-            Detail::Figures => (String::new(), String::new()),
-            Detail::Words => (name.to_owned(), words()),
-        };
+        let (name, words) = (self.1.words(|| name.to_owned()), self.1.words(words));
         self.0.push(Limit {
             name,
             value,
@@ -55,7 +62,7 @@ impl Limits {
     }
 
     /// The same limits after something that multiplies them all: more servers, parity.
-    pub fn times(mut self, factor: f64, why: &str) -> Self {
+    pub fn times(mut self, factor: f64, why: impl Fn() -> String) -> Self {
         if factor != 1.0 {
             for limit in &mut self.0 {
                 limit.value *= factor;
@@ -66,7 +73,7 @@ impl Limits {
                     known => known.max(Known::Derived),
                 };
                 if self.1 == Detail::Words {
-                    limit.words = format!("{} {why}", limit.words);
+                    limit.words = format!("{} {}", limit.words, why());
                 }
             }
         }

@@ -298,10 +298,10 @@ fn both(left: Band<Limits>, right: Band<Limits>) -> Band<Limits> {
 }
 
 fn scaled(band: Band<Limits>, count: u32, what: &str) -> Band<Limits> {
-    let (factor, why) = (f64::from(count), format!("x {count} {what}"));
+    let (factor, why) = (f64::from(count), || format!("x {count} {what}"));
     Band {
-        steady: band.steady.times(factor, &why),
-        burst: band.burst.times(factor, &why),
+        steady: band.steady.times(factor, why),
+        burst: band.burst.times(factor, why),
     }
 }
 
@@ -380,9 +380,11 @@ impl Servers<'_> {
                 |rate, factor| rate.times(factor),
             )),
             uncached_read: None,
-            cached_when: Some(format!(
-                "when what is read fits into {cache} of memory, half of all"
-            )),
+            cached_when: Some(
+                detail.words(|| {
+                    format!("when what is read fits into {cache} of memory, half of all")
+                }),
+            ),
             cache_bytes: Some(spread_figure(
                 cache,
                 rules::CACHE_MEMORY,
@@ -458,16 +460,18 @@ fn cluster<'a>(
         what: "nodes",
         read_network: (
             1.0 + elsewhere,
-            format!(" / (1 + {}/{})", it.nodes - 1, it.nodes),
+            detail.words(|| format!(" / (1 + {}/{})", it.nodes - 1, it.nodes)),
         ),
         write_network: (
             1.0 + amplified * elsewhere,
-            format!(
-                " / (1 + {units}/{} x {}/{})",
-                it.protection.data,
-                it.nodes - 1,
-                it.nodes
-            ),
+            detail.words(|| {
+                format!(
+                    " / (1 + {units}/{} x {}/{})",
+                    it.protection.data,
+                    it.nodes - 1,
+                    it.nodes
+                )
+            }),
         ),
         credit_count: f64::from(it.nodes),
         detail,

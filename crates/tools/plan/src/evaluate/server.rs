@@ -365,24 +365,10 @@ pub fn rates(
 ) -> Result<ServerRates, EvaluateError> {
     let raw = storage(catalog, instance, of, detail)?;
     let striped_on_ebs = protection.parity > 0 && matches!(of, Storage::Ebs { .. });
-    let (share, why) = match (protection.parity, striped_on_ebs) {
-        (0, _) => (1.0, String::new()),
-        (_, true) => (
-            protection.efficiency() * EBS_DELIVERED,
-            format!(
-                "x {}/{} x 0.9",
-                protection.data,
-                protection.data + protection.parity
-            ),
-        ),
-        (_, false) => (
-            protection.efficiency(),
-            format!(
-                "x {}/{}",
-                protection.data,
-                protection.data + protection.parity
-            ),
-        ),
+    let (share, also) = match (protection.parity, striped_on_ebs) {
+        (0, _) => (1.0, ""),
+        (_, true) => (protection.efficiency() * EBS_DELIVERED, " x 0.9"),
+        (_, false) => (protection.efficiency(), ""),
     };
     let mut write_rules = Vec::new();
     if protection.parity > 0 {
@@ -400,12 +386,17 @@ pub fn rates(
         Product::Vendor if protection.parity == 0 => (1.0, rules::CAPACITY_JOINED),
         Product::Vendor => (2.0 * (1.0 + parity), rules::PARITY_RANDOM),
     };
-    let each = |limits: Band<Limits>, factor: f64, why: &str| Band {
-        steady: limits.steady.times(factor, why),
-        burst: limits.burst.times(factor, why),
-    };
+    fn each(limits: Band<Limits>, factor: f64, why: impl Fn() -> String) -> Band<Limits> {
+        Band {
+            steady: limits.steady.times(factor, &why),
+            burst: limits.burst.times(factor, &why),
+        }
+    }
     let mut read = raw.read;
-    let mut write = each(raw.write, share, &why);
+    let units = protection.data + protection.parity;
+    let mut write = each(raw.write, share, || {
+        format!("x {}/{units}{also}", protection.data)
+    });
     if product == Product::Cairn {
         software(catalog, instance, protection, &mut read, &mut write);
     }
@@ -413,11 +404,9 @@ pub fn rates(
         read,
         write,
         read_iops: raw.read_iops,
-        write_iops: each(
-            raw.write_iops,
-            1.0 / operations,
-            &format!("/ {}", number(operations)),
-        ),
+        write_iops: each(raw.write_iops, 1.0 / operations, || {
+            format!("/ {}", number(operations))
+        }),
         write_rules,
         random_rules: vec![random_rule],
         credit: raw.credit,

@@ -137,7 +137,7 @@ pub(super) fn broken(
             it.survives.rules.clone(),
         ),
         KEPT => (
-            "an archive has to outlive a stop of all its servers; instance store does not"
+            "an archive or a database has to outlive a stop of all its servers; instance store does not"
                 .to_owned(),
             vec![rules::STORE_LOST],
         ),
