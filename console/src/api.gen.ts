@@ -2877,6 +2877,8 @@ export interface components {
             limits: components["schemas"]["PartView"][];
             /** @description The `after` of the next page, if there is one. */
             next_after?: string;
+            /** @description In a cluster, the name of the node that owns the volume, if that is another one than was asked. */
+            owner?: string | null;
             /** @description How many there are on all pages; only where a page was asked for. */
             total?: number;
         };
@@ -2884,7 +2886,7 @@ export interface components {
         PartView: components["schemas"]["PartLimit"] & {
             /**
              * Format: int64
-             * @description Of about the last second; none on a node that does not serve the volume.
+             * @description Of about the last second; none while no node serves the volume, or its owner does not answer.
              */
             bytes_per_second?: number | null;
             /** Format: int64 */
@@ -4059,7 +4061,10 @@ export interface components {
              *     several nodes.
              */
             node_failures_tolerated?: number | null;
-            /** @description In a cluster, the name of the node that owns it, if that is another one; what it uses only that one says. */
+            /**
+             * @description In a cluster, the name of the node that owns it, if that is another one than was asked. What it uses that one tells; if it
+             *     does not, `problem` says so.
+             */
             owner?: string | null;
             problem?: string | null;
             /** @example +2n */

@@ -34,15 +34,27 @@ class Classes(ClusterTest):
         harness.wait_until(is_known, KNOWN_SECONDS_MAX, "the class on another node")
         cluster.cairn(second, "volume", "set", "main", "--class", "gold")
         harness.wait_until(lambda: self.credit(cluster, owner) > 0.99 * FULL, KNOWN_SECONDS_MAX, "the credit at the owner")
-        # Only the owner knows what is used.
-        self.assertNotIn("rates", self.volume(cluster, first))
+        # What is used the owner tells, whoever is asked.
+        self.assertGreater(self.credit(cluster, first), 0.99 * FULL)
+        self.assertEqual(self.volume(cluster, first)["owner"], owner)
         refused = cluster.cairn(first, "class", "delete", "gold", check=False)
         self.assertIn("by main", refused.stderr)
         # Through a node that passes it on: more than half of the credit.
         with libnfs.Mount(cluster.url(first)) as mount:
             for number in range(20):
                 mount.write_file(f"/f{number}", bytes(60 * MB))
-        self.assertLess(self.credit(cluster, owner), 0.7 * FULL)
+        for node in cluster.names:
+            self.assertLess(self.credit(cluster, node), 0.7 * FULL)
+            self.assertGreaterEqual(self.volume(cluster, node)["used_bytes"], 20 * 60 * MB)
+        # A part of it: set at one node, told by the owner to another.
+        cluster.cairn(first, "limit", "set", "main", "clients/0.0.0.0/0", "--throughput", "500MB/s")
+
+        def told(node):
+            limits = json.loads(cluster.cairn(node, "limit", "list", "main", "--json").stdout)
+            return limits["limits"] and "bytes_per_second" in limits["limits"][0] and limits.get("owner") in (None, owner)
+
+        for node in cluster.names:
+            harness.wait_until(lambda node=node: told(node), KNOWN_SECONDS_MAX, f"what a part uses, at {node}")
         # What is kept is at most so old.
         time.sleep(KEPT_SECONDS)
         cluster.cairn(first, "volume", "move", "main", "--to", second)

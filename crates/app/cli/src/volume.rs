@@ -250,8 +250,16 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     if let Some(rates) = &volume.rates {
         lines.extend(class::lines(rates));
     }
+    if let Some(owner) = &volume.owner {
+        lines.push(format!("owner            node {owner}"));
+    }
     if let Some(problem) = &volume.problem {
-        lines.push(format!("NOT SERVED       {problem}"));
+        let what = if volume.serving {
+            "problem   "
+        } else {
+            "NOT SERVED"
+        };
+        lines.push(format!("{what}       {problem}"));
     }
     print::text(&lines.join("\n"))
 }

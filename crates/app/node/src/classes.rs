@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView, PartView};
+use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView, PartList};
 use cairn_admin::{Answer, ControlError};
 use cairn_base::VolumeId;
 use cairn_config::{ClassName, ClassSpec, PartLimit, VolumeName, VolumePart, built_in};
@@ -166,11 +166,16 @@ fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
 }
 
 impl Controller {
-    fn limits_now(&self, name: &VolumeName) -> Result<Vec<PartView>, ControlError> {
+    fn limits_now(&self, name: &VolumeName) -> Result<PartList, ControlError> {
         let state = self.inner.pool.state();
         let volume = state.volume(name).map_err(|error| refusal(error.into()))?;
         let report = self.inner.shaper.report(volume.id);
-        Ok(convert::parts(volume, report.as_ref()))
+        let is_served = self.inner.pool.service(volume.id).is_some();
+        let owner = self.inner.owner_name(volume.id).and_then(Result::ok);
+        Ok(PartList {
+            limits: convert::parts(volume, report.as_ref()),
+            owner: owner.filter(|_| !is_served),
+        })
     }
 
     fn class_now(&self, name: &ClassName) -> Result<ClassView, ControlError> {
@@ -220,11 +225,11 @@ impl ClassControl for Controller {
         Box::pin(async move { self.class_change(&name, set.limits, false).await })
     }
 
-    fn limits(&self, volume: VolumeName) -> Answer<'_, Vec<PartView>> {
+    fn limits(&self, volume: VolumeName) -> Answer<'_, PartList> {
         Box::pin(async move { self.limits_now(&volume) })
     }
 
-    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, Vec<PartView>> {
+    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, PartList> {
         Box::pin(async move {
             let set = self
                 .inner
@@ -235,7 +240,7 @@ impl ClassControl for Controller {
         })
     }
 
-    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, Vec<PartView>> {
+    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, PartList> {
         Box::pin(async move {
             let cleared = self
                 .inner

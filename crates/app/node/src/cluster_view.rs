@@ -9,9 +9,9 @@ use cairn_admin::api::{
     ClusterDiskView, ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives,
     ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
-use cairn_base::{LogPosition, NodeId};
+use cairn_base::{LogPosition, NodeId, VolumeId};
 use cairn_cluster::map::{Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState};
-use cairn_pool::Condition;
+use cairn_pool::{Condition, wrapped_keys};
 use cairn_trust::EtcdSource;
 
 use crate::cluster::ClusterNode;
@@ -251,10 +251,28 @@ fn survives(inner: &Inner, view: &MapView, etcd: &ClusterEtcdView) -> ClusterSur
         true => etcd.members.len().saturating_sub(1) / 2,
         false => usize::MAX,
     };
+    // Whoever has no key cannot take over.
+    let with_key = |volume: &VolumeId| {
+        let alive = view.alive.values();
+        alive
+            .filter(|node| !node.value.locked.contains(volume))
+            .count()
+    };
+    let encrypted = with_keys(inner);
+    let of_keys = encrypted.iter().map(|(volume, _)| with_key(volume)).min();
+    let of_keys = of_keys.map_or(usize::MAX, |nodes| nodes.saturating_sub(1));
     ClusterSurvives {
         data_nodes,
-        service_nodes: data_nodes.min(of_etcd),
+        service_nodes: data_nodes.min(of_etcd).min(of_keys),
     }
+}
+
+/// Encrypted volumes whose keys were not erased, with their names.
+fn with_keys(inner: &Inner) -> Vec<(VolumeId, String)> {
+    let state = inner.pool.state();
+    wrapped_keys(&state)
+        .map(|(volume, _)| (volume.id, state.head_of(volume).name.to_string()))
+        .collect()
 }
 
 fn warnings(inner: &Inner, view: &MapView, volumes: &[ClusterVolumeView]) -> Vec<String> {
@@ -286,6 +304,18 @@ fn warnings(inner: &Inner, view: &MapView, volumes: &[ClusterVolumeView]) -> Vec
             warnings.push(format!(
                 "the log of volume {} has one copy: the loss of its node loses what was acknowledged",
                 volume.name
+            ));
+        }
+    }
+    for (id, volume) in with_keys(inner) {
+        let alive = view.alive.values();
+        for there in alive.filter(|node| node.value.locked.contains(&id)) {
+            let node = view.nodes.get(&there.value.node);
+            let node =
+                node.map_or_else(|| there.value.node.to_string(), |it| it.value.name.clone());
+            warnings.push(format!(
+                "node {node} has no master key for volume {volume} and cannot take it over: give it the keys of the others \
+                 (`cairn key list`)"
             ));
         }
     }

@@ -33,6 +33,7 @@ use crate::cluster_view;
 use crate::convert;
 use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
+use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::truth::SaveError;
@@ -258,6 +259,18 @@ impl Control for Controller {
             };
             // Volumes in one store have one owner.
             let store = state.store_of(volume).id;
+            let view = cluster.member.view();
+            let there = node.and_then(|node| view.alive.get(&node));
+            if there.is_some_and(|there| there.value.locked.contains(&store)) {
+                let to = to.unwrap_or_default();
+                let why = format!(
+                    "node {to} cannot open volume {name}: it has no master key for it, or the key was erased"
+                );
+                return Err(ControlError::new(ErrorKind::Conflict, why).hint(format!(
+                    "give that node the master keys of the others, and see what it has with `cairn key list`; volume {name} \
+                     stays where it is"
+                )));
+            }
             let set = cluster.member.map().set_preferred(store, node).await;
             set.map_err(|error| ControlError::new(ErrorKind::Unavailable, error.to_string()))?;
             self.volume_now(&name).await
@@ -602,6 +615,9 @@ impl Controller {
                 state.serving = state.problem.is_none();
             }
             Some(VolumeService::Failed(why)) => state.problem = Some(why),
+            None if is_erased(pool.store_of(volume)) => {
+                state.problem = inner.pool.key_trouble(pool.store_of(volume));
+            }
             None => match inner.owner_name(volume.id) {
                 Some(Ok(name)) => {
                     state.serving = true;
@@ -1047,6 +1063,10 @@ impl Controller {
         }
         view
     }
+}
+
+fn is_erased(store: &PoolVolume) -> bool {
+    matches!(store.encryption, Some(VolumeEncryption::Erased(_)))
 }
 
 /// A change of the map is seen by the node that made it in milliseconds.

@@ -662,13 +662,14 @@ pub struct VolumeView {
     /// Where its cold data goes, if it goes anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiering: Option<VolumeTieringView>,
-    /// What it uses of its class, if it has one and is served here.
+    /// What it uses of its class, if it has one and is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<crate::classes::RatesView>,
     pub created_seconds: i64,
     /// Whether it is served; if not, `problem` says why.
     pub serving: bool,
-    /// In a cluster, the name of the node that owns it, if that is another one; what it uses only that one says.
+    /// In a cluster, the name of the node that owns it, if that is another one than was asked. What it uses that one tells; if it
+    /// does not, `problem` says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

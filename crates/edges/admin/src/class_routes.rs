@@ -7,9 +7,7 @@ use cairn_config::{ClassName, PartLimit, VolumePart, WordError};
 
 use super::{Api, Given, Named, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
-use crate::classes::{
-    ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList, PartView,
-};
+use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView, PartList};
 use crate::control::ControlError;
 use crate::query::Query;
 
@@ -81,10 +79,6 @@ pub(super) async fn class_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn parts(limits: Vec<PartView>) -> Json<PartList> {
-    Json(PartList { limits })
-}
-
 /// The parts of a volume that have rates of their own, with what they use.
 #[utoipa::path(get, path = "/api/v1/volumes/{volume}/limits", params(("volume" = String, Path)),
     responses((status = 200, body = PartList), (status = 404, body = ErrorBody)))]
@@ -92,7 +86,7 @@ pub(super) async fn limit_list(
     State(shared): Api,
     Named(volume): Named,
 ) -> Result<Json<PartList>, ControlError> {
-    control(&shared)?.limits(volume).await.map(parts)
+    control(&shared)?.limits(volume).await.map(Json)
 }
 
 /// Gives a part of a volume rates of its own, in the place of those that it had.
@@ -105,7 +99,7 @@ pub(super) async fn limit_set(
     Given(limit): Given<PartLimit>,
 ) -> Result<Json<PartList>, ControlError> {
     let set = async move { control(&shared)?.limit_set(volume, limit).await };
-    to_the_end(set).await.map(parts)
+    to_the_end(set).await.map(Json)
 }
 
 /// Takes the rates of the part that `part` names away.
@@ -125,5 +119,5 @@ pub(super) async fn limit_clear(
         .parse()
         .map_err(|error: WordError| invalid(error.to_string()))?;
     let clear = async move { control(&shared)?.limit_clear(volume, part).await };
-    to_the_end(clear).await.map(parts)
+    to_the_end(clear).await.map(Json)
 }

@@ -118,7 +118,7 @@ pub struct LimitView {
 pub struct PartView {
     #[serde(flatten)]
     pub limit: PartLimit,
-    /// Of about the last second; none on a node that does not serve the volume.
+    /// Of about the last second; none while no node serves the volume, or its owner does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +128,9 @@ pub struct PartView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PartList {
     pub limits: Vec<PartView>,
+    /// In a cluster, the name of the node that owns the volume, if that is another one than was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 /// How a volume stands with the latency goal of its class.
@@ -237,8 +240,8 @@ pub trait ClassControl: Send + Sync {
     /// One that volumes are in is refused.
     fn class_delete(&self, name: ClassName) -> Answer<'_, ()>;
     /// The parts of a volume that have limits.
-    fn limits(&self, volume: VolumeName) -> Answer<'_, Vec<PartView>>;
+    fn limits(&self, volume: VolumeName) -> Answer<'_, PartList>;
     /// Puts other limits in the place of those of a part.
-    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, Vec<PartView>>;
-    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, Vec<PartView>>;
+    fn limit_set(&self, volume: VolumeName, limit: PartLimit) -> Answer<'_, PartList>;
+    fn limit_clear(&self, volume: VolumeName, part: VolumePart) -> Answer<'_, PartList>;
 }

@@ -8,6 +8,8 @@
 //! goes there as it is, over HTTP/1.1 and the mutual TLS of nodes, and that node's answer is the answer. A node passes on
 //! only what a client sent to it: requests do not go in circles while a volume moves.
 
+mod told;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -233,7 +236,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     if is_alone && response.status() == StatusCode::NOT_FOUND {
         return found(nodes, &asked, response).await;
     }
-    response
+    told::complete(nodes, &asked, response).await
 }
 
 /// The answer of the node that has what is named; `absent` if none has.
@@ -351,7 +354,7 @@ async fn log_of_all<P: LogPage>(
     }
 }
 
-async fn page_in<P: LogPage>(answer: Response) -> io::Result<P> {
+async fn page_in<P: DeserializeOwned>(answer: Response) -> io::Result<P> {
     Ok(serde_json::from_value(list_in(answer).await?)?)
 }
 

@@ -158,6 +158,52 @@ async fn what_another_node_has_is_answered_there() {
     assert_eq!(status, 200);
 }
 
+/// What a volume uses its owner knows; without it, that it does not answer.
+#[tokio::test]
+async fn what_volumes_use_their_owner_tells() {
+    let others = Arc::new(Others::default());
+    let owns = |owner, used_bytes| {
+        let pretend = Pretend {
+            owner,
+            used_bytes: Some(used_bytes),
+            other_volumes: 2,
+            ..Pretend::default()
+        };
+        node(pretend, &others)
+    };
+    let (first, second) = (owns(Some("node2"), 0), owns(None, 77).passed());
+    others.0.lock().unwrap().insert(TWO, Some(second));
+    let router = first.router();
+    let paths = ["/api/v1/volumes", "/api/v1/volumes/main"];
+    let asked = async |path| {
+        let (status, text) = ask(&router, "GET", path, Some(TOKEN), "").await;
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let list = answer["volumes"].as_array().cloned();
+        let volumes = list.unwrap_or_else(|| vec![answer.clone()]);
+        let problem = volumes[0]["problem"].as_str().unwrap_or("").to_owned();
+        let used: Vec<u64> = volumes
+            .iter()
+            .map(|it| it["used_bytes"].as_u64().unwrap())
+            .collect();
+        assert_eq!((status, &volumes[0]["owner"]), (200, &"node2".into()));
+        (used, problem)
+    };
+    assert_eq!(asked(paths[0]).await, (vec![77, 77, 77], String::new()));
+    assert_eq!(asked(paths[1]).await, (vec![77], String::new()));
+    // It was the owner: what it knows is no better.
+    let was = owns(Some("node3"), 99).passed();
+    others.0.lock().unwrap().insert(TWO, Some(was));
+    assert_eq!(asked(paths[1]).await, (vec![0], String::new()));
+    others.0.lock().unwrap().insert(TWO, None);
+    for path in paths {
+        let (_, problem) = asked(path).await;
+        assert!(
+            problem.contains("node2") && problem.contains("not known"),
+            "{problem}"
+        );
+    }
+}
+
 /// A volume that moves: each node takes the other one for its owner.
 #[tokio::test]
 async fn requests_do_not_go_in_circles() {

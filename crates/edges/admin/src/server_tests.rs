@@ -26,6 +26,9 @@ pub(super) struct Pretend {
     /// The node that has the volume `away`, if it is not this one.
     pub(super) away: Option<NodeId>,
     pub(super) buckets: Vec<&'static str>,
+    /// The node that owns its volumes, if it is another one, and what they use, as far as it knows.
+    pub(super) owner: Option<&'static str>,
+    pub(super) used_bytes: Option<u64>,
     /// Volumes beside `main`, in lists alone.
     pub(super) other_volumes: usize,
     pub(super) users: super::users_tests::PretendUsers,
@@ -34,6 +37,15 @@ pub(super) struct Pretend {
 impl Pretend {
     fn tell(&self, what: String) {
         self.told.lock().unwrap().push(what);
+    }
+
+    fn view(&self, name: &VolumeName) -> VolumeView {
+        let view = view(name);
+        VolumeView {
+            owner: self.owner.map(str::to_owned),
+            used_bytes: self.used_bytes.unwrap_or(view.used_bytes),
+            ..view
+        }
     }
 }
 
@@ -267,7 +279,7 @@ impl Control for Pretend {
         let views = cut
             .items
             .iter()
-            .map(|(name, ())| view(&name.parse().unwrap()));
+            .map(|(name, ())| self.view(&name.parse().unwrap()));
         answer(Ok(VolumeList {
             volumes: views.collect(),
             total: cut.total,
@@ -282,7 +294,7 @@ impl Control for Pretend {
                 answer(Err(error.at(node)))
             }
             ("away", None) => answer(Ok(view(&name))),
-            _ => answer(only_main(&name).map(|()| view(&name))),
+            _ => answer(only_main(&name).map(|()| self.view(&name))),
         }
     }
 

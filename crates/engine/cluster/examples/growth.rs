@@ -7,6 +7,7 @@
 //! `change_ms`: from a change of one volume to the view that has it, which each node makes for each change (what comes
 //! within 10 ms is one). `takeover`: changes that the loss of one node makes, one for each of its volumes and its lease.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -150,7 +151,7 @@ async fn measure(nodes: u128) -> Result<(), Failure> {
             nonce: ProcessNonce(number),
             lease,
         };
-        map.announce(process).await?;
+        map.announce(process, &BTreeSet::new()).await?;
         for volume in 0..VOLUMES_PER_NODE {
             let name = format!("volume-{number:03}-{volume}");
             let settings = Opaque(vec![7; 300]);

@@ -66,9 +66,12 @@ enum Step {
     Take,
     /// Somebody else owns it, or nobody does: it was this node's.
     Leave,
+    /// This node owns it and cannot open it, for want of its key, which may have been erased while it was taken.
+    GiveUp,
 }
 
-/// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, and have a disk that stays.
+/// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, have a disk that stays, and the
+/// volume's key, if it has one.
 fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
     let has_disk = |node: &&NodeId| {
         let mut disks = view.disks.values();
@@ -78,8 +81,10 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
         let record = view.nodes.get(node);
         record.is_some_and(|record| !record.value.draining)
     };
-    let alive = view.alive.keys().filter(stays);
-    let mut nodes: Vec<NodeId> = alive.filter(has_disk).copied().collect();
+    let alive = view.alive.iter();
+    let can_open = alive.filter(|(_, record)| !record.value.locked.contains(&volume));
+    let there = can_open.map(|(node, _)| node).filter(stays);
+    let mut nodes: Vec<NodeId> = there.filter(has_disk).copied().collect();
     let state = view.volumes.get(&volume);
     // Of a node that is replaced, the one that takes its place.
     let heir = state.and_then(|state| {
@@ -105,7 +110,7 @@ impl Ownership {
         view: &MapView,
         id: VolumeId,
         me: Process,
-        is_served: bool,
+        (is_served, is_locked): (bool, bool),
     ) -> Step {
         let owner = view
             .volumes
@@ -118,6 +123,7 @@ impl Ownership {
                     true => Step::Nothing,
                     // Of an earlier process of this node, or taken and not opened.
                     false if is_served => Step::Leave,
+                    false if is_locked => Step::GiveUp,
                     false => self.unless_resting(now, id),
                 }
             }
@@ -131,6 +137,7 @@ impl Ownership {
             None if is_served => Step::Leave,
             // It was removed.
             None if !view.nodes.contains_key(&me.node) => Step::Nothing,
+            None if is_locked => Step::Nothing,
             None => {
                 let waiting = self
                     .waiting
@@ -286,7 +293,7 @@ impl ClusterMember {
             nonce: ProcessNonce(self.env.entropy.u128()),
             lease: lease.id(),
         };
-        if let Err(error) = self.map.announce(process).await {
+        if let Err(error) = self.map.announce(process, &BTreeSet::new()).await {
             tracing::warn!(%error, "this node could not say that it is there");
             self.env.clock.sleep(LEASE_RETRY).await;
             return None;
@@ -306,6 +313,7 @@ impl ClusterMember {
         let mut ownership = Ownership::default();
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
         let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
+        let mut told_locked = BTreeSet::new();
         loop {
             if self.is_stopping() || !lease.is_valid() {
                 break;
@@ -324,13 +332,30 @@ impl ClusterMember {
             }
             let view = views.borrow_and_update().clone();
             let Some(process) = self.process() else { break };
+            let locked = pool.locked_volumes();
+            if locked != told_locked {
+                let told = tokio::select! {
+                    biased;
+                    // Nothing may keep this node from leaving what it does not own any more.
+                    _ = states.changed() => continue,
+                    told = self.map.announce(process, &locked) => told,
+                };
+                match told {
+                    Ok(()) => told_locked = locked,
+                    Err(error) => {
+                        tracing::warn!(%error, "other nodes do not know yet which volumes this one cannot open")
+                    }
+                }
+            }
             let served = served(pool);
             for id in view.volumes.keys().copied() {
                 if taking.contains(&id) {
                     continue;
                 }
-                match ownership.step(now, &view, id, process, served.contains(&id)) {
+                let how_it_is = (served.contains(&id), told_locked.contains(&id));
+                match ownership.step(now, &view, id, process, how_it_is) {
                     Step::Nothing => {}
+                    Step::GiveUp => self.give_up(id).await,
                     Step::Leave => {
                         tracing::warn!(volume = %id, "this node does not own the volume any more");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
@@ -441,4 +466,75 @@ fn served(pool: &Pool) -> BTreeSet<VolumeId> {
     let services = pool.services().into_iter();
     let serving = services.filter(|(_, service)| matches!(service, VolumeService::Serving(_)));
     serving.map(|(id, _)| id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{DiskId, DiskRole, Timestamp};
+    use cairn_cluster::Revision;
+    use cairn_cluster::map::{AliveRecord, DiskRecord, NodeRecord, VersionRange, Versioned};
+
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    fn known<T>(value: T) -> Versioned<T> {
+        let revision = Revision::ABSENT;
+        Versioned { revision, value }
+    }
+
+    /// Three nodes with a disk each, all alive.
+    fn view() -> MapView {
+        let mut view = MapView::default();
+        let now = Timestamp::new(1, 0);
+        for number in 1..=3 {
+            let (node, disk) = (NodeId(number), DiskId(number));
+            let record = NodeRecord {
+                id: node,
+                name: format!("node{number}"),
+                internal_address: String::new(),
+                external_address: String::new(),
+                iscsi: None,
+                joined: now,
+                versions: VersionRange {
+                    oldest: 1,
+                    newest: 1,
+                },
+                draining: false,
+                replaced_by: None,
+            };
+            let alive = AliveRecord {
+                node,
+                process: ProcessNonce(number),
+                since: now,
+                locked: BTreeSet::new(),
+            };
+            let record_of_disk = DiskRecord {
+                id: disk,
+                node,
+                label: String::new(),
+                role: DiskRole::Data,
+                media: None,
+                draining: false,
+                replaced: false,
+                added: now,
+            };
+            view.nodes.insert(node, known(record));
+            view.alive.insert(node, known(alive));
+            view.disks.insert(disk, known(record_of_disk));
+        }
+        view
+    }
+
+    #[test]
+    fn who_has_no_key_is_not_in_line() {
+        let mut view = view();
+        let all = line(&view, VOLUME);
+        assert_eq!(all.len(), 3);
+        let first = view.alive.get_mut(&all[0]).unwrap();
+        first.value.locked = BTreeSet::from([VOLUME]);
+        assert_eq!(line(&view, VOLUME), all[1..]);
+        // Of another volume it has the key.
+        assert_eq!(line(&view, VolumeId(2)).len(), 3);
+    }
 }

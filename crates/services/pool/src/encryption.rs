@@ -6,7 +6,7 @@
 //! The key of a volume is in the pool's state, wrapped with a master key, and nowhere else. So it is wrapped anew without a
 //! look at the data, and gone when the state does not have it any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cairn_base::VolumeId;
@@ -54,6 +54,14 @@ impl Pool {
     /// Why a volume cannot be read here, for want of its key; `None` if that is not so.
     pub fn key_trouble(&self, volume: &PoolVolume) -> Option<String> {
         self.key_of(volume).err()
+    }
+
+    /// Volumes that this node cannot open, for want of their keys.
+    pub fn locked_volumes(&self) -> BTreeSet<VolumeId> {
+        let state = self.state();
+        let locked = state.volumes.iter();
+        let locked = locked.filter(|volume| self.key_trouble(volume).is_some());
+        locked.map(|volume| volume.id).collect()
     }
 
     pub(crate) fn make_key(&self, volume: VolumeId) -> Result<VolumeEncryption, ChangeFailure> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use cairn_base::{DiskId, NodeId};
+use cairn_base::{DiskId, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
@@ -267,15 +267,22 @@ impl ClusterMap {
         self.read_all(self.keys().nodes()).await
     }
 
-    /// Says that this process is there, for as long as its lease lives.
-    pub async fn announce(&self, process: Process) -> Result<(), MapError> {
+    /// Says that this process is there, for as long as its lease lives, and which volumes it cannot open.
+    pub async fn announce(
+        &self,
+        process: Process,
+        locked: &BTreeSet<VolumeId>,
+    ) -> Result<(), MapError> {
         let key = self.keys().alive(process.node);
         loop {
             let before = self.read_one::<AliveRecord>(key.clone()).await?;
+            let same = before.as_ref().map(|before| &before.value);
+            let same = same.filter(|before| before.process == process.nonce);
             let record = AliveRecord {
                 node: process.node,
                 process: process.nonce,
-                since: self.shared.env.clock.now(),
+                since: same.map_or_else(|| self.shared.env.clock.now(), |before| before.since),
+                locked: locked.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

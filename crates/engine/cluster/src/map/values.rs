@@ -250,6 +250,9 @@ pub struct AliveRecord {
     pub node: NodeId,
     pub process: ProcessNonce,
     pub since: Timestamp,
+    /// Volumes that it cannot open, for want of their keys.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub locked: BTreeSet<VolumeId>,
 }
 
 impl Value for AliveRecord {

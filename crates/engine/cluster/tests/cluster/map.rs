@@ -1,5 +1,6 @@
 //! The operations of the map, against both stores.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -467,8 +468,10 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     map.add_node(&node(3, "a", "10.0.0.1:7000")).await.unwrap();
 
     let alive = process(world, 1, 11).await;
-    map.announce(alive).await.unwrap();
-    map.announce(process(world, 1, 12).await).await.unwrap();
+    let none = BTreeSet::new();
+    map.announce(alive, &none).await.unwrap();
+    let later = process(world, 1, 12).await;
+    map.announce(later, &none).await.unwrap();
     world.coordinator.revoke_lease(alive.lease).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     assert_eq!(
@@ -477,7 +480,14 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
         "{}: the earlier process takes nothing with it",
         world.name
     );
-    assert_eq!(there[0].value.process, ProcessNonce(12));
+    let before = &there[0].value;
+    assert_eq!(before.process, ProcessNonce(12));
+    // What it cannot open it says again, as the same process.
+    let locked = BTreeSet::from([VolumeId(3)]);
+    map.announce(later, &locked).await.unwrap();
+    let (there, _) = map.alive().await.unwrap();
+    let now = &there[0].value;
+    assert_eq!((&now.locked, now.since), (&locked, before.since));
 }
 
 async fn a_node_leaves_with_all_its_disks(world: &World) {
@@ -500,7 +510,9 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     let none = || Opaque(Vec::new());
     let volume = map.create_volume("v", none(), none()).await.unwrap();
     let owner = process(world, 2, 5).await;
-    map.announce(process(world, 1, 4).await).await.unwrap();
+    map.announce(process(world, 1, 4).await, &BTreeSet::new())
+        .await
+        .unwrap();
     let owned = map.take_over(volume, owner, Epoch(0)).await.unwrap();
 
     let is_invalid = |result: Result<(), MapError>, why: &str| match result {
