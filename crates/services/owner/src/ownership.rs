@@ -330,7 +330,6 @@ impl ClusterMember {
                     }
                 }
             }
-            let view = views.borrow_and_update().clone();
             let Some(process) = self.process() else { break };
             let locked = pool.locked_volumes();
             if locked != told_locked {
@@ -338,6 +337,7 @@ impl ClusterMember {
                     biased;
                     // Nothing may keep this node from leaving what it does not own any more.
                     _ = states.changed() => continue,
+                    () = self.stopped() => continue,
                     told = self.map.announce(process, &locked) => told,
                 };
                 match told {
@@ -347,6 +347,7 @@ impl ClusterMember {
                     }
                 }
             }
+            let view = views.borrow_and_update().clone();
             let served = served(pool);
             for id in view.volumes.keys().copied() {
                 if taking.contains(&id) {
