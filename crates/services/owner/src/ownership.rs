@@ -70,6 +70,15 @@ enum Step {
     GiveUp,
 }
 
+/// How a volume is on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    Served,
+    Closed,
+    /// Closed, and this node cannot open it for want of its key.
+    Locked,
+}
+
 /// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, have a disk that stays, and the
 /// volume's key, if it has one.
 fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
@@ -110,8 +119,9 @@ impl Ownership {
         view: &MapView,
         id: VolumeId,
         me: Process,
-        (is_served, is_locked): (bool, bool),
+        here: Here,
     ) -> Step {
+        let is_served = here == Here::Served;
         let owner = view
             .volumes
             .get(&id)
@@ -123,7 +133,7 @@ impl Ownership {
                     true => Step::Nothing,
                     // Of an earlier process of this node, or taken and not opened.
                     false if is_served => Step::Leave,
-                    false if is_locked => Step::GiveUp,
+                    false if here == Here::Locked => Step::GiveUp,
                     false => self.unless_resting(now, id),
                 }
             }
@@ -137,7 +147,7 @@ impl Ownership {
             None if is_served => Step::Leave,
             // It was removed.
             None if !view.nodes.contains_key(&me.node) => Step::Nothing,
-            None if is_locked => Step::Nothing,
+            None if here == Here::Locked => Step::Nothing,
             None => {
                 let waiting = self
                     .waiting
@@ -353,8 +363,12 @@ impl ClusterMember {
                 if taking.contains(&id) {
                     continue;
                 }
-                let how_it_is = (served.contains(&id), told_locked.contains(&id));
-                match ownership.step(now, &view, id, process, how_it_is) {
+                let here = match (served.contains(&id), told_locked.contains(&id)) {
+                    (true, _) => Here::Served,
+                    (false, false) => Here::Closed,
+                    (false, true) => Here::Locked,
+                };
+                match ownership.step(now, &view, id, process, here) {
                     Step::Nothing => {}
                     Step::GiveUp => self.give_up(id).await,
                     Step::Leave => {
@@ -471,9 +485,12 @@ fn served(pool: &Pool) -> BTreeSet<VolumeId> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{DiskId, DiskRole, Timestamp};
-    use cairn_cluster::Revision;
-    use cairn_cluster::map::{AliveRecord, DiskRecord, NodeRecord, VersionRange, Versioned};
+    use cairn_base::{DiskId, DiskRole, Epoch, Timestamp};
+    use cairn_cluster::map::{
+        AliveRecord, ChangeNonce, DiskRecord, EpochRecord, LogAt, NodeRecord, Opaque, OwnerRecord,
+        VersionRange, Versioned, VolumeLog, VolumeRecord, VolumeState,
+    };
+    use cairn_cluster::{LeaseId, Revision};
 
     use super::*;
 
@@ -525,6 +542,62 @@ mod tests {
             view.disks.insert(disk, known(record_of_disk));
         }
         view
+    }
+
+    /// A volume without a log, owned by a process.
+    fn owned(by: Process) -> VolumeState {
+        VolumeState {
+            record: known(VolumeRecord {
+                id: VOLUME,
+                name: "v".to_owned(),
+                settings: Opaque(Vec::new()),
+                exports: Opaque(Vec::new()),
+                clones: Vec::new(),
+                is_deleted: false,
+            }),
+            owner: Some(known(OwnerRecord {
+                node: by.node,
+                process: by.nonce,
+                epoch: Epoch(1),
+            })),
+            epoch: known(EpochRecord {
+                epoch: Epoch(1),
+                change: ChangeNonce(1),
+            }),
+            log: LogAt {
+                revision: Revision::ABSENT,
+                log: VolumeLog {
+                    ensembles: Vec::new(),
+                    state: None,
+                },
+            },
+            left: None,
+            usage: None,
+            address: None,
+            preferred: None,
+        }
+    }
+
+    #[test]
+    fn what_has_no_key_here_is_not_taken_and_no_claim_on_it_is_kept() {
+        let mut view = view();
+        let me = Process {
+            node: NodeId(1),
+            nonce: ProcessNonce(1),
+            lease: LeaseId(1),
+        };
+        let later = STAGGER * 10;
+        let step = |view: &MapView, here| {
+            let mut ownership = Ownership::default();
+            ownership.step(Duration::ZERO, view, VOLUME, me, here);
+            ownership.step(later, view, VOLUME, me, here)
+        };
+        assert_eq!(step(&view, Here::Closed), Step::Take);
+        assert_eq!(step(&view, Here::Locked), Step::Nothing);
+        view.volumes.insert(VOLUME, Arc::new(owned(me)));
+        assert_eq!(step(&view, Here::Closed), Step::Take);
+        assert_eq!(step(&view, Here::Locked), Step::GiveUp);
+        assert_eq!(step(&view, Here::Served), Step::Nothing);
     }
 
     #[test]
