@@ -111,12 +111,16 @@ class Signer:
         signature = hmac.digest(key, text.encode(), "sha256").hex()
         return f"{len(data):x};chunk-signature={signature}\r\n".encode() + data + b"\r\n", (time, scope, signature, key)
 
-    def send(self, method, path, headers, body=b"", ends=False):
-        """Status and body of the answer. `ends`: nothing comes after this, whatever was said."""
+    def send(self, method, path, headers, body=b"", ends=False, resets=True):
+        """Status and body of the answer; status 0, if there is none.
+
+        `ends`: nothing comes after this, whatever was said; a server may take it that nobody waits for its answer.
+        `resets`: it may end the connection before it has got all of the body.
+        """
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         with socket.create_connection(("127.0.0.1", self.port), 30) as stream:
             answer = b""
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError) if resets else contextlib.nullcontext():
                 stream.sendall(head.encode("latin-1") + b"connection: close\r\n\r\n" + body)
                 if ends:
                     stream.shutdown(socket.SHUT_WR)

@@ -13,6 +13,7 @@ mod caller;
 mod cors;
 mod errors;
 mod hosts;
+mod linger;
 mod locks;
 mod metrics;
 mod pass;

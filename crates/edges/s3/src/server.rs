@@ -32,6 +32,7 @@ use crate::caller::{Access, Keys, denied};
 use crate::caller::{Caller, ClientAddress};
 use crate::cors;
 use crate::hosts::Hosts;
+use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Nodes, Routed, Stream};
 use crate::service::Service;
@@ -350,6 +351,7 @@ async fn passed(serving: Serving, mut stream: impl Stream) {
                 let from = Entry {
                     client: Some(client),
                     links: None,
+                    unread: Unread::default(),
                 };
                 serve(stream, from, &serving).await;
             }
@@ -417,6 +419,7 @@ struct Entry {
     client: Option<SocketAddr>,
     /// To other nodes; none of what another node passes on, which goes no further.
     links: Option<Links>,
+    unread: Unread,
 }
 
 async fn begin(stream: TcpStream, counted: Counted, serving: Serving, tls: Option<TlsAcceptor>) {
@@ -425,6 +428,7 @@ async fn begin(stream: TcpStream, counted: Counted, serving: Serving, tls: Optio
     let from = Entry {
         client: stream.peer_addr().ok(),
         links: Some(Links::default()),
+        unread: Unread::default(),
     };
     let Some(tls) = tls else {
         return serve(stream, from, &serving).await;
@@ -444,6 +448,7 @@ async fn begin(stream: TcpStream, counted: Counted, serving: Serving, tls: Optio
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, serving: &Serving) {
     let mut stopping = serving.stopping.clone();
+    let stream = Lingering::new(stream, from.unread.clone());
     let answer = service_fn(|request| answer(serving, &from, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -566,6 +571,9 @@ async fn answer(
         // connection could be taken for it.
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
+        if has_body {
+            from.unread.set();
+        }
     }
     shared.count(&method, response.status());
     if let Some(line) = line {
