@@ -370,6 +370,7 @@ fn values_are_golden() {
         schedule: Bytes::from_static(b"daily"),
         inodes: 2,
         file_bytes: 3,
+        undecided_group: 7,
         branch: Branch(0),
         clones: vec![CloneRecord {
             branch: Branch(1),

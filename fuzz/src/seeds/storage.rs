@@ -422,6 +422,7 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         schedule: Bytes::from_static(b"daily"),
         inodes: 1,
         file_bytes: 2,
+        undecided_group: 9,
         branch: Branch::MAIN,
         clones: vec![CloneRecord {
             branch: Branch(1),

@@ -40,6 +40,7 @@ mod running;
 mod s3;
 mod san;
 mod snapshot_changes;
+mod snapshot_groups;
 mod snapshots;
 mod tiers;
 pub mod token;

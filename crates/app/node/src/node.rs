@@ -107,6 +107,8 @@ pub struct Inner {
     pub events: crate::events::Events,
     /// Which schedules of snapshots are not kept.
     pub schedules: crate::snapshots::ScheduleTroubles,
+    /// Snapshots of one instant that are being taken of volumes of several nodes.
+    pub groups: crate::snapshot_groups::Groups,
     pub read_caches: crate::read_cache::ReadCaches,
     pub(crate) keys: Arc<KeyHolder>,
     /// Asks NFS who has mounted what; empty until it serves.
@@ -420,6 +422,7 @@ impl Inner {
             benchmarks: Default::default(),
             events: Default::default(),
             schedules: Default::default(),
+            groups: Default::default(),
             read_caches: Default::default(),
             keys,
             mounts: OnceLock::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
+use cairn_admin::groups::{GroupAsk, GroupDone};
 use cairn_admin::snapshots::{
     CloneCreate, GROUP_VOLUMES_MAX, GroupSnapshotCreate, GroupSnapshotView, RestoredView,
     SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView, SnapshotControl,
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::control::{Controller, refusal};
 use crate::node::Inner;
+use crate::snapshot_groups::{self, ByOwner};
 
 /// What one answer counts of what a snapshot holds, at most.
 const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
@@ -60,6 +62,7 @@ impl ScheduleTroubles {
 async fn keep_all(inner: &Inner) {
     let told = &inner.schedules;
     inner.diffs.end_idle(inner.env.clock.monotonic()).await;
+    snapshot_groups::settle(inner).await;
     let services = inner.pool.services_with_clones();
     told.0.lock().retain(|id, _| services.contains_key(id));
     for (id, service) in &services {
@@ -252,7 +255,7 @@ impl Controller {
         Err(self.not_here(volume.id, name))
     }
 
-    async fn snapshot_view(
+    pub(crate) async fn snapshot_view(
         &self,
         fs: &Fs,
         snapshot: &Snapshot,
@@ -349,18 +352,17 @@ impl SnapshotControl for Controller {
                     "a group has 1 to {GROUP_VOLUMES_MAX} volumes, not {count}"
                 ));
             }
-            let mut all = Vec::with_capacity(count);
-            for (index, volume) in create.volumes.iter().enumerate() {
-                if create
-                    .volumes
-                    .iter()
-                    .take(index)
-                    .any(|before| before == volume)
-                {
+            let volumes = create.volumes.iter().enumerate();
+            for (index, volume) in volumes {
+                let mut before = create.volumes.iter().take(index);
+                if before.any(|before| before == volume) {
                     return invalid(format!("volume {volume} is named twice"));
                 }
-                all.push(self.fs_of(volume)?);
             }
+            let all = match self.by_owner(&create.volumes)? {
+                ByOwner::Here(all) => all,
+                ByOwner::Of(owners) => return self.take_group(create, owners).await,
+            };
             let taken =
                 take_snapshots(&all.iter().collect::<Vec<_>>(), create.name.as_bytes(), b"").await;
             let taken = taken.map_err(|(index, error)| {
@@ -377,6 +379,10 @@ impl SnapshotControl for Controller {
             }
             Ok(GroupSnapshotView { snapshots })
         })
+    }
+
+    fn snapshot_group_step(&self, ask: GroupAsk) -> Answer<'_, GroupDone> {
+        Box::pin(async move { self.group_step(ask).await })
     }
 
     fn snapshot_set(

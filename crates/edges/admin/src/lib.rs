@@ -15,6 +15,7 @@ mod client;
 mod control;
 pub mod entries;
 pub mod events;
+pub mod groups;
 pub mod joined;
 pub mod keys;
 pub mod list_query;
@@ -43,7 +44,7 @@ pub mod users;
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
-pub use pass::{Nodes, Passed, Stream};
+pub use pass::{Nodes, Passed, Stream, ask_group};
 #[doc(hidden)]
 pub use server::caller::basic;
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};

@@ -32,11 +32,12 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use crate::api::ErrorKind;
+use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditPage, AuditQuery};
 use crate::control::ControlError;
 use crate::entries::Part;
 use crate::events::{EventPage, EventQuery};
+use crate::groups::{self, GroupAsk, GroupDone};
 use crate::joined::{LogPage, SilentNode, joined};
 use crate::query::Query;
 use crate::server::{Api, HEAD_LEN_BYTES_MAX, read_body};
@@ -161,6 +162,45 @@ impl Asked {
         let answer = timeout(max, requests.send_request(request)).await;
         let answer = answer.map_err(|_| io::ErrorKind::TimedOut)?;
         Ok(answer.map_err(io::Error::other)?.map(Body::new))
+    }
+}
+
+/// Has another node take a step of a group of snapshots.
+pub async fn ask_group(
+    nodes: &Arc<dyn Nodes>,
+    node: NodeId,
+    ask: &GroupAsk,
+    max: Duration,
+) -> Result<GroupDone, ControlError> {
+    let failed = |why: String| {
+        let name = nodes.name(node);
+        ControlError::new(ErrorKind::Unavailable, format!("node {name}: {why}"))
+    };
+    let body = serde_json::to_vec(ask).map_err(|error| failed(error.to_string()))?;
+    let asked = Asked {
+        method: Method::POST,
+        uri: Uri::from_static(groups::PATH),
+        content_type: Some(HeaderValue::from_static("application/json")),
+        body: body.into(),
+    };
+    let answer = asked.of(nodes, node, max).await;
+    let answer = answer.map_err(|error| failed(format!("it does not answer: {error}")))?;
+    let status = answer.status();
+    let read = timeout(max, list_in(answer)).await;
+    let read = read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let body = read.map_err(|error| failed(format!("its answer cannot be read: {error}")))?;
+    if status == StatusCode::OK {
+        return serde_json::from_value(body).map_err(|error| failed(error.to_string()));
+    }
+    match serde_json::from_value::<ErrorBody>(body) {
+        Ok(ErrorBody { error }) => Err(ControlError {
+            kind: error.kind,
+            message: error.message,
+            hint: error.hint,
+            at: None,
+        }),
+        // One of an older version has no such path.
+        Err(_) => Err(failed(format!("it answers with {status}"))),
     }
 }
 

@@ -43,6 +43,7 @@ use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
 use crate::entries::Part;
+use crate::groups;
 use crate::list_query::ListQuery;
 use crate::pages;
 use crate::pass::{self, Elsewhere, Nodes, Passed};
@@ -224,7 +225,9 @@ impl AdminServer {
     /// What serves the requests that other nodes pass on.
     pub fn passed(&self) -> Passed {
         let (secured, _) = secured().split_for_parts();
-        Passed::new(secured.with_state(Arc::clone(&self.shared)))
+        let step = axum::routing::post(snapshot_routes::snapshot_group_step);
+        let all = secured.route(groups::PATH, step);
+        Passed::new(all.with_state(Arc::clone(&self.shared)))
     }
 
     /// Serves until `stop` is ready, then finishes what is under way: HTTPS alone with a `certificate`, else HTTP.

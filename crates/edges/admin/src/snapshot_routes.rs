@@ -8,6 +8,7 @@ use cairn_config::VolumeName;
 use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
+use crate::groups::{GroupAsk, GroupDone};
 use crate::snapshots::{
     CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
     SnapshotControl, SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList,
@@ -56,6 +57,15 @@ pub(super) async fn snapshot_create_group(
     let made =
         to_the_end(async move { control(&shared)?.snapshot_create_group(create).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// For other nodes: a step of snapshots of one instant.
+pub(super) async fn snapshot_group_step(
+    State(shared): Api,
+    Given(ask): Given<GroupAsk>,
+) -> Result<Json<GroupDone>, ControlError> {
+    let done = async move { control(&shared)?.snapshot_group_step(ask).await };
+    Ok(Json(to_the_end(done).await?))
 }
 
 /// A snapshot, with what deleting it alone would free.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::Answer;
+use crate::groups::{GroupAsk, GroupDone};
 
 /// Most volumes of which snapshots are taken at one instant.
 pub const GROUP_VOLUMES_MAX: usize = 256;
@@ -62,7 +63,7 @@ pub struct SnapshotCreate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupSnapshotCreate {
-    /// All of them on the node that is asked; each once.
+    /// Each once; any node is asked, and several may own them.
     #[schema(value_type = Vec<String>, example = json!(["data", "log"]))]
     pub volumes: Vec<VolumeName>,
     /// Of each snapshot.
@@ -240,7 +241,10 @@ pub trait SnapshotControl: Send + Sync {
         volume: VolumeName,
         create: SnapshotCreate,
     ) -> Answer<'_, SnapshotView>;
+    /// The volumes may be of several nodes, whichever is asked.
     fn snapshot_create_group(&self, create: GroupSnapshotCreate) -> Answer<'_, GroupSnapshotView>;
+    /// A step of such a group, for the node that was asked.
+    fn snapshot_group_step(&self, ask: GroupAsk) -> Answer<'_, GroupDone>;
     fn snapshot_set(
         &self,
         volume: VolumeName,

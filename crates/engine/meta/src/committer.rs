@@ -185,6 +185,9 @@ impl Committer {
         let shared = self.shared.clone();
         let (taken, mut changed) = {
             let mut pending = shared.pending.lock();
+            if shared.held_count.load(Ordering::Acquire) > 0 && shared.stop() == Stop::No {
+                return None;
+            }
             let mut taken: Vec<Queued> = Vec::with_capacity(pending.queue.len());
             let mut len_bytes = 0;
             while let Some(next) = pending.queue.front() {

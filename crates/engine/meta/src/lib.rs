@@ -12,6 +12,7 @@ mod committer;
 mod counters;
 mod disks;
 pub mod error;
+mod held;
 mod journal;
 mod journal_encryption;
 mod journal_rewrite;
@@ -43,6 +44,7 @@ pub use cairn_formats::metadata::{
 pub use cairn_formats::settings as volume_settings;
 pub use disks::Preference;
 pub use error::{MetaError, MetaErrorKind};
+pub use held::Held;
 pub use log::ensemble::{
     Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,
 };

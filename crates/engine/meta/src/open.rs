@@ -698,6 +698,7 @@ impl Start {
             states: Mutex::new(states),
             superseded: Mutex::new(self.superseded),
             stop: AtomicU8::new(0),
+            held_count: AtomicUsize::new(0),
             log_start: AtomicU64::new(self.log_start.0),
             shipping: Arc::default(),
             is_ship_running: AtomicBool::new(false),

@@ -117,6 +117,8 @@ pub(crate) struct Shared {
     /// Old states that are of use only until the next shipment.
     pub superseded: Mutex<Vec<Candidate>>,
     pub stop: AtomicU8,
+    /// Those who want nothing to become durable: see [`crate::Held`].
+    pub held_count: AtomicUsize,
     pub log_start: AtomicU64,
     pub shipping: Arc<tokio::sync::Mutex<()>>,
     pub ship: Mutex<BackgroundShip>,

@@ -63,6 +63,8 @@ pub struct NewSnapshot {
     pub taken: Timestamp,
     /// Empty if it is taken by hand.
     pub schedule: Bytes,
+    /// Of volumes of several nodes, until all of them have theirs; 0: none.
+    pub undecided_group: u64,
 }
 
 /// Refuses what cannot be the name of a directory.
@@ -193,6 +195,7 @@ mod tests {
             schedule: Bytes::new(),
             inodes: 0,
             file_bytes: 0,
+            undecided_group: 0,
             branch: Branch::MAIN,
             clones: Vec::new(),
         }

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
+use crate::held::Held;
 use crate::log::CommitLog;
 use crate::log::ensemble::Seat;
 use crate::open;
@@ -286,6 +287,7 @@ impl<L: CommitLog> MetaStore<L> {
                 schedule: new.schedule.clone(),
                 inodes,
                 file_bytes,
+                undecided_group: new.undecided_group,
                 branch: *branch,
                 clones: Vec::new(),
             };
@@ -301,6 +303,11 @@ impl<L: CommitLog> MetaStore<L> {
         }
         all.sort_by_key(|(index, _)| *index);
         Ok(all.into_iter().map(|(_, taken)| taken).collect())
+    }
+
+    /// Keeps back what is submitted from now on, until the answer is dropped: readers see it, and it does not become durable.
+    pub fn hold(&self) -> Held {
+        Held::begin(&self.shared)
     }
 
     /// Changes what is noted about a snapshot that can be seen: its name, whether it is locked, whether it is deleted.

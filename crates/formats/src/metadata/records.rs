@@ -657,6 +657,9 @@ pub struct SnapshotRecord {
     /// Counters of the live view when it was taken.
     pub inodes: u64,
     pub file_bytes: u64,
+    /// The group that it is taken with, as long as it is not known that all volumes of the group have theirs: nobody sees it
+    /// before. 0: none, or that is known.
+    pub undecided_group: u64,
     /// Whose it is.
     pub branch: Branch,
     /// Those that began from it. It cannot be deleted as long as there are any.
@@ -684,7 +687,7 @@ impl SnapshotRecord {
     /// Panics on names longer than [`NAME_LEN_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.name.len().max(self.schedule.len()) <= NAME_LEN_BYTES_MAX);
-        let mut out = Vec::with_capacity(40 + self.name.len() + self.schedule.len());
+        let mut out = Vec::with_capacity(48 + self.name.len() + self.schedule.len());
         out.push(VERSION);
         out.push(u8::from(self.is_locked));
         out.push(u8::from(self.is_deleted));
@@ -692,6 +695,7 @@ impl SnapshotRecord {
         put_time(&mut out, self.taken);
         put_u64(&mut out, self.inodes);
         put_u64(&mut out, self.file_bytes);
+        put_u64(&mut out, self.undecided_group);
         for text in [&self.name, &self.schedule] {
             out.push(text.len() as u8);
             out.extend_from_slice(text);
@@ -717,6 +721,7 @@ impl SnapshotRecord {
         let taken = fields.time("taken")?;
         let inodes = fields.u64("inodes")?;
         let file_bytes = fields.u64("file bytes")?;
+        let undecided_group = fields.u64("group")?;
         let name_len = usize::from(fields.u8("name")?);
         let name = fields.take(name_len, "name")?;
         let schedule_len = usize::from(fields.u8("schedule")?);
@@ -757,6 +762,7 @@ impl SnapshotRecord {
             schedule: Bytes::copy_from_slice(schedule),
             inodes,
             file_bytes,
+            undecided_group,
             branch,
             clones,
         })
@@ -1046,6 +1052,7 @@ mod tests {
             schedule: Bytes::from_static(b"daily"),
             inodes: 7,
             file_bytes: 8,
+            undecided_group: 9,
             branch: Branch(1),
             clones: vec![CloneRecord {
                 branch: Branch(2),

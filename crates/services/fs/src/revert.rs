@@ -88,6 +88,7 @@ impl Fs {
                 name: Bytes::copy_from_slice(name),
                 taken: self.shared.now(),
                 schedule: Bytes::new(),
+                undecided_group: 0,
             };
             let (_, ticket) = meta.take_snapshot(new)?;
             self.shared.durable(ticket).await?;

@@ -1,11 +1,7 @@
 //! Snapshots of a volume: taking them, what they hold, and freeing that.
 //!
-//! Owns: that a snapshot has all that was acknowledged as stable before it, and that deleting one frees exactly what only it
-//! held. Must not know: who wants snapshots and when, how old versions are kept (`meta`).
-//!
-//! A snapshot is one commit, whatever the size of the volume. What was acknowledged is in the metadata by then, but for
-//! small stable writes, whose bytes may be in the journal alone. So files with bytes there are flushed first. New small
-//! writes go straight to segments while the last of them are: nobody waits.
+//! Owns: what a snapshot is to its users, and that deleting one frees exactly what only it held.
+//! Must not know: who wants snapshots and when, how several are of one instant (`joint`), how old versions are kept (`meta`).
 //!
 //! Each step of freeing is one batch. A crash between two of them leaves a deleted snapshot, and the next start goes on.
 
@@ -14,18 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::planted::{self, Bug};
-use cairn_base::{Branch, Generation, LogPosition, Timestamp, View, VolumeId};
-use cairn_meta::{
-    Batch, DeadVersion, KeyKind, MetaStore, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta,
-    Ticket,
-};
+use cairn_base::{Generation, LogPosition, Timestamp, View, VolumeId};
+use cairn_meta::{Batch, DeadVersion, KeyKind, SnapshotError, SnapshotRecord, SpaceDelta, Ticket};
 use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
 use crate::extents::Extent;
 use crate::flush::Gathered;
+use crate::joint::take_snapshots;
 use crate::tasks::let_others_run;
 use crate::types::{FsError, VolumeCounts};
 use crate::volume::{Fs, FsView, Shared, meta_error, parse_extent};
@@ -134,7 +127,7 @@ pub enum SnapshotFailure {
 
 /// Taking and freeing: one at a time.
 pub(crate) struct SnapshotWork {
-    turn: tokio::sync::Mutex<()>,
+    pub turn: Arc<tokio::sync::Mutex<()>>,
     /// Held by who reads the history and writes it anew: what is read must be what is applied, and stay so.
     pub history_turn: tokio::sync::Mutex<()>,
     is_journal_open: RwLock<bool>,
@@ -171,11 +164,19 @@ impl JournalGate<'_> {
 }
 
 /// Open again at the end.
-struct ClosedJournal<'a>(&'a SnapshotWork);
+pub(crate) struct ClosedJournal(Arc<Shared>);
 
-impl Drop for ClosedJournal<'_> {
+impl ClosedJournal {
+    /// From here on nothing goes into the journal.
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        *shared.snapshots.is_journal_open.write() = false;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for ClosedJournal {
     fn drop(&mut self) {
-        *self.0.is_journal_open.write() = true;
+        *self.0.snapshots.is_journal_open.write() = true;
     }
 }
 
@@ -189,12 +190,6 @@ impl SnapshotWork {
         let mut changed = self.changed.lock();
         *changed = now.max(changed.successor());
     }
-
-    /// From here on nothing goes into the journal.
-    fn close_journal(&self) -> ClosedJournal<'_> {
-        *self.is_journal_open.write() = false;
-        ClosedJournal(self)
-    }
 }
 
 impl FsView {
@@ -203,7 +198,7 @@ impl FsView {
         let all = self.shared.meta.snapshots();
         let own = all
             .iter()
-            .filter(|(_, record)| record.branch == self.branch());
+            .filter(|(_, record)| record.branch == self.branch() && record.undecided_group == 0);
         own.map(|(at, record)| Snapshot::new(*at, record.clone(), &all))
             .collect()
     }
@@ -267,10 +262,18 @@ impl Fs {
         name: &[u8],
         change: impl FnOnce(&mut SnapshotRecord),
     ) -> Result<(), SnapshotFailure> {
-        let shared = &self.shared;
-        shared.require_serving()?;
+        self.shared.require_serving()?;
         let found = self.snapshot(name).ok_or(SnapshotError::NotFound)?;
-        let submit = || shared.meta.change_snapshot(found.generation, change);
+        self.change_snapshot_at(found.generation, change).await
+    }
+
+    pub(crate) async fn change_snapshot_at(
+        &self,
+        generation: Generation,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> Result<(), SnapshotFailure> {
+        let shared = &self.shared;
+        let submit = || shared.meta.change_snapshot(generation, change);
         let ticket = shared.branches.within(self.branch(), submit)??;
         shared.snapshots.note_change(shared.now());
         shared.outcome(ticket).await?;
@@ -328,110 +331,6 @@ impl Fs {
     }
 }
 
-/// Takes a snapshot of each of several volumes, all of the same name and of one instant: a change that a client made of one of
-/// them after another was answered is in no snapshot without that other one, in whichever volume that was.
-///
-/// In the order of `volumes`, which are distinct. Fails with the index of the volume that refuses; then none has one.
-pub async fn take_snapshots(
-    volumes: &[&Fs],
-    name: &[u8],
-    schedule: &[u8],
-) -> Result<Vec<Snapshot>, (usize, SnapshotFailure)> {
-    let mut order: Vec<(usize, &Fs)> = volumes.iter().copied().enumerate().collect();
-    // In one order, whoever asks.
-    order.sort_by_key(|(_, fs)| fs.store());
-    let mut turns = Vec::with_capacity(order.len());
-    for (at, (index, fs)) in order.iter().enumerate() {
-        let index = *index;
-        let before = at.checked_sub(1).and_then(|before| order.get(before));
-        let before = before.filter(|(_, before)| before.store() == fs.store());
-        if before.is_some_and(|(_, before)| before.volume() != fs.volume()) {
-            return Err((index, SnapshotError::SameStore.into()));
-        }
-        if before.is_some() || fs.snapshot(name).is_some() {
-            return Err((index, SnapshotError::Exists.into()));
-        }
-        let refuse = |error: FsError| (index, error.into());
-        turns.push(fs.shared.snapshots.turn.lock().await);
-        fs.shared.require_serving().map_err(refuse)?;
-        // Most of it while small writes still go to the journal.
-        fs.shared.flush_journal().await.map_err(refuse)?;
-    }
-    let closed: Vec<ClosedJournal<'_>> = order
-        .iter()
-        .map(|(_, fs)| fs.shared.snapshots.close_journal())
-        .collect();
-    if !planted::is(Bug::SnapshotMissesJournal) {
-        for (index, fs) in &order {
-            let folded = fs.shared.fold_all_of_journal().await;
-            folded.map_err(|error| (*index, error.into()))?;
-        }
-    }
-    let Some(first) = volumes.first() else {
-        return Ok(Vec::new());
-    };
-    let new = NewSnapshot {
-        name: Bytes::copy_from_slice(name),
-        taken: first.shared.now(),
-        schedule: Bytes::copy_from_slice(schedule),
-    };
-    let stores = volumes.iter();
-    let stores: Vec<(&MetaStore, Branch)> =
-        stores.map(|fs| (&*fs.shared.meta, fs.branch())).collect();
-    let begun = not_while_they_end(&order, || MetaStore::take_snapshots(&stores, &new));
-    drop(closed);
-    let begun = begun?;
-    let begun = match begun {
-        Ok(begun) => begun,
-        Err((index, error)) => {
-            // Whatever else is wrong is seen before the first is begun.
-            if error == SnapshotError::Closed {
-                forget(volumes, name).await;
-            }
-            return Err((index, error.into()));
-        }
-    };
-    let mut taken = Vec::with_capacity(volumes.len());
-    for (index, (fs, (generation, ticket))) in volumes.iter().zip(begun).enumerate() {
-        match fs.shared.await_snapshot(generation, ticket).await {
-            Ok(snapshot) => taken.push(snapshot),
-            Err(error) => {
-                if volumes.len() > 1 {
-                    forget(volumes, name).await;
-                }
-                return Err((index, error));
-            }
-        }
-    }
-    Ok(taken)
-}
-
-/// Runs `begin` if these volumes are there, and not while one of them ends.
-fn not_while_they_end<T>(
-    volumes: &[(usize, &Fs)],
-    begin: impl FnOnce() -> T,
-) -> Result<T, (usize, SnapshotFailure)> {
-    let Some(((index, fs), others)) = volumes.split_first() else {
-        return Ok(begin());
-    };
-    let begun = fs
-        .shared
-        .branches
-        .within(fs.branch(), || not_while_they_end(others, begin));
-    begun.map_err(|error| (*index, error.into()))?
-}
-
-/// What is there of a group that cannot be whole.
-async fn forget(volumes: &[&Fs], name: &[u8]) {
-    for fs in volumes {
-        if let Err(error) = fs.delete_snapshot(name).await
-            && error != SnapshotFailure::Refused(SnapshotError::NotFound)
-        {
-            tracing::warn!(volume = fs.name(), %error, "a snapshot of a group that failed is left behind; delete it");
-        }
-    }
-}
-
 /// The extent that a version is, if it is one.
 pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError> {
     let (Ok(KeyKind::Extent { .. }), Some(value)) = (version.key.kind(), &version.value) else {
@@ -443,7 +342,7 @@ pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError
 
 impl Shared {
     /// Waits until a snapshot that was begun is durable and can be seen.
-    async fn await_snapshot(
+    pub(crate) async fn await_snapshot(
         self: &Arc<Self>,
         generation: Generation,
         ticket: Ticket,
@@ -462,7 +361,7 @@ impl Shared {
     }
 
     /// Flushes the files that have bytes in the journal alone.
-    async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
+    pub(crate) async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
         self.durable(self.meta.last_ticket()).await?;
         let mut inodes = Vec::new();
         for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {

@@ -217,7 +217,7 @@ impl ClusterMember {
         *self.held.lock() = held;
     }
 
-    pub(crate) fn process(&self) -> Option<Process> {
+    pub fn process(&self) -> Option<Process> {
         self.held.lock().as_ref().map(|held| held.process)
     }
 

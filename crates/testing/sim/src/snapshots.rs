@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_fs::{ChangeKind, FileChange, Fs, FsError, SnapshotFailure};
+use cairn_fs::{ChangeKind, FileChange, Fs, FsError, JointSnapshots, SnapshotFailure};
 use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
@@ -28,6 +28,8 @@ const COUNT_MAX: usize = 4;
 const DIFF_PAGE: usize = 5;
 /// Between two steps, at most.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
+/// How long other nodes take for a step, at most.
+const OTHERS_MAX: Duration = Duration::from_millis(30);
 /// How long what a deleted snapshot held may stay, and how often it is looked at.
 const FREED_LOOKS_MAX: u32 = 600;
 const FREED_LOOK_PAUSE: Duration = Duration::from_millis(500);
@@ -165,6 +167,10 @@ impl Snapshotter {
     }
 
     async fn step(&mut self, fs: &Fs) -> Result<(), String> {
+        // Of groups that broke off with an earlier life.
+        if let Err(error) = give_up_groups(fs).await {
+            return self.refused(fs, "giving up", b"of a group", &error);
+        }
         let names = self.life.snapshots.lock().names();
         let pick = self.rng.below(names.len().max(1) as u64) as usize;
         match self.rng.below(4) {
@@ -175,16 +181,52 @@ impl Snapshotter {
         }
     }
 
-    async fn take(&self, fs: &Fs) -> Result<(), String> {
+    async fn take(&mut self, fs: &Fs) -> Result<(), String> {
         let snapshots = &self.life.snapshots;
         let name = snapshots.lock().new_name();
         let mark = self.life.model.lock().mark();
         snapshots.lock().set(&name, Known::MayBeThere(mark));
         tracing::debug!(name = shown(&name), "a snapshot begins");
-        match fs.take_snapshot(&name, b"").await {
-            Ok(_) => self.look(fs, &name).await,
+        let taken = match self.rng.below(3) {
+            0 => self.take_with_group(fs, &name).await,
+            _ => fs.take_snapshot(&name, b"").await.map(|_| true),
+        };
+        match taken {
+            Ok(true) => self.look(fs, &name).await,
+            Ok(false) => {
+                snapshots.lock().known.remove(&name);
+                match fs.snapshot(&name) {
+                    Some(_) => Err(format!("snapshot {} of no group is seen", shown(&name))),
+                    None => Ok(()),
+                }
+            }
             Err(error) => self.refused(fs, "taking", &name, &error),
         }
+    }
+
+    /// As the node of one of several volumes does it: clients wait for answers meanwhile. Returns whether the group is whole.
+    async fn take_with_group(&mut self, fs: &Fs, name: &[u8]) -> Result<bool, SnapshotFailure> {
+        let group = self.rng.u64().max(1);
+        let of_one = |(_, error)| error;
+        let mut joint = JointSnapshots::begin(&[fs], name, b"")
+            .await
+            .map_err(of_one)?;
+        joint.close().await.map_err(of_one)?;
+        joint.hold();
+        self.pause().await;
+        joint.take(self.env.clock.now(), group).map_err(of_one)?;
+        self.pause().await;
+        joint.end().await.map_err(of_one)?;
+        self.pause().await;
+        let is_whole = self.rng.below(4) > 0;
+        fs.decide_group(group, is_whole).await?;
+        Ok(is_whole)
+    }
+
+    /// Until other nodes have come as far.
+    async fn pause(&mut self) {
+        let pause = self.rng.below(OTHERS_MAX.as_micros() as u64);
+        self.env.clock.sleep(Duration::from_micros(pause)).await;
     }
 
     async fn delete(&self, fs: &Fs, name: &[u8]) -> Result<(), String> {
@@ -263,6 +305,14 @@ impl Snapshotter {
         }
         Err(format!("{what} snapshot {}: {failure}", shown(name)))
     }
+}
+
+/// Deletes what is there of groups of which nobody knows any more.
+async fn give_up_groups(fs: &Fs) -> Result<(), SnapshotFailure> {
+    for group in fs.undecided_groups() {
+        fs.decide_group(group, false).await?;
+    }
+    Ok(())
 }
 
 /// Restores the volume from one of them, and from what it was before that again. Each time it is what the snapshot has, all
@@ -419,6 +469,8 @@ pub(crate) async fn delete_all(
     snapshots: &Mutex<Snapshots>,
     mut rng: Rng,
 ) -> Result<(), String> {
+    let given_up = give_up_groups(fs).await;
+    given_up.map_err(|error| format!("giving up groups: {error}"))?;
     loop {
         let names = snapshots.lock().names();
         let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else {

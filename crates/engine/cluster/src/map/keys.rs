@@ -141,6 +141,11 @@ impl Keys {
         self.key(format_args!("tiers"))
     }
 
+    /// Volumes of which snapshots of one instant are being taken.
+    pub fn group(&self, group: u64) -> Key {
+        self.key(format_args!("snapshot-groups/{group:016x}"))
+    }
+
     pub fn next_volume(&self) -> Key {
         self.key(format_args!("next-volume"))
     }

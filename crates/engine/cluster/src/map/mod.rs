@@ -7,6 +7,7 @@
 
 mod cluster;
 mod follow;
+mod groups;
 mod high_water;
 pub mod keys;
 mod nodes;

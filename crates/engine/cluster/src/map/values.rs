@@ -259,6 +259,19 @@ impl Value for AliveRecord {
     const WHAT: &'static str = "a node's sign of life";
 }
 
+/// Volumes of which snapshots of one instant are being taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRecord {
+    /// All have theirs.
+    pub is_whole: bool,
+    /// Those that have not noted that yet.
+    pub volumes: BTreeSet<VolumeId>,
+}
+
+impl Value for GroupRecord {
+    const WHAT: &'static str = "a group of snapshots";
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRecord {
     pub id: DiskId,

@@ -102,6 +102,7 @@ async fn the_map_is_the_same_on_both_stores() {
         a_node_with_disks_stays(world).await;
         a_node_leaves_with_all_its_disks(world).await;
         a_token_works_once(world).await;
+        a_group_is_whole_or_comes_to_nothing(world).await;
         certificates_have_a_place(world).await;
         values_that_cannot_be_read_name_their_key(world).await;
         a_map_that_was_replaced_takes_no_change(world).await;
@@ -692,6 +693,41 @@ async fn a_token_works_once(world: &World) {
             .all(|token| !text.contains(&token.value.sha256))
     );
     assert!(!format!("{token:?}").contains(&text[23..]));
+}
+
+async fn a_group_is_whole_or_comes_to_nothing(world: &World) {
+    let map = create(world, "groups").await;
+    let taking = process(world, 1, 1).await;
+    let volumes = BTreeSet::from([VolumeId(1), VolumeId(2)]);
+    let begin = || map.begin_group(taking, &volumes);
+
+    // Decided, it outlives the process that took it, until the last has left.
+    let whole = begin().await.unwrap();
+    assert!(!map.group(whole).await.unwrap().unwrap().value.is_whole);
+    map.decide_group(whole).await.unwrap();
+    map.give_up_group(whole).await.unwrap();
+    let given_up = begin().await.unwrap();
+    let lost = begin().await.unwrap();
+    map.give_up_group(given_up).await.unwrap();
+    let late = map.decide_group(given_up).await;
+    assert!(
+        matches!(late, Err(MapError::Changed { .. })),
+        "{}: {late:?}",
+        world.name
+    );
+    world.coordinator.revoke_lease(taking.lease).await.unwrap();
+    assert_eq!(map.group(lost).await.unwrap(), None, "{}", world.name);
+    assert!(map.decide_group(lost).await.is_err());
+    for volume in [VolumeId(2), VolumeId(1)] {
+        let found = map.group(whole).await.unwrap().unwrap();
+        assert!(found.value.is_whole && found.value.volumes.contains(&volume));
+        for _ in 0..2 {
+            map.leave_group(whole, &BTreeSet::from([volume]))
+                .await
+                .unwrap();
+        }
+    }
+    assert_eq!(map.group(whole).await.unwrap(), None, "{}", world.name);
 }
 
 async fn certificates_have_a_place(world: &World) {

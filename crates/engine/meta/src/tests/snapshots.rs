@@ -10,6 +10,7 @@ fn new(name: &'static str) -> NewSnapshot {
         name: Bytes::from(name),
         taken: Timestamp::new(1, 2),
         schedule: Bytes::new(),
+        undecided_group: 0,
     }
 }
 
@@ -211,5 +212,40 @@ fn a_start_finds_snapshots_with_their_names_and_locks() {
         let removed = store.remove_snapshot(first);
         assert_eq!(removed, Err(SnapshotError::NotFound), "it is not deleted");
         store.close().await.expect("closes");
+    });
+}
+
+#[test]
+fn what_is_submitted_while_the_store_is_held_becomes_durable_when_nobody_holds_it() {
+    block_on(async {
+        let world = TestWorld::new(5);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        put(&store, b"before").await;
+        let submit = |value: &'static [u8]| {
+            let mut batch = Batch::new();
+            batch.put(Key::inode(Ino(5)), value);
+            store.submit(batch)
+        };
+        let (first, second) = (store.hold(), store.hold());
+        let ticket = submit(b"held");
+        let read = store.live().get(&Key::inode(Ino(5))).expect("reads");
+        assert_eq!(read.as_deref(), Some(&b"held"[..]), "readers see it");
+        for held in [first, second] {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!store.is_durable(ticket));
+            assert!(held.is_kept());
+            drop(held);
+        }
+        store.durable(ticket).await.expect("durable");
+        // A store that closes waits for nobody.
+        let held = store.hold();
+        let ticket = submit(b"last");
+        let (durable, closed) = tokio::join!(store.durable(ticket), store.close());
+        durable.expect("durable");
+        closed.expect("closes");
+        assert!(!held.is_kept());
     });
 }
