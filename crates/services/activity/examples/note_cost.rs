@@ -65,23 +65,26 @@ fn main() {
                         scope.spawn(|| {
                             for number in 0..COUNT {
                                 let random = request(number);
-                                if !is_counted {
-                                    continue;
-                                }
-                                activity.note(black_box(&Done {
-                                    operation: Operation {
-                                        protocol: Protocol::Nfs,
-                                        number: (random % 8) as u8,
-                                        name: "x",
-                                    },
-                                    client: &clients[(random >> 8) as usize % clients.len()],
-                                    file: Some(&File::inode(Ino((random >> 20) % mix.files))),
+                                let operation = Operation {
+                                    protocol: Protocol::Nfs,
+                                    number: (random % 8) as u8,
+                                    name: "x",
+                                };
+                                let client = &clients[(random >> 8) as usize % clients.len()];
+                                let file = File::inode(Ino((random >> 20) % mix.files));
+                                let done = black_box(Done {
+                                    operation,
+                                    client,
+                                    file: Some(&file),
                                     work: Work {
                                         read_bytes: 4096,
                                         ..Work::ONE
                                     },
                                     latency: Some(Duration::from_micros(50)),
-                                }));
+                                });
+                                if is_counted {
+                                    activity.note(&done);
+                                }
                             }
                         });
                     }

@@ -24,13 +24,24 @@ pub enum Protocol {
     S3,
 }
 
+/// Kinds of requests of one protocol.
+pub const OPERATION_COUNT_MAX: usize = 32;
+const PROTOCOL_COUNT: usize = 3;
+
 /// A kind of request of a protocol, and what it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Operation {
     pub protocol: Protocol,
-    /// Of its own among those of the protocol.
+    /// Of its own among those of the protocol, below [`OPERATION_COUNT_MAX`]: higher ones are counted as the last.
     pub number: u8,
     pub name: &'static str,
+}
+
+impl Operation {
+    fn index(self) -> usize {
+        let number = usize::from(self.number).min(OPERATION_COUNT_MAX - 1);
+        self.protocol as usize * OPERATION_COUNT_MAX + number
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -181,8 +192,8 @@ pub(crate) struct OperationCounts {
     pub operation: Operation,
     pub work: Work,
     pub timed: u64,
-    pub latency_sum: Duration,
-    pub latency_max: Duration,
+    pub latency_sum_ns: u64,
+    pub latency_max_ns: u64,
 }
 
 impl OperationCounts {
@@ -191,30 +202,44 @@ impl OperationCounts {
             operation,
             work: Work::default(),
             timed: 0,
-            latency_sum: Duration::ZERO,
-            latency_max: Duration::ZERO,
+            latency_sum_ns: 0,
+            latency_max_ns: 0,
         }
     }
 
     pub fn is_of(&self, operation: Operation) -> bool {
-        (self.operation.protocol, self.operation.number) == (operation.protocol, operation.number)
+        self.operation.index() == operation.index()
     }
 
     pub fn join(&mut self, other: &Self) {
         self.work.add(other.work);
         self.timed += other.timed;
-        self.latency_sum = self.latency_sum.saturating_add(other.latency_sum);
-        self.latency_max = self.latency_max.max(other.latency_max);
+        self.latency_sum_ns = self.latency_sum_ns.saturating_add(other.latency_sum_ns);
+        self.latency_max_ns = self.latency_max_ns.max(other.latency_max_ns);
     }
 }
 
 /// All that is counted in one stretch of time, by one thread or a few.
-#[derive(Default)]
 pub(crate) struct Counts {
-    /// Of those that were asked for: protocols have few.
+    /// Of those that were asked for.
     pub operations: Vec<OperationCounts>,
+    /// Where each is there, from 1; 0: nowhere.
+    places: [u8; PROTOCOL_COUNT * OPERATION_COUNT_MAX],
     pub clients: Sketch<Client, Work>,
     pub files: Sketch<File, Work>,
+}
+
+const _: () = assert!(PROTOCOL_COUNT * OPERATION_COUNT_MAX <= u8::MAX as usize);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            operations: Vec::new(),
+            places: [0; PROTOCOL_COUNT * OPERATION_COUNT_MAX],
+            clients: Sketch::default(),
+            files: Sketch::default(),
+        }
+    }
 }
 
 impl Counts {
@@ -229,25 +254,25 @@ impl Counts {
     }
 
     fn operation(&mut self, done: &Done<'_>) {
-        let mut known = self.operations.iter();
-        let at = match known.position(|counts| counts.is_of(done.operation)) {
-            Some(at) => at,
-            None => {
-                self.operations.push(OperationCounts::new(done.operation));
-                self.operations.len() - 1
-            }
-        };
-        let counts = &mut self.operations[at];
+        let place = &mut self.places[done.operation.index()];
+        if *place == 0 {
+            self.operations.push(OperationCounts::new(done.operation));
+            // No more than there are places.
+            *place = self.operations.len() as u8;
+        }
+        let counts = &mut self.operations[usize::from(*place) - 1];
         counts.work.add(done.work);
         if let Some(latency) = done.latency {
+            let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
             counts.timed += 1;
-            counts.latency_sum = counts.latency_sum.saturating_add(latency);
-            counts.latency_max = counts.latency_max.max(latency);
+            counts.latency_sum_ns = counts.latency_sum_ns.saturating_add(nanos);
+            counts.latency_max_ns = counts.latency_max_ns.max(nanos);
         }
     }
 
     pub fn clear(&mut self) {
         self.operations.clear();
+        self.places.fill(0);
         self.clients.clear();
         self.files.clear();
     }

@@ -16,7 +16,9 @@ mod sketch;
 mod turns;
 
 pub use activity::{Activities, Activity, SHARD_COUNT};
-pub use counts::{Client, Done, File, FileName, Operation, Protocol, Who, Work};
+pub use counts::{
+    Client, Done, File, FileName, OPERATION_COUNT_MAX, Operation, Protocol, Who, Work,
+};
 pub use report::{OperationReport, Report, Row, SHOWN_COUNT_MAX, Top};
 pub use sketch::{COUNTER_COUNT, Counter, Sketch};
 pub use turns::TURN;

@@ -75,15 +75,13 @@ impl Sum {
             .iter()
             .map(|counts| {
                 total.add(counts.work);
-                let mean = counts.latency_sum.checked_div(
-                    // A mean over four billion of them is right to more than is shown.
-                    u32::try_from(counts.timed).unwrap_or(u32::MAX),
-                );
+                let mean = counts.latency_sum_ns.checked_div(counts.timed);
+                let mean = mean.map(Duration::from_nanos);
                 OperationReport {
                     operation: counts.operation,
                     work: counts.work,
                     latency_mean: mean,
-                    latency_max: mean.map(|_| counts.latency_max),
+                    latency_max: mean.map(|_| Duration::from_nanos(counts.latency_max_ns)),
                 }
             })
             .collect();

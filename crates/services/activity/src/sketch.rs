@@ -27,11 +27,15 @@ pub struct Counter<K, V> {
 }
 
 pub struct Sketch<K, V> {
-    /// Beside the counters, so that a search reads few cache lines.
-    hashes: [u64; COUNTER_COUNT],
+    /// A part of each hash, beside the counters, so that a search reads few cache lines and compares many at a time.
+    tags: [u32; COUNTER_COUNT],
     weights: [u64; COUNTER_COUNT],
     counters: Vec<Named<K, V>>,
     hints: [u8; HINT_COUNT],
+    /// No counter before this one is as light as `lightest`.
+    next: usize,
+    /// The least weight, as of when it was looked for. Weights only grow.
+    lightest: u64,
     is_complete: bool,
 }
 
@@ -44,10 +48,12 @@ struct Named<K, V> {
 impl<K, V> Default for Sketch<K, V> {
     fn default() -> Self {
         Self {
-            hashes: [0; COUNTER_COUNT],
+            tags: [0; COUNTER_COUNT],
             weights: [0; COUNTER_COUNT],
             counters: Vec::with_capacity(COUNTER_COUNT),
             hints: [0; HINT_COUNT],
+            next: COUNTER_COUNT,
+            lightest: 0,
             is_complete: true,
         }
     }
@@ -63,37 +69,38 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
 
     /// The counter of a key; another one loses its own for it if there is no other way.
     fn place(&mut self, hash: u64, key: &K) -> usize {
-        // The low bits; a hash has its entropy in all.
-        let hint = hash as usize % HINT_COUNT;
+        let (hint, tag) = (hash as usize % HINT_COUNT, (hash >> 32) as u32);
         let hinted = usize::from(self.hints[hint]);
-        if self.is_at(hinted, hash, key) {
+        if self.is_at(hinted, tag, key) {
             return hinted;
         }
-        let at = match self.find(hash, key) {
+        let at = match self.find(tag, key) {
             Some(at) => at,
-            None => self.give(hash, key),
+            None => self.give(tag, key),
         };
         // `at` is below COUNTER_COUNT, which a byte can say.
         self.hints[hint] = at as u8;
         at
     }
 
-    fn is_at(&self, at: usize, hash: u64, key: &K) -> bool {
+    fn is_at(&self, at: usize, tag: u32, key: &K) -> bool {
         let counter = self.counters.get(at);
-        counter.is_some_and(|counter| self.hashes[at] == hash && counter.key == *key)
+        counter.is_some_and(|counter| self.tags[at] == tag && counter.key == *key)
     }
 
-    fn find(&self, hash: u64, key: &K) -> Option<usize> {
-        let used = &self.hashes[..self.counters.len()];
-        // Counted without a branch in between, a search that finds nothing is done many at a time.
-        let count = used.iter().filter(|at| **at == hash).count();
-        if count == 0 {
+    fn find(&self, tag: u32, key: &K) -> Option<usize> {
+        // All of them, and without a branch in between: a search that finds nothing is done many at a time.
+        let mut same = 0;
+        for at in &self.tags {
+            same |= u32::from(*at == tag);
+        }
+        if same == 0 {
             return None;
         }
-        (0..used.len()).find(|at| self.is_at(*at, hash, key))
+        (0..self.counters.len()).find(|at| self.is_at(*at, tag, key))
     }
 
-    fn give(&mut self, hash: u64, key: &K) -> usize {
+    fn give(&mut self, tag: u32, key: &K) -> usize {
         let count = self.counters.len();
         if count < COUNTER_COUNT {
             self.counters.push(Named {
@@ -101,7 +108,7 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
                 error: 0,
                 value: V::default(),
             });
-            (self.hashes[count], self.weights[count]) = (hash, 0);
+            (self.tags[count], self.weights[count]) = (tag, 0);
             return count;
         }
         let at = self.lightest();
@@ -110,19 +117,24 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
             error: self.weights[at],
             value: V::default(),
         };
-        self.hashes[at] = hash;
+        self.tags[at] = tag;
         self.is_complete = false;
         at
     }
 
-    fn lightest(&self) -> usize {
-        let mut at = 0;
-        for other in 1..COUNTER_COUNT {
-            if self.weights[other] < self.weights[at] {
-                at = other;
+    /// One of the counters of the least weight. Those that come once and go are given one counter after the other, so most
+    /// searches end where they begin.
+    fn lightest(&mut self) -> usize {
+        loop {
+            while let Some(weight) = self.weights.get(self.next) {
+                if *weight <= self.lightest {
+                    return self.next;
+                }
+                self.next += 1;
             }
+            self.lightest = self.weights.iter().copied().min().unwrap_or_default();
+            self.next = 0;
         }
-        at
     }
 }
 
@@ -154,6 +166,7 @@ impl<K, V> Sketch<K, V> {
     /// As if nothing had been added, in the memory that it has.
     pub fn clear(&mut self) {
         self.counters.clear();
+        (self.next, self.lightest) = (COUNTER_COUNT, 0);
         self.is_complete = true;
     }
 }
