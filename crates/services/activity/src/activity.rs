@@ -6,12 +6,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_base::env::{Clock, Env};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::counts::{Counts, Done};
+use crate::counts::{Counts, Done, Work};
 use crate::report::{Report, Sum};
 use crate::turns::{TURN, Turns};
 
@@ -120,6 +121,22 @@ impl Activity {
             counted.into_iter().flatten().for_each(|it| sum.add(it));
         }
         sum.report(span)
+    }
+
+    /// All that clients did in the last seconds, and how long these are. For many volumes: it looks at no clients and files.
+    pub fn total(&self) -> (Work, Duration) {
+        let now = self.shared.clock.monotonic();
+        self.shared.turns.look(now);
+        let (turn, span) = self.shared.turns.span(now);
+        let mut total = Work::default();
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            shard.turn(turn);
+            let counted = [&shard.previous, &shard.current].into_iter().flatten();
+            let operations = counted.flat_map(|counts| &counts.operations);
+            operations.for_each(|operation| total.add(operation.work));
+        }
+        (total, span)
     }
 
     /// Gives back the memory of what was not used for long.

@@ -78,9 +78,8 @@ impl Client {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileName {
-    /// Its path is found when somebody asks.
+    /// A file, a directory or a LUN: what it is called is found when somebody asks.
     Inode(Ino),
-    Lun(Arc<str>),
     /// Bucket and key.
     Object(Arc<str>),
 }
@@ -98,14 +97,6 @@ impl File {
             // Cheaper than the hash of names, and for each request.
             hash: mixed(ino.0),
             name: FileName::Inode(ino),
-        }
-    }
-
-    pub fn lun(name: &str) -> Self {
-        let name = FileName::Lun(cut(name));
-        Self {
-            hash: hashed(&name),
-            name,
         }
     }
 

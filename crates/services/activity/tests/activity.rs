@@ -103,6 +103,7 @@ fn what_clients_do_is_told_by_operation_client_and_file() {
         written_bytes: 0,
     };
     assert_eq!(report.total, total);
+    assert_eq!(world.activity.total(), (total, 2 * MILLISECOND));
     let shown = report.operations.iter();
     let shown = shown.map(|it| (it.operation, it.work.operations, it.latency_max.unwrap()));
     let shown: Vec<_> = shown.collect();
