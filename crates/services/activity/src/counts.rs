@@ -268,3 +268,49 @@ impl Counts {
         self.files.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// What the counters of one stretch take, in bytes, with all procedures of NFS.
+    const COUNTS_LEN_BYTES_MAX: usize = 14 << 10;
+
+    #[test]
+    fn counters_take_the_same_memory_whatever_clients_do() {
+        let mut counts = Counts::default();
+        for number in 0..100_000_u32 {
+            let client = Client::address(Protocol::Nfs, Ipv4Addr::from_bits(number).into());
+            counts.note(&Done {
+                operation: Operation {
+                    protocol: Protocol::Nfs,
+                    number: (number % 22) as u8,
+                    name: "x",
+                },
+                client: &client,
+                file: Some(&File::inode(Ino(number.into()))),
+                work: Work::ONE,
+                latency: None,
+            });
+        }
+        let operations = counts.operations.capacity() * size_of::<OperationCounts>();
+        let heap = counts.clients.heap_len_bytes() + counts.files.heap_len_bytes();
+        let len_bytes = size_of::<Counts>() + operations + heap;
+        assert!(len_bytes <= COUNTS_LEN_BYTES_MAX, "{len_bytes}");
+    }
+
+    #[test]
+    fn operations_beyond_the_last_are_counted_as_that() {
+        let operation = |protocol, number| Operation {
+            protocol,
+            number,
+            name: "x",
+        };
+        let last = operation(Protocol::S3, OPERATION_COUNT_MAX as u8 - 1);
+        assert_eq!(operation(Protocol::S3, u8::MAX).index(), last.index());
+        assert_eq!(last.index(), PROTOCOL_COUNT * OPERATION_COUNT_MAX - 1);
+        assert_eq!(operation(Protocol::Nfs, 0).index(), 0);
+    }
+}

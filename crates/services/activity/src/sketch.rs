@@ -163,6 +163,12 @@ impl<K, V> Sketch<K, V> {
         self.is_complete
     }
 
+    /// What it takes beside itself, without what keys point to.
+    #[cfg(test)]
+    pub fn heap_len_bytes(&self) -> usize {
+        self.counters.capacity() * size_of::<Named<K, V>>()
+    }
+
     /// As if nothing had been added, in the memory that it has.
     pub fn clear(&mut self) {
         self.counters.clear();
