@@ -99,7 +99,7 @@ class Activity(WorldTest):
         self.cairn("export", "set", "main", "--client", "127.0.0.0/8", "--squash", "none")
         heavy_peer, root = self.peer(HERE)
         light_peer, _ = self.peer(THERE)
-        status, folder, _ = heavy_peer.mkdir(root, "videos")
+        status, folder = heavy_peer.mkdir(root, "videos")
         self.assertEqual(status, rawnfs.OK)
         heavy = self.file(heavy_peer, folder, "heavy.mkv", HEAVY_LEN_BYTES)
         light = self.file(heavy_peer, root, "light", LIGHT_LEN_BYTES)
