@@ -1,5 +1,6 @@
 """Calls on a volume of another node: they are counted by volume, and what the hop costs is told."""
 
+import json
 import pathlib
 import re
 import statistics
@@ -13,6 +14,8 @@ from lib.rawnfs import OK, Peer
 CALLS_COUNT = 2000
 READ_LEN_BYTES = 4096
 WAIT_SECONDS_MAX = 60
+# All of 127.0.0.0/8 is this machine.
+CLIENT = "127.0.0.3"
 
 
 class Forwarding(ClusterTest):
@@ -43,6 +46,31 @@ class Forwarding(ClusterTest):
                     took.append(time.perf_counter() - begun)
                 medians.append(statistics.median(took) * 1e6)
             return medians
+
+    def test_clients_of_other_nodes_are_told_with_their_own_address(self):
+        cluster = self.cluster(3)
+        owner = cluster.owner()
+        other, third = cluster.others(owner)[:2]
+        cluster.cairn(owner, "export", "set", "main", "--client", "127.0.0.0/8", "--squash", "none")
+        with Peer(cluster.nfs_port(other), CLIENT) as peer:
+            status, root = peer.mount("/main")
+            self.assertEqual(status, OK)
+            status, file, _ = peer.create(root, "far")
+            self.assertEqual((status, peer.write(file, bytes(READ_LEN_BYTES))), (OK, OK))
+            for node in (owner, other, third):
+
+                def is_told(node=node):
+                    self.assertEqual(peer.read_some(file, 0, READ_LEN_BYTES)[0], OK)
+                    told = json.loads(cluster.cairn(node, "top", "main", "--json").stdout)
+                    clients = {(row["client"], row["protocol"]) for row in told["clients"]}
+                    files = {row["name"]: row for row in told["files"]}
+                    reads = [row for row in told["operations"] if row["operation"] == "read"]
+                    return (CLIENT, "nfs") in clients and "/far" in files and reads and reads[0]["read_bytes_per_second"] > 0
+
+                harness.wait_until(is_told, WAIT_SECONDS_MAX, f"that node {node} tells who reads")
+                volumes = json.loads(cluster.cairn(node, "top", "--json").stdout)["volumes"]
+                self.assertEqual([row["volume"] for row in volumes], ["main"], "of all nodes, each once")
+                self.assertGreater(volumes[0]["operations_per_second"], 0)
 
     def test_calls_on_volumes_of_other_nodes_are_counted_and_timed(self):
         cluster = self.cluster(3)

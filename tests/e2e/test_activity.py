@@ -20,7 +20,7 @@ KNOWN_SECONDS_MAX = 40
 GONE_SECONDS_MAX = 15
 FILES_COUNT = 150
 SHOWN_COUNT = 20
-EXIT_REFUSED = 4
+EXIT_FAILED = 1
 
 
 class Paced(threading.Thread):
@@ -161,7 +161,7 @@ class Activity(WorldTest):
         self.assertIn("main", self.cairn("top").stdout)
         # Bad input, and who may look.
         run = self.cairn("top", "nope", check=False)
-        self.assertEqual(run.returncode, EXIT_REFUSED, run.stderr)
+        self.assertEqual(run.returncode, EXIT_FAILED, run.stderr)
         self.assertIn("nope", run.stderr)
         for path, status in (("nope", 404), ("no..pe%2F", 400), ("%ff", 400)):
             with self.assertRaises(urllib.error.HTTPError) as refused:
