@@ -1,6 +1,6 @@
 // What clients do with a volume now: who, with which files, and how.
 import { part } from "../api";
-import { bytesPerSecond, microseconds, perSecond } from "../format";
+import { bytesPerSecond, count, microseconds, perSecond } from "../format";
 import type { Activity, ActivityClient, ActivityFile, ActivityOperation } from "../types";
 import { Card, Failure, Loading, Table } from "../ui";
 import { useApi } from "../use";
@@ -8,7 +8,7 @@ import { useApi } from "../use";
 /** A busier table would change before it is read. */
 const EVERY_MS = 3_000;
 const PROTOCOLS = { nfs: "NFS", iscsi: "iSCSI", s3: "S3" } as const;
-const KINDS = { file: "file", lun: "LUN", object: "object" } as const;
+const KINDS = { file: "file", directory: "directory", lun: "LUN", object: "object" } as const;
 
 interface Rates {
   operations_per_second: number;
@@ -43,7 +43,7 @@ function Shown({ activity }: { activity: Activity }) {
   return (
     <>
       <p>
-        {perSecond(activity.operations_per_second)}, {bytesPerSecond(activity.read_bytes_per_second)} read, {bytesPerSecond(activity.written_bytes_per_second)} written
+        {count(activity.operations_per_second)} operations/s, {bytesPerSecond(activity.read_bytes_per_second)} read, {bytesPerSecond(activity.written_bytes_per_second)} written
         in the last {activity.seconds.toFixed(0)} seconds.
       </p>
       <h3>Clients</h3>

@@ -185,6 +185,7 @@ fn file_table(files: &[FileActivity], rows: usize) -> String {
     let lines = files.iter().take(rows).map(|file| {
         let kind = match file.kind {
             FileKind::File => "file",
+            FileKind::Directory => "directory",
             FileKind::Lun => "LUN",
             FileKind::Object => "object",
         };
@@ -264,16 +265,16 @@ mod tests {
     #[test]
     fn a_volume_is_shown_in_three_tables() {
         let want = "\
-main: 120 operations/s, 1.0 MiB/s read, 0 B/s written (the last 7 s)
+main: 120 operations/s, 1 MiB/s read, 0 B/s written (the last 7 s)
 
 CLIENT    PROTOCOL   OPS/S       READ  WRITTEN
-10.0.0.7  NFS       >=100.0  1.0 MiB/s        -
+10.0.0.7  NFS       >=100.0  1 MiB/s        -
 
 FILE             KIND  OPS/S       READ  WRITTEN
-/a\\u{1b}[2Jb  file    120  1.0 MiB/s        -
+/a\\u{1b}[2Jb  file    120  1 MiB/s        -
 
 OPERATION  PROTOCOL  OPS/S       READ  WRITTEN    MEAN    WORST
-read       NFS         120  1.0 MiB/s        -  250 us  12.3 ms";
+read       NFS         120  1 MiB/s        -  250 us  12.3 ms";
         // Widths are the table's business.
         let words = |text: &str| -> Vec<String> {
             let lines = text.lines();

@@ -84,22 +84,31 @@ async fn name_of(
     if let Some(lun) = luns.get(&ino) {
         return Ok((FileKind::Lun, Some(lun.clone())));
     }
-    let path = match fs.path_of(ino).await {
-        Ok(path) => path,
+    let found = async {
+        let path = fs.path_of(ino).await?;
+        Ok::<_, FsError>((path, fs.attr(ino).await))
+    };
+    let (path, attr) = match found.await {
+        Ok(found) => found,
         Err(error @ (FsError::Fenced | FsError::TryLater)) => {
             return Err(ControlError::new(ErrorKind::Unavailable, error.to_string()));
         }
         Err(error) => {
             // What is done with it is worth telling without its name.
             tracing::warn!(volume = fs.name(), %ino, %error, "the path of a file cannot be found");
-            None
+            return Ok((FileKind::File, None));
         }
+    };
+    // Of what is gone it is not known any more.
+    let kind = match attr.map(|attr| attr.kind) {
+        Ok(cairn_fs::FileKind::Directory) => FileKind::Directory,
+        Ok(_) | Err(_) => FileKind::File,
     };
     let path = path.map(|path| match path.is_empty() {
         true => "/".to_owned(),
         false => String::from_utf8_lossy(&path).into_owned(),
     });
-    Ok((FileKind::File, path))
+    Ok((kind, path))
 }
 
 async fn file(

@@ -60,8 +60,9 @@ pub struct ClientActivity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
-    /// A file or a directory.
     File,
+    /// What is done with names in it, and its listing.
+    Directory,
     Lun,
     /// An object, or a bucket.
     Object,

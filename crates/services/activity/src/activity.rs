@@ -28,6 +28,7 @@ thread_local! {
 }
 
 /// A number of this thread, in the order in which threads first count.
+#[inline]
 fn thread() -> usize {
     THREAD.with(|cell| match cell.get() {
         Some(number) => number,
@@ -49,11 +50,16 @@ struct Shard {
 
 impl Shard {
     /// Goes on to a later stretch of time.
+    #[inline]
     fn turn(&mut self, turn: u64) {
         let ended = turn.saturating_sub(self.turn);
-        if ended == 0 {
-            return;
+        if ended > 0 {
+            self.go_on(turn, ended);
         }
+    }
+
+    #[cold]
+    fn go_on(&mut self, turn: u64, ended: u64) {
         std::mem::swap(&mut self.current, &mut self.previous);
         let emptied = match ended {
             1 => [self.current.as_mut(), None],
@@ -63,6 +69,7 @@ impl Shard {
         self.turn = turn;
     }
 
+    #[inline]
     fn note(&mut self, turn: u64, done: &Done<'_>) {
         self.turn(turn);
         self.current.get_or_insert_default().note(done);
@@ -103,9 +110,12 @@ impl Activity {
     /// takes to count.
     fn shard(&self) -> MutexGuard<'_, Shard> {
         let own = thread();
-        let mut shards = (0..SHARD_COUNT).map(|at| &self.shards[(own + at) % SHARD_COUNT].0);
-        let free = shards.find_map(|shard| shard.try_lock());
-        free.unwrap_or_else(|| self.shards[own % SHARD_COUNT].0.lock())
+        let shard = |at: usize| &self.shards[(own + at) % SHARD_COUNT].0;
+        if let Some(free) = shard(0).try_lock() {
+            return free;
+        }
+        let free = (1..SHARD_COUNT).find_map(|at| shard(at).try_lock());
+        free.unwrap_or_else(|| shard(0).lock())
     }
 
     /// What clients did in the last seconds.

@@ -38,6 +38,7 @@ pub struct Operation {
 }
 
 impl Operation {
+    #[inline]
     fn index(self) -> usize {
         let number = usize::from(self.number).min(OPERATION_COUNT_MAX - 1);
         self.protocol as usize * OPERATION_COUNT_MAX + number
@@ -92,6 +93,7 @@ pub struct File {
 }
 
 impl File {
+    #[inline]
     pub fn inode(ino: Ino) -> Self {
         Self {
             // Cheaper than the hash of names, and for each request.
@@ -121,6 +123,7 @@ fn hashed(what: impl Hash) -> u64 {
 }
 
 /// All bits of a number in all bits of another (SplitMix64).
+#[inline]
 fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -153,6 +156,7 @@ impl Work {
         written_bytes: 0,
     };
 
+    #[inline]
     pub(crate) fn add(&mut self, more: Self) {
         self.operations += more.operations;
         self.read_bytes = self.read_bytes.saturating_add(more.read_bytes);
@@ -160,6 +164,7 @@ impl Work {
     }
 
     /// What the busiest are found by.
+    #[inline]
     pub fn weight(&self) -> u64 {
         let moved = self.read_bytes.saturating_add(self.written_bytes);
         moved.max(self.operations.saturating_mul(WEIGHT_MIN))
@@ -234,6 +239,7 @@ impl Default for Counts {
 }
 
 impl Counts {
+    #[inline]
     pub fn note(&mut self, done: &Done<'_>) {
         self.operation(done);
         let weight = done.work.weight();
@@ -244,6 +250,7 @@ impl Counts {
         }
     }
 
+    #[inline]
     fn operation(&mut self, done: &Done<'_>) {
         let place = &mut self.places[done.operation.index()];
         if *place == 0 {

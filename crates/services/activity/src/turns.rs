@@ -35,6 +35,7 @@ impl Turns {
     }
 
     /// Which stretch it is now.
+    #[inline]
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
