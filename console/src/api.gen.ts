@@ -4,6 +4,26 @@
  */
 
 export interface paths {
+    "/api/v1/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What clients do with each volume, all together. In a cluster those of all nodes are in it.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
+        get: operations["activity_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit": {
         parameters: {
             query?: never;
@@ -1220,6 +1240,23 @@ export interface paths {
         patch: operations["volume_set"];
         trace?: never;
     };
+    "/api/v1/volumes/{name}/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What clients do with a volume now: by operation, and the clients and files with the most. */
+        get: operations["activity_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/volumes/{name}/address": {
         parameters: {
             query?: never;
@@ -1644,6 +1681,40 @@ export interface components {
             uid: number;
             /** @example main */
             volume: string;
+        };
+        ActivityList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
+            volumes: components["schemas"]["VolumeActivity"][];
+        };
+        /** @enum {string} */
+        ActivityProtocol: "nfs" | "iscsi" | "s3";
+        /** @description What clients do with a volume now. */
+        ActivityView: {
+            /** @description Up to 20, those that move most first. An operation counts as 4 KiB at least. */
+            clients: components["schemas"]["ClientActivity"][];
+            /** @description Up to 20, in the same order. */
+            files: components["schemas"]["FileActivity"][];
+            /** @description There are others, which do less. */
+            has_more_clients: boolean;
+            has_more_files: boolean;
+            /** @description All kinds that there were, the most frequent first. */
+            operations: components["schemas"]["OperationActivity"][];
+            /** Format: double */
+            operations_per_second: number;
+            /** Format: int64 */
+            read_bytes_per_second: number;
+            /**
+             * Format: double
+             * @description Over how long the rates are: the last 5 to 10 seconds.
+             */
+            seconds: number;
+            /** @example main */
+            volume: string;
+            /** Format: int64 */
+            written_bytes_per_second: number;
         };
         AdminView: {
             url: string;
@@ -2087,6 +2158,23 @@ export interface components {
             /** @description Volumes that are in it. */
             volumes: string[];
         };
+        /** @description One of the clients that do most. */
+        ClientActivity: {
+            /**
+             * @description An address; of iSCSI, the initiator's name.
+             * @example 10.0.0.7
+             */
+            client: string;
+            /** @description It may do more: what it did before it was among those that do most was not counted. */
+            lower_bound: boolean;
+            /** Format: double */
+            operations_per_second: number;
+            protocol: components["schemas"]["ActivityProtocol"];
+            /** Format: int64 */
+            read_bytes_per_second: number;
+            /** Format: int64 */
+            written_bytes_per_second: number;
+        };
         /** @description A file or directory that is to begin as another is now. */
         CloneCreate: {
             /** @description In the volume, from its root: `/projects/report.odt`. */
@@ -2389,6 +2477,33 @@ export interface components {
             /** @example main */
             volume: string;
         };
+        /** @description One of the files, LUNs and objects for which most is done. */
+        FileActivity: {
+            /**
+             * Format: int64
+             * @description Its number, unless it is an object.
+             */
+            inode?: number | null;
+            kind: components["schemas"]["FileKind"];
+            /** @description There may be more: what was done before it was among these was not counted. */
+            lower_bound: boolean;
+            /**
+             * @description The path from the root of the volume; the LUN's name; bucket and key. `null`: it has no name any more.
+             * @example /home/ann/video.mkv
+             */
+            name?: string | null;
+            /** Format: double */
+            operations_per_second: number;
+            /** Format: int64 */
+            read_bytes_per_second: number;
+            /** Format: int64 */
+            written_bytes_per_second: number;
+        };
+        /**
+         * @description What requests are for.
+         * @enum {string}
+         */
+        FileKind: "file" | "lun" | "object";
         /** @description Snapshots of several volumes to take at one instant. */
         GroupSnapshotCreate: {
             /** @description Of each snapshot. */
@@ -2850,6 +2965,32 @@ export interface components {
             error?: string | null;
             error_description?: string | null;
             state: string;
+        };
+        /** @description One kind of request. */
+        OperationActivity: {
+            /**
+             * Format: double
+             * @description The longest of this time.
+             */
+            latency_max_microseconds?: number | null;
+            /**
+             * Format: double
+             * @description From the request to its reply; of SCSI commands, from when they began; of S3, to the beginning of the answer. `null`: none
+             *     was answered yet.
+             */
+            latency_mean_microseconds?: number | null;
+            /**
+             * @description A procedure of NFS, a command of SCSI, a method of HTTP.
+             * @example read
+             */
+            operation: string;
+            /** Format: double */
+            operations_per_second: number;
+            protocol: components["schemas"]["ActivityProtocol"];
+            /** Format: int64 */
+            read_bytes_per_second: number;
+            /** Format: int64 */
+            written_bytes_per_second: number;
         };
         /** @description The rates that a part of a volume has at most, beside those of the volume. Per second. */
         PartLimit: {
@@ -3838,6 +3979,17 @@ export interface components {
              */
             role: string;
         };
+        /** @description What clients do with one volume, all together. */
+        VolumeActivity: {
+            /** Format: double */
+            operations_per_second: number;
+            /** Format: int64 */
+            read_bytes_per_second: number;
+            /** @example main */
+            volume: string;
+            /** Format: int64 */
+            written_bytes_per_second: number;
+        };
         VolumeAddressSet: {
             /** @description With the length of its prefix: 10.0.0.9/24. */
             address: string;
@@ -4102,6 +4254,66 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    activity_list: {
+        parameters: {
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivityList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     audit_list: {
         parameters: {
             query?: {
@@ -11722,6 +11934,73 @@ export interface operations {
             };
             /** @description the body is too long */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    activity_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivityView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

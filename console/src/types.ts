@@ -4,6 +4,10 @@ import type { components } from "./api.gen";
 type Schemas = components["schemas"];
 
 export type AccessKey = Schemas["AccessKeyView"];
+export type Activity = Schemas["ActivityView"];
+export type ActivityClient = Schemas["ClientActivity"];
+export type ActivityFile = Schemas["FileActivity"];
+export type ActivityOperation = Schemas["OperationActivity"];
 export type AuditEntry = Schemas["AuditEntry"];
 export type AuditPage = Schemas["AuditPage"];
 export type Benchmark = Schemas["BenchmarkView"];

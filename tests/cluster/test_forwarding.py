@@ -1,5 +1,6 @@
 """Calls on a volume of another node: they are counted by volume, and what the hop costs is told."""
 
+import json
 import pathlib
 import re
 import statistics
@@ -43,6 +44,40 @@ class Forwarding(ClusterTest):
                     took.append(time.perf_counter() - begun)
                 medians.append(statistics.median(took) * 1e6)
             return medians
+
+    def get(self, cluster, node, path):
+        machine = cluster.machine(node)
+        token = pathlib.Path(machine["token_file"]).read_text().strip()
+        request = urllib.request.Request(f"{machine['admin']}{path}", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=WAIT_SECONDS_MAX) as answer:
+            return json.loads(answer.read())
+
+    def test_clients_of_other_nodes_are_told_with_their_own_address(self):
+        cluster = self.cluster(3)
+        owner = cluster.owner()
+        other, third = cluster.others(owner)[:2]
+        with Peer(cluster.nfs_port(other)) as peer:
+            status, root = peer.mount("/main")
+            self.assertEqual(status, OK)
+            # Where this client comes from, as nodes see it: with networks of their own, that is none of theirs.
+            mounts = [mount for node in cluster.names for mount in self.get(cluster, node, "/api/v1/nfs/mounts")["mounts"]]
+            (own,) = {mount["client"] for mount in mounts}
+            status, file, _ = peer.create(root, "far")
+            self.assertEqual((status, peer.write(file, bytes(READ_LEN_BYTES))), (OK, OK))
+            for node in (owner, other, third):
+
+                def is_told(node=node):
+                    self.assertEqual(peer.read_some(file, 0, READ_LEN_BYTES)[0], OK)
+                    told = json.loads(cluster.cairn(node, "top", "main", "--json").stdout)
+                    reads = [row for row in told["operations"] if row["operation"] == "read"]
+                    is_there = any(row["name"] == "/far" for row in told["files"])
+                    self.assertLessEqual({(row["client"], row["protocol"]) for row in told["clients"]}, {(own, "nfs")})
+                    return is_there and told["clients"] and reads and reads[0]["read_bytes_per_second"] > 0
+
+                harness.wait_until(is_told, WAIT_SECONDS_MAX, f"that node {node} tells who reads")
+                volumes = json.loads(cluster.cairn(node, "top", "--json").stdout)["volumes"]
+                self.assertEqual([row["volume"] for row in volumes], ["main"], "of all nodes, each once")
+                self.assertGreater(volumes[0]["operations_per_second"], 0)
 
     def test_calls_on_volumes_of_other_nodes_are_counted_and_timed(self):
         cluster = self.cluster(3)

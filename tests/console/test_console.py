@@ -371,6 +371,29 @@ class Pages(ConsoleTest):
         self.assertLess(listed["stored_bytes_max"], 200 << 20)
         self.assertGreater(listed["stored_bytes"], 0)
 
+    def test_what_clients_do_with_a_volume_now(self):
+        server = self.server(1)
+        window = self.window(server)
+        page, expect = window.page, browser.playwright().expect
+        window.open("volumes/main")
+        now = page.get_by_role("region", name="Now", exact=True)
+        self.shown(now, "No client does anything with this volume.")
+        self.assertEqual(window.violations(), [])
+        with Load(server):
+            table = lambda name: now.get_by_role("table", name=name)
+            for name, row in (
+                ("Clients that do most", re.compile(r"127\.0\.0\.1.*NFS.*[1-9].*/s.*[KM]iB/s")),
+                ("Files with which most is done", re.compile(r"/load\d.*file.*[1-9].*/s.*[KM]iB/s")),
+                ("Operations by kind", re.compile(r"write.*NFS.*[1-9].*/s.*[KM]iB/s.*[µm]?s.*[µm]?s")),
+            ):
+                rows = table(name).locator("tbody tr").filter(has_text=row)
+                expect(rows.first).to_be_visible(timeout=SECONDS_MAX * 1000)
+            self.shown(now, "read")
+            self.assertEqual(window.violations(), [])
+        # Nobody reloads the page.
+        expect(now.get_by_text("No client does anything with this volume.")).to_be_visible(timeout=SECONDS_MAX * 1000)
+        self.quiet(window)
+
     def test_a_kill_costs_a_minute_of_the_past_at_most(self):
         server = self.server(2)
         # Written together: those of a minute.

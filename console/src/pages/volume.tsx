@@ -10,6 +10,7 @@ import type { Export, ExportRule, Mount, Schedules, Snapshot, SnapshotList, Stat
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
 import { usePaged } from "../paged";
 import { useApi } from "../use";
+import { Now } from "./activity";
 import { Policies, Quotas } from "./places";
 import { ClassCard, ClassCharts, PartLimits, SetClass } from "./service";
 import { SetTiering } from "./tiers";
@@ -80,6 +81,7 @@ export function VolumePage({ name }: { name: string }) {
         <MountCard name={name} />
         <ClassCard volume={volume} onChange={() => setAction({ kind: "class" })} />
       </div>
+      <Now name={name} />
       <Card title="Who may mount it" wide extra={<button type="button" onClick={() => setAction({ kind: "export" })}>Let clients mount it</button>}>
         <Table<ExportRule> caption="Rules of the export" rows={rules} rowKey={(rule) => rule.client}
           empty="Nobody may mount it."

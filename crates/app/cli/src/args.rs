@@ -27,6 +27,7 @@ use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand, SanCommand};
 use crate::snapshot::SnapshotCommand;
 use crate::tier::TierCommand;
+use crate::top::TopArgs;
 use crate::user::UserCommand;
 
 const EXIT_CODES: &str = "\
@@ -56,6 +57,13 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Show the state of the server, its disks and its volumes
     Status(ViewArgs),
+    /// What clients do now with a volume, or with each: the busiest clients and files, operations, latency
+    ///
+    /// On a terminal it is shown anew every two seconds, until Ctrl-C. A rate after >= may be higher: what was done before a
+    /// client or file was among the busiest is not in it.
+    ///
+    /// Example: cairn top main
+    Top(TopArgs),
     /// Disks of the pool
     #[command(subcommand)]
     Disk(DiskCommand),

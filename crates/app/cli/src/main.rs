@@ -41,6 +41,7 @@ mod serve;
 mod snapshot;
 mod status;
 mod tier;
+mod top;
 mod upgrade;
 mod user;
 mod volume;
@@ -107,6 +108,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::DevCluster(args) => dev_cluster::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
+        Command::Top(args) => top::top(&args),
         Command::Disk(DiskCommand::List(args)) => disk::list(&args),
         Command::Disk(DiskCommand::Add(args)) => disk::add(&args),
         Command::Disk(DiskCommand::Set(args)) => disk::set(&args),

@@ -432,6 +432,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn activity(&self) -> Option<&dyn cairn_admin::activity::ActivityControl> {
+        Some(self)
+    }
+
     fn quotas(&self) -> Option<&dyn cairn_admin::quotas::QuotaControl> {
         Some(self)
     }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod addresses;
 mod announce;
 mod audit;

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use cairn_activity::Activities;
 use cairn_admin::audit::AuditEntry;
 use cairn_base::disk::Disk;
 use cairn_base::env::{BoxFuture, Env};
@@ -88,6 +89,8 @@ pub struct Inner {
     pub stores: Arc<Stores>,
     /// What rates volumes have.
     pub shaper: Arc<Shaper>,
+    /// What clients do with volumes that are served here.
+    pub activities: Arc<Activities>,
     pub credits: Credits,
     /// Lists of what changed since a snapshot, while they are read.
     pub diffs: cairn_snapshots::Diffs,
@@ -128,6 +131,7 @@ struct NodeHost {
     targets: Arc<Targets>,
     stores: Arc<Stores>,
     shaper: Arc<Shaper>,
+    activities: Arc<Activities>,
     /// Volumes that are served here: what others have spent of their credit is known there.
     served: Mutex<BTreeSet<VolumeId>>,
     meta_cache: MetaCache,
@@ -221,6 +225,8 @@ impl Host for NodeHost {
         let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
         let served = volumes.iter().filter(|(_, service)| is_served(service));
         *self.served.lock() = served.map(|(id, _)| *id).collect();
+        self.activities
+            .retain(|id| state.all_volumes().any(|volume| volume.id == id));
         self.classes(state);
         let exports = state
             .all_volumes()
@@ -233,6 +239,7 @@ impl Host for NodeHost {
                 ),
                 rules: volume.exports.iter().map(convert::client_rule).collect(),
                 gate: Some(self.shaper.gate(volume.id)),
+                activity: Some(self.activities.of(volume.id)),
             })
             .collect();
         self.exports.replace(exports);
@@ -369,8 +376,15 @@ impl Inner {
         let shaper = Shaper::new(&env);
         shaper.tend(&env);
         let nodes = cluster.as_ref().map(|cluster| cluster.iscsi_nodes());
-        let targets = Targets::new(env.clone(), Arc::clone(&shaper), nodes);
-        let stores = Stores::new(env.clone(), Arc::clone(&shaper));
+        let activities = Activities::new(&env);
+        activities.tend(&env);
+        let targets = Targets::new(
+            env.clone(),
+            Arc::clone(&shaper),
+            Arc::clone(&activities),
+            nodes,
+        );
+        let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
         let keys = KeyHolder::new(config.master_keys.clone());
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {
@@ -382,6 +396,7 @@ impl Inner {
             targets: Arc::clone(&targets),
             stores: Arc::clone(&stores),
             shaper: Arc::clone(&shaper),
+            activities: Arc::clone(&activities),
             served: Mutex::default(),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
@@ -412,6 +427,7 @@ impl Inner {
             targets,
             stores,
             shaper,
+            activities,
             credits: Credits::default(),
             diffs: cairn_snapshots::Diffs::default(),
             registry: Registry::new(),

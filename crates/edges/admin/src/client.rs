@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::activity::{ActivityList, ActivityView};
 use crate::api::{
     CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
     DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
@@ -621,6 +622,14 @@ impl Client {
     pub fn apply_cancel(&self, volume: &VolumeName) -> Result<(), ClientError> {
         let path = format!("/api/v1/volumes/{volume}/policy/apply");
         self.delete(&path).map(drop)
+    }
+
+    pub fn activity(&self, volume: &VolumeName) -> Result<ActivityView, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/activity"))
+    }
+
+    pub fn activities(&self) -> Result<ActivityList, ClientError> {
+        self.get("/api/v1/activity")
     }
 
     pub fn quotas(&self, volume: &VolumeName) -> Result<QuotaList, ClientError> {

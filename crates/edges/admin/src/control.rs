@@ -144,6 +144,10 @@ pub trait Control: Send + Sync + 'static {
     fn quotas(&self) -> Option<&dyn crate::quotas::QuotaControl> {
         None
     }
+    /// What the node knows of what clients do, if it counts that.
+    fn activity(&self) -> Option<&dyn crate::activity::ActivityControl> {
+        None
+    }
     /// What the node does with classes of service, if it has any.
     fn classes(&self) -> Option<&dyn crate::classes::ClassControl> {
         None

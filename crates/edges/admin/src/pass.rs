@@ -55,7 +55,8 @@ const EVENTS: &str = "/api/v1/events";
 /// Of another node's list.
 const LIST_LEN_BYTES_MAX: usize = 64 << 20;
 /// What each node has of its own volumes, and users want of all.
-const LISTS: [&str; 6] = [
+const LISTS: [&str; 7] = [
+    "/api/v1/activity",
     "/api/v1/luns",
     "/api/v1/igroups",
     "/api/v1/initiators",

@@ -397,6 +397,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             class_routes::limit_set,
             class_routes::limit_clear
         ))
+        .routes(routes!(activity_routes::activity_list))
+        .routes(routes!(activity_routes::activity_show))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))
@@ -1211,6 +1213,8 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "activity_routes.rs"]
+mod activity_routes;
 #[path = "benchmark_routes.rs"]
 mod benchmark_routes;
 #[path = "caller.rs"]

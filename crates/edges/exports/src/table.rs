@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use cairn_activity::Activity;
 use cairn_base::{Ino, NodeId, View, VolumeId};
 use cairn_fs::{Fs, FsView};
 use cairn_qos::Gate;
@@ -72,6 +73,8 @@ pub struct Export {
     pub rules: Vec<ClientRule>,
     /// Where its requests ask whether they may begin; `None`: all may.
     pub gate: Option<Arc<Gate>>,
+    /// Where they are counted; `None`: nowhere.
+    pub activity: Option<Arc<Activity>>,
 }
 
 /// All exports at one moment, sorted by name.
@@ -137,6 +140,7 @@ impl ExportTable {
                     fs: fs.clone(),
                     rule: rule.clone(),
                     gate: export.gate.clone(),
+                    activity: export.activity.clone(),
                 }),
                 Volume::Failed(failed) | Volume::Elsewhere(failed, _) => {
                     exports.failed.push(failed.clone());
@@ -154,6 +158,7 @@ pub struct Grant {
     pub fs: Fs,
     pub rule: ClientRule,
     pub gate: Option<Arc<Gate>>,
+    pub activity: Option<Arc<Activity>>,
 }
 
 /// What one client may use, as of one table.

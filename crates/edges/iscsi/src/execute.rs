@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use cairn_activity::{self as activity, Activity, Protocol};
 use cairn_codec_scsi::{
     self as scsi, Blocks, Command, Key, PersistentIn, ReservationSeen, Sanitize, Sense, Status,
     code,
@@ -51,6 +52,9 @@ pub struct Place {
     pub revision: [u8; 4],
     /// Where commands that move data ask whether they may begin.
     pub gate: Arc<Gate>,
+    /// Where all commands are counted that have ended, and whose they are.
+    pub activity: Arc<Activity>,
+    pub client: activity::Client,
     pub tokens: Arc<Tokens>,
     /// What the session sees.
     pub units: BTreeMap<u16, Arc<Unit>>,
@@ -361,13 +365,22 @@ pub async fn execute(
         place,
         task,
     };
+    let data_len_bytes = data.len() as u64;
     let outcome = match work.run(checked.command, data).await {
         Ok(outcome) => outcome,
         Err(refused) => refused.into(),
     };
+    let took = clock.monotonic().saturating_sub(begun);
     if let Some(durations) = durations {
-        durations.note(clock.monotonic().saturating_sub(begun));
+        durations.note(took);
     }
+    place.activity.note(&activity::Done {
+        operation: operation(&checked.command),
+        client: &place.client,
+        file: Some(&activity::File::inode(unit.lun().ino)),
+        work: moved(&checked.command, &outcome, data_len_bytes),
+        latency: Some(took),
+    });
     if outcome
         .sense
         .is_some_and(|sense| matches!(sense.key, Key::MediumError | Key::HardwareError))
@@ -375,6 +388,76 @@ pub async fn execute(
         counters.errors.fetch_add(1, Ordering::Relaxed);
     }
     outcome
+}
+
+/// What a command moved to and from the medium, by what its initiator sent and got.
+fn moved(command: &Command, outcome: &Outcome, data_len_bytes: u64) -> activity::Work {
+    let mut work = activity::Work::ONE;
+    match command {
+        Command::Read { .. } => work.read_bytes = outcome.len_bytes(),
+        Command::Write { .. }
+        | Command::WriteAndVerify { .. }
+        | Command::WriteSame { .. }
+        | Command::CompareAndWrite { .. }
+        | Command::OrWrite { .. }
+            if outcome.status == Status::Good =>
+        {
+            work.written_bytes = data_len_bytes;
+        }
+        // What comes with others are parameters.
+        _ => {}
+    }
+    work
+}
+
+/// What a command is called. What hosts ask at times, to learn what a LUN is, is one kind.
+fn operation(command: &Command) -> activity::Operation {
+    let (number, name) = match command {
+        Command::Read { .. } => (0, "READ"),
+        Command::Write { .. } => (1, "WRITE"),
+        Command::WriteAndVerify { .. } => (2, "WRITE AND VERIFY"),
+        Command::Verify { .. } => (3, "VERIFY"),
+        Command::WriteSame { .. } => (4, "WRITE SAME"),
+        Command::Unmap { .. } => (5, "UNMAP"),
+        Command::CompareAndWrite { .. } => (6, "COMPARE AND WRITE"),
+        Command::OrWrite { .. } => (7, "ORWRITE"),
+        Command::Prefetch { .. } => (8, "PRE-FETCH"),
+        Command::SynchronizeCache { .. } => (9, "SYNCHRONIZE CACHE"),
+        Command::GetLbaStatus { .. } => (10, "GET LBA STATUS"),
+        Command::Reserve
+        | Command::Release
+        | Command::PersistentIn { .. }
+        | Command::PersistentOut(_) => (11, "RESERVATIONS"),
+        Command::Sanitize { .. } => (12, "SANITIZE"),
+        Command::ExtendedCopy { .. } => (13, "EXTENDED COPY"),
+        Command::PopulateToken { .. } => (14, "POPULATE TOKEN"),
+        Command::WriteUsingToken { .. } => (15, "WRITE USING TOKEN"),
+        Command::TestUnitReady => (16, "TEST UNIT READY"),
+        Command::RequestSense { .. }
+        | Command::Inquiry { .. }
+        | Command::ReadCapacity10
+        | Command::ReadCapacity16 { .. }
+        | Command::ModeSense { .. }
+        | Command::ModeSelect { .. }
+        | Command::ReportLuns { .. }
+        | Command::ReportOpcodes { .. }
+        | Command::ReportTaskManagement { .. }
+        | Command::ReportTargetPortGroups { .. }
+        | Command::SetTargetPortGroups { .. }
+        | Command::LogSense { .. }
+        | Command::StartStop { .. }
+        | Command::PreventAllow { .. }
+        | Command::ReadDefectData { .. }
+        | Command::CopyStatus { .. }
+        | Command::RodTokenInformation { .. }
+        | Command::CopyOperatingParameters { .. }
+        | Command::SendDiagnostic { .. } => (17, "other"),
+    };
+    activity::Operation {
+        protocol: Protocol::Iscsi,
+        number,
+        name,
+    }
 }
 
 /// A command at work.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use cairn_activity::{Activities, Activity, Client, Protocol};
 use cairn_base::env::Env;
 use cairn_base::{Ino, VolumeId};
 use cairn_codec_scsi::code;
@@ -33,11 +34,18 @@ pub struct Target {
     pub volume: VolumeId,
     pub san: Arc<San>,
     gate: Arc<Gate>,
+    activity: Arc<Activity>,
     tokens: Arc<Tokens>,
     nodes: Option<Arc<dyn Nodes>>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
     version: AtomicU64,
+}
+
+/// Where commands on a volume are counted: before they begin, and when they have ended.
+struct Counted {
+    gate: Arc<Gate>,
+    activity: Arc<Activity>,
 }
 
 /// A session as others see it.
@@ -77,6 +85,7 @@ struct Table {
 pub struct Targets {
     env: Env,
     shaper: Arc<Shaper>,
+    activities: Arc<Activities>,
     nodes: Option<Arc<dyn Nodes>>,
     pub(crate) known: Known,
     /// Where hosts find this server, once it serves.
@@ -91,10 +100,16 @@ pub struct Targets {
 
 impl Targets {
     /// `nodes`: of the cluster, if this node is in one.
-    pub fn new(env: Env, shaper: Arc<Shaper>, nodes: Option<Arc<dyn Nodes>>) -> Arc<Self> {
+    pub fn new(
+        env: Env,
+        shaper: Arc<Shaper>,
+        activities: Arc<Activities>,
+        nodes: Option<Arc<dyn Nodes>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             env,
             shaper,
+            activities,
             nodes,
             known: Known::default(),
             portals: RwLock::default(),
@@ -183,8 +198,11 @@ impl Targets {
             if !is_current {
                 return;
             }
-            let gate = self.shaper.gate(fs.volume());
-            match Target::open(fs.clone(), self.env.clone(), gate, self.nodes.clone()).await {
+            let counted = Counted {
+                gate: self.shaper.gate(fs.volume()),
+                activity: self.activities.of(fs.volume()),
+            };
+            match Target::open(fs.clone(), self.env.clone(), counted, self.nodes.clone()).await {
                 Ok(target) => {
                     let has_luns = target.san.has_luns();
                     if let Some(place) = self.table.write().volumes.get_mut(&fs.volume())
@@ -329,7 +347,7 @@ impl Target {
     async fn open(
         fs: Fs,
         env: Env,
-        gate: Arc<Gate>,
+        counted: Counted,
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Result<Self, SanError> {
         let volume = fs.volume();
@@ -337,7 +355,8 @@ impl Target {
             volume,
             tokens: Tokens::new(env.clone()),
             san: Arc::new(San::open(fs, env).await?),
-            gate,
+            gate: counted.gate,
+            activity: counted.activity,
             nodes,
             units: RwLock::default(),
             version: AtomicU64::new(1),
@@ -386,6 +405,8 @@ impl Target {
             nodes: self.nodes.clone(),
             tells_of_physical_blocks: self.san.os_of(initiator).is_some(),
             gate: Arc::clone(&self.gate),
+            activity: Arc::clone(&self.activity),
+            client: Client::named(Protocol::Iscsi, initiator),
             tokens: Arc::clone(&self.tokens),
             revision: revision(),
             units: seen

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_activity::Activities;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
@@ -83,7 +84,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn a_server_whose_lease_is_over_closes_connections_and_answers_nothing() {
     let runtime = runtime();
     let env = cairn_base::real::env(runtime.handle().clone());
-    let targets = Targets::new(env.clone(), Shaper::new(&env), None);
+    let targets = Targets::new(env.clone(), Shaper::new(&env), Activities::new(&env), None);
     let lease = Arc::new(AtomicBool::new(true));
     let may_answer = Arc::clone(&lease);
     let shared = Shared::new(Arc::clone(&targets), Settings::default(), move || {

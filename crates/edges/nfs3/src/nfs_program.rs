@@ -142,6 +142,7 @@ impl Handler for NfsHandler {
         let (operation, payload_len_bytes) = counted(&decoded);
         let delay = request.delay(operation, payload_len_bytes);
         let timing = request.timing();
+        let account = request.account(payload_len_bytes);
         let mut held_bytes = REQUEST_LEN_BYTES;
         let routes = self.routes.as_ref();
         let owned = Owned::of(&request, procedure, || {
@@ -173,6 +174,7 @@ impl Handler for NfsHandler {
             procedure: Some(call.procedure),
             held_bytes,
             delay,
+            account,
         }
     }
 
@@ -259,6 +261,8 @@ impl NfsHandler {
             held_bytes: REQUEST_LEN_BYTES + held_bytes,
             // The owner's limits hold.
             delay: None,
+            // It counts, too.
+            account: None,
         }
     }
 
@@ -282,6 +286,7 @@ impl NfsHandler {
                 procedure: Some(WRITE.number()),
                 held_bytes,
                 delay: None,
+                account: None,
             }
         }))
     }
@@ -544,6 +549,7 @@ impl LargeWrite {
                     procedure: Some(WRITE.number()),
                     held_bytes: REQUEST_LEN_BYTES + payload.len(),
                     delay: None,
+                    account: None,
                 };
             }
         }
@@ -559,6 +565,7 @@ impl LargeWrite {
             .request
             .delay(Operation::write(len_bytes as u64), len_bytes);
         let timing = self.request.timing();
+        let account = self.request.account(len_bytes);
         let mut held_bytes = REQUEST_LEN_BYTES;
         let Ok(future) = procedures::start_write(self.request, self.head, payload, &mut held_bytes)
         else {
@@ -571,6 +578,7 @@ impl LargeWrite {
             procedure: Some(WRITE.number()),
             held_bytes,
             delay,
+            account,
         }
     }
 

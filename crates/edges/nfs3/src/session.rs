@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
+use cairn_activity as activity;
 use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_exports::{Grant, Object, PeerExports, Target};
 use cairn_fs::{Attr, Credentials, Fs, FsView, RequestId};
 use cairn_qos::{Client, Gate, Operation};
-use cairn_rpc_server::{Delay, Peer, REQUEST_LEN_BYTES, RequestKey};
+use cairn_rpc_server::{
+    Account, AccountKeeper, Answered, Delay, Peer, REQUEST_LEN_BYTES, RequestKey,
+};
 
 use crate::service::Service;
 use crate::v3_values;
@@ -34,6 +37,8 @@ pub struct Session {
     pub exports: PeerExports,
     /// Whose rate its requests count for.
     pub client: Client,
+    /// Whose they are for who looks what clients do.
+    counted: activity::Client,
 }
 
 impl Session {
@@ -44,6 +49,7 @@ impl Session {
             service: Arc::clone(service),
             peer: Arc::clone(peer),
             client: Client::address(ip),
+            counted: activity::Client::address(activity::Protocol::Nfs, ip),
         }
     }
 
@@ -94,6 +100,46 @@ impl Session {
     /// What a handle that was checked names, if this client may use it.
     pub fn find(&self, target: Target) -> Result<Object, v3::ErrorStatus> {
         self.exports.find(target).map_err(v3_values::refusal)
+    }
+}
+
+/// Counts what the client does with its volumes. `what`: the place in [`PeerExports::grants`], the inode, and the bytes that
+/// came with the call.
+impl AccountKeeper for Session {
+    fn answered(&self, what: [u64; 3], answered: &Answered<'_>) {
+        let [grant, ino, written_bytes] = what;
+        let grant = usize::try_from(grant).ok();
+        let grant = grant.and_then(|grant| self.exports.grants().get(grant));
+        let procedure = v3::Procedure::from_u32(answered.procedure);
+        let activity = grant.and_then(|grant| grant.activity.as_ref());
+        let (Some(activity), Some(procedure)) = (activity, procedure) else {
+            return;
+        };
+        let is_read = procedure == v3::Procedure::Read;
+        activity.note(&activity::Done {
+            operation: activity::Operation {
+                protocol: activity::Protocol::Nfs,
+                number: procedure.number() as u8,
+                name: procedure.name(),
+            },
+            client: &self.counted,
+            file: Some(&activity::File::inode(Ino(ino))),
+            work: activity::Work {
+                operations: 1,
+                read_bytes: if is_read {
+                    answered.data_len_bytes as u64
+                } else {
+                    0
+                },
+                // A WRITE that failed has written nothing.
+                written_bytes: if answered.failure.is_none() {
+                    written_bytes
+                } else {
+                    0
+                },
+            },
+            latency: Some(answered.elapsed),
+        });
     }
 }
 
@@ -172,6 +218,15 @@ impl Request {
     pub fn timing(&self) -> Option<Arc<Gate>> {
         let gate = self.grant().gate.as_ref();
         gate.filter(|gate| gate.has_goal()).cloned()
+    }
+
+    /// Who counts the call when it is answered, and what of it; `None`: nobody does.
+    pub fn account(&self, written_len_bytes: usize) -> Option<Account> {
+        self.grant().activity.as_ref()?;
+        Some(Account {
+            keeper: Arc::clone(&self.session) as Arc<dyn AccountKeeper>,
+            what: [self.grant as u64, self.ino.0, written_len_bytes as u64],
+        })
     }
 
     pub fn volume(&self) -> VolumeId {

@@ -162,7 +162,7 @@ impl Future for Running {
         let reply = ready!(self.future.as_mut().poll(cx));
         Poll::Ready(Done {
             reply,
-            measured: self.measured,
+            measured: self.measured.take(),
             begun: self.begun,
             held_bytes: self.held_bytes,
             delay: self.delay.take(),
@@ -637,10 +637,10 @@ impl Calls {
     }
 
     fn run(&mut self, call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
-        let mut delay = call.delay;
+        let (mut delay, mut measured) = (call.delay, call.measured);
         let mut done = |reply| Done {
             reply,
-            measured: call.measured,
+            measured: measured.take(),
             begun,
             held_bytes: call.held_bytes,
             delay: delay.take(),
@@ -660,7 +660,7 @@ impl Calls {
                 self.running.push(Running {
                     future,
                     is_change,
-                    measured: call.measured,
+                    measured,
                     begun,
                     held_bytes: call.held_bytes,
                     delay,
@@ -701,16 +701,26 @@ impl Calls {
     }
 
     fn finish(&mut self, done: Done) {
-        if let Some(Measured { program, procedure }) = done.measured {
+        if let Some(Measured {
+            program,
+            procedure,
+            account,
+        }) = done.measured
+        {
             let program = self.dispatcher.table().program(program);
             let elapsed = done.begun.elapsed();
             let peer = &self.dispatcher.peer;
-            program.answered(&Answered {
+            let answered = Answered {
                 peer,
                 procedure,
                 elapsed,
                 failure: done.reply.failure,
-            });
+                data_len_bytes: done.reply.parts_len_bytes,
+            };
+            program.answered(&answered);
+            if let Some(account) = account {
+                account.keeper.answered(account.what, &answered);
+            }
             if elapsed >= self.shared.settings.slow_request {
                 let (peer, elapsed_ms) = (peer.address, elapsed.as_millis() as u64);
                 let name = program.procedure_name(procedure);

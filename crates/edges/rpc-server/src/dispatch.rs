@@ -14,7 +14,9 @@ use cairn_codec_rpc::{AcceptStatus, CallHeader, DecodeError, Incoming, Reader};
 use tokio::sync::watch;
 
 use crate::intake::Verdict;
-use crate::program::{BeginWithPayload, Delay, Handler, Peer, Program, Started, StartedCall};
+use crate::program::{
+    Account, BeginWithPayload, Delay, Handler, Peer, Program, Started, StartedCall,
+};
 
 /// The programs of a server.
 pub struct Table {
@@ -74,11 +76,11 @@ pub struct Dispatched {
     pub delay: Option<Delay>,
 }
 
-/// Which procedure of which program a call is.
-#[derive(Clone, Copy)]
+/// Which procedure of which program a call is, and who keeps account of it.
 pub struct Measured {
     pub program: usize,
     pub procedure: u32,
+    pub account: Option<Account>,
 }
 
 /// A call whose payload is still being received.
@@ -181,9 +183,11 @@ impl Dispatcher {
 fn dispatched(program: usize, call: StartedCall) -> Dispatched {
     Dispatched {
         started: call.started,
-        measured: call
-            .procedure
-            .map(|procedure| Measured { program, procedure }),
+        measured: call.procedure.map(|procedure| Measured {
+            program,
+            procedure,
+            account: call.account,
+        }),
         held_bytes: call.held_bytes,
         delay: call.delay,
     }

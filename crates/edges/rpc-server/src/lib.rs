@@ -27,8 +27,8 @@ mod server_settings;
 pub use duplicate::{Admission, Duplicates, Guard, RequestKey};
 pub use log_limit::LogLimit;
 pub use program::{
-    Answered, BeginWithPayload, Delay, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES,
-    ReplyFuture, Started, StartedCall, Transport,
+    Account, AccountKeeper, Answered, BeginWithPayload, Delay, Handler, LargeRecord, Peer, Program,
+    REQUEST_LEN_BYTES, ReplyFuture, Started, StartedCall, Transport,
 };
 pub use reply::Reply;
 pub use server::{

@@ -104,6 +104,20 @@ pub struct StartedCall {
     pub held_bytes: usize,
     /// Set if the call is to wait, and no other of the connection with it.
     pub delay: Option<Delay>,
+    /// Who keeps account of it, if it is measured.
+    pub account: Option<Account>,
+}
+
+/// Hears of calls of one client that were answered, beside [`Program::answered`].
+pub trait AccountKeeper: Send + Sync {
+    /// `what` is what the program has said of the call.
+    fn answered(&self, what: [u64; 3], answered: &Answered<'_>);
+}
+
+/// What a program wants to hear again of a call, without memory of its own for each.
+pub struct Account {
+    pub keeper: Arc<dyn AccountKeeper>,
+    pub what: [u64; 3],
 }
 
 /// What a call waits for before it begins. Where there is no memory left for calls that wait, a change begins at once, and
@@ -121,6 +135,7 @@ impl StartedCall {
             procedure: None,
             held_bytes: REQUEST_LEN_BYTES,
             delay: None,
+            account: None,
         }
     }
 
@@ -154,6 +169,8 @@ pub struct Answered<'a> {
     pub elapsed: Duration,
     /// What the reply said of itself with [`Reply::failed`].
     pub failure: Option<u32>,
+    /// Of a READ.
+    pub data_len_bytes: usize,
 }
 
 /// How a call came in.

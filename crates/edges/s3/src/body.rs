@@ -113,6 +113,7 @@ pub async fn receive(
             hasher.update(&data);
             transfer.pass(Operation::write(data.len() as u64)).await;
             shared.metrics.received(data.len());
+            transfer.received(data.len() as u64);
             staged.add(data).await.map_err(told)?;
         }
     }
@@ -306,6 +307,7 @@ pub async fn send(
     let count: u64 = first.iter().map(|part| part.len() as u64).sum();
     if count == range.end - range.start && first.len() == 1 {
         shared.metrics.sent(count as usize);
+        transfer.sent(count);
         let only = first.into_iter().next().unwrap_or_default();
         return Ok(StreamingBlob::from(Body::from(only)));
     }
@@ -322,6 +324,7 @@ pub async fn send(
                 return;
             }
             shared.metrics.sent(count as usize);
+            transfer.sent(count);
             for part in parts {
                 // The client has gone, or takes nothing any more.
                 if !matches!(timeout(STALL_MAX, to.send(Ok(part))).await, Ok(Ok(()))) {

@@ -14,6 +14,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::Owner;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
+use crate::account::Account;
 use crate::errors::{deleted, told};
 use crate::server::Shared;
 use crate::service::Service;
@@ -78,6 +79,8 @@ pub(crate) struct Caller {
     pub who: Credentials,
     /// Whose rate its transfers count for: the access key's, and that of where it comes from.
     pub client: Client,
+    /// For who looks what clients do.
+    pub account: Option<Account>,
 }
 
 /// Whom requests act as that show no access key.
@@ -168,7 +171,15 @@ pub(crate) fn denied() -> S3Error {
 }
 
 impl Caller {
+    /// Notes what the request is for, unless that is known.
+    fn note(&self, bucket: &str, key: &str) {
+        if let Some(account) = &self.account {
+            account.at(bucket, key);
+        }
+    }
+
     pub(crate) fn bucket(&self, name: &str) -> S3Result<Bucket> {
+        self.note(name, "");
         if let Some((_, key)) = &self.key
             && !key.may_see(name)
         {
@@ -190,9 +201,11 @@ impl Caller {
     }
 
     pub(crate) fn look_at(&self, name: &str, key: &str, to: To) -> S3Result<Allowed> {
+        let is_of_bucket = to.is_of_bucket();
+        self.note(name, if is_of_bucket { "" } else { key });
         let bucket = self.bucket(name)?;
         let settings = &bucket.record.settings;
-        let resource = match to.is_of_bucket() {
+        let resource = match is_of_bucket {
             true => name.to_owned(),
             false => format!("{name}/{key}"),
         };
@@ -325,6 +338,13 @@ impl Caller {
 }
 
 impl Service {
+    /// What is counted of a request on these objects.
+    fn account<T>(&self, request: &S3Request<T>, objects: &Objects) -> Option<Account> {
+        let account = request.extensions.get::<Account>()?;
+        account.in_volume(|| self.0.stores.activity(objects.fs().volume()));
+        Some(account.clone())
+    }
+
     /// Whose request it is, by its signature.
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
         let credentials = request.credentials.as_ref().ok_or_else(denied)?;
@@ -332,6 +352,7 @@ impl Service {
         let found = self.0.stores.access_key(id);
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
         Ok(Caller {
+            account: self.account(request, &objects),
             who: key.credentials(),
             client: client(&credentials.access_key, request),
             objects,
@@ -351,6 +372,7 @@ impl Service {
         let found = self.0.stores.bucket(bucket);
         let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
         Ok(Caller {
+            account: self.account(request, bucket.objects()),
             objects: Arc::clone(bucket.objects()),
             key: None,
             client: client("", request),

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod audit;
 mod body;
 mod buckets;

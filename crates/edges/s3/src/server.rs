@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
+use crate::account::Account;
 use crate::audit::Line;
 use crate::body;
 use crate::caller::{Access, Keys, denied};
@@ -147,6 +148,7 @@ impl Shared {
             _place: places.acquire_owned().await.ok(),
             gate,
             client,
+            account: caller.account.clone(),
             is_more: false,
         }
     }
@@ -191,6 +193,7 @@ pub struct Transfer {
     _place: Option<OwnedSemaphorePermit>,
     gate: Arc<Gate>,
     client: Client,
+    account: Option<Account>,
     is_more: bool,
 }
 
@@ -199,6 +202,20 @@ impl Transfer {
     pub async fn pass(&mut self, operation: Operation) {
         let is_more = std::mem::replace(&mut self.is_more, true);
         self.gate.pass(self.client, operation.more(is_more)).await;
+    }
+
+    /// So many of its bytes are sent.
+    pub fn sent(&self, len_bytes: u64) {
+        if let Some(account) = &self.account {
+            account.sent(len_bytes);
+        }
+    }
+
+    /// So many of its bytes have come.
+    pub fn received(&self, len_bytes: u64) {
+        if let Some(account) = &self.account {
+            account.received(len_bytes);
+        }
     }
 }
 
@@ -546,8 +563,14 @@ async fn answer(
         .audit
         .then(|| Line::new(from.client, &request));
     let waits = request.headers().contains_key(EXPECT);
+    let mut account = None;
+    let begun = shared.stores.clock().monotonic();
     if let Some(client) = from.client {
-        request.extensions_mut().insert(ClientAddress(client.ip()));
+        let extensions = request.extensions_mut();
+        extensions.insert(ClientAddress(client.ip()));
+        let made = Account::new(&method, client.ip());
+        extensions.insert(made.clone());
+        account = Some(made);
     }
     let routed = match (&from.links, from.client) {
         (Some(links), Some(client)) => pass::route(shared, links, client, request).await,
@@ -576,6 +599,10 @@ async fn answer(
         }
     }
     shared.count(&method, response.status());
+    if let Some(account) = account {
+        let now = shared.stores.clock().monotonic();
+        account.answered(now.saturating_sub(begun));
+    }
     if let Some(line) = line {
         line.end(response.status());
     }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_activity::{Activities, Activity};
 use cairn_base::VolumeId;
-use cairn_base::env::Env;
+use cairn_base::env::{Clock, Env};
 use cairn_fs::Fs;
 use cairn_objects::{AccessKey, Bucket, Objects};
 use cairn_qos::{Gate, Shaper};
@@ -26,6 +27,7 @@ pub struct Store {
 pub struct Stores {
     env: Env,
     shaper: Arc<Shaper>,
+    activities: Arc<Activities>,
     volumes: RwLock<HashMap<VolumeId, Store>>,
     /// Whether there is a bucket or a key: whoever listens may have to begin.
     pub is_used: watch::Sender<bool>,
@@ -36,10 +38,11 @@ fn is_same(left: &Fs, right: &Fs) -> bool {
 }
 
 impl Stores {
-    pub fn new(env: Env, shaper: Arc<Shaper>) -> Arc<Self> {
+    pub fn new(env: Env, shaper: Arc<Shaper>, activities: Arc<Activities>) -> Arc<Self> {
         Arc::new(Self {
             env,
             shaper,
+            activities,
             volumes: RwLock::default(),
             is_used: watch::Sender::new(false),
         })
@@ -99,6 +102,15 @@ impl Stores {
     /// Where transfers of a volume ask whether they may go on.
     pub fn gate(&self, volume: VolumeId) -> Arc<Gate> {
         self.shaper.gate(volume)
+    }
+
+    /// Where is counted what clients do with a volume.
+    pub fn activity(&self, volume: VolumeId) -> Arc<Activity> {
+        self.activities.of(volume)
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.env.clock
     }
 
     /// `None`: the volume is not served here, or not yet.

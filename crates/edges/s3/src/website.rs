@@ -16,6 +16,7 @@ use s3s::dto::{
 use s3s::service::S3Service;
 use s3s::{Body, HttpError, HttpResponse, S3Request, S3Response, S3Result, s3_error};
 
+use crate::account::Account;
 use crate::buckets::not_set;
 use crate::server::Shared;
 use crate::service::Service;
@@ -132,6 +133,9 @@ async fn read(
         if !DROPPED.contains(&name.as_str()) && *name != CONTENT_LENGTH {
             asked.headers_mut().append(name, value.clone());
         }
+    }
+    if let Some(account) = request.extensions().get::<Account>() {
+        asked.extensions_mut().insert(account.clone());
     }
     service.call(asked).await
 }

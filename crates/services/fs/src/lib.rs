@@ -34,6 +34,7 @@ mod keep;
 mod names;
 mod namespace;
 mod orphans;
+mod paths;
 pub mod perm;
 mod place;
 mod policy;

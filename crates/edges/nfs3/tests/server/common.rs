@@ -175,6 +175,7 @@ pub fn export(fs: &Fs, rules: Vec<ClientRule>) -> Export {
         volume: Volume::Serving(fs.clone()),
         rules,
         gate: None,
+        activity: None,
     }
 }
 

@@ -90,6 +90,7 @@ fn elsewhere(owner: &Server, by: Option<NodeId>) -> Vec<Export> {
         ),
         rules: vec![rule("127.0.0.0/8")],
         gate: None,
+        activity: None,
     };
     vec![volume(&owner.main), volume(&owner.other)]
 }

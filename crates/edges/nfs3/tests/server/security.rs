@@ -291,6 +291,7 @@ fn exports_that_change_while_a_payload_comes_hold_for_it() {
         }),
         rules: vec![rule(INSIDE)],
         gate: None,
+        activity: None,
     };
     let cases = [
         (vec![export(&server.main, vec![rule(INSIDE)])], Ok(())),
@@ -355,6 +356,7 @@ fn a_volume_that_cannot_be_opened_is_waited_for() {
         volume: Volume::Failed(failed),
         rules: vec![rule(INSIDE)],
         gate: None,
+        activity: None,
     }]);
     nothing_is_answered(&mut inside, file, root, "JukeBox");
     nothing_is_answered(&mut outside, file, root, "Access");

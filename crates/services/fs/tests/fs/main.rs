@@ -13,6 +13,7 @@ mod keep;
 mod limit;
 mod links;
 mod model;
+mod paths;
 mod policy;
 mod quota;
 mod requests;

@@ -1,0 +1,36 @@
+//! The paths of what clients do now.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use cairn_config::VolumeName;
+
+use super::{Api, Shared};
+use crate::activity::{ActivityControl, ActivityList, ActivityView};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+
+fn control(shared: &Shared) -> Result<&dyn ActivityControl, ControlError> {
+    let absent = || {
+        ControlError::new(
+            ErrorKind::NotFound,
+            "this server does not count what clients do",
+        )
+    };
+    shared.control.activity().ok_or_else(absent)
+}
+
+/// What clients do with each volume, all together. In a cluster those of all nodes are in it.
+#[utoipa::path(get, path = "/api/v1/activity", responses((status = 200, body = ActivityList)))]
+pub(super) async fn activity_list(State(shared): Api) -> Result<Json<ActivityList>, ControlError> {
+    Ok(Json(control(&shared)?.activities().await?))
+}
+
+/// What clients do with a volume now: by operation, and the clients and files with the most.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/activity", params(("name" = String, Path)),
+    responses((status = 200, body = ActivityView), (status = 404, body = ErrorBody)))]
+pub(super) async fn activity_show(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<Json<ActivityView>, ControlError> {
+    Ok(Json(control(&shared)?.activity(volume).await?))
+}

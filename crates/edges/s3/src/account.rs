@@ -1,0 +1,91 @@
+//! What a request is, for who looks what clients do.
+//!
+//! Owns: what is counted when: the request when its answer begins, bytes of objects as they move.
+//! Must not know: what a request does.
+//!
+//! It goes with the request. Which volume and object that is about is noted by whoever finds it out.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cairn_activity::{Activity, Client, Done, File, Operation, Protocol, Work};
+use http::Method;
+
+use crate::metrics::METHODS;
+
+struct Inner {
+    operation: Operation,
+    client: Client,
+    activity: OnceLock<Arc<Activity>>,
+    file: OnceLock<File>,
+}
+
+/// The account of one request.
+#[derive(Clone)]
+pub(crate) struct Account(Arc<Inner>);
+
+impl Account {
+    pub fn new(method: &Method, client: IpAddr) -> Self {
+        let last = METHODS.len() - 1;
+        let known = METHODS.iter().position(|name| *name == method.as_str());
+        let number = known.unwrap_or(last);
+        Self(Arc::new(Inner {
+            operation: Operation {
+                protocol: Protocol::S3,
+                // There are six.
+                number: number as u8,
+                name: METHODS[number],
+            },
+            client: Client::address(Protocol::S3, client),
+            activity: OnceLock::new(),
+            file: OnceLock::new(),
+        }))
+    }
+
+    /// Where it is counted. What was found first holds.
+    pub fn in_volume(&self, activity: impl FnOnce() -> Arc<Activity>) {
+        self.0.activity.get_or_init(activity);
+    }
+
+    /// Which object it is for, or which bucket when there is no key.
+    pub fn at(&self, bucket: &str, key: &str) {
+        self.0.file.get_or_init(|| File::object(bucket, key));
+    }
+
+    /// Its answer begins.
+    pub fn answered(&self, elapsed: Duration) {
+        self.note(Work::ONE, Some(elapsed));
+    }
+
+    /// So many bytes of the object are sent.
+    pub fn sent(&self, len_bytes: u64) {
+        let work = Work {
+            read_bytes: len_bytes,
+            ..Work::default()
+        };
+        self.note(work, None);
+    }
+
+    /// So many bytes of the object have come.
+    pub fn received(&self, len_bytes: u64) {
+        let work = Work {
+            written_bytes: len_bytes,
+            ..Work::default()
+        };
+        self.note(work, None);
+    }
+
+    fn note(&self, work: Work, latency: Option<Duration>) {
+        let inner = &self.0;
+        if let Some(activity) = inner.activity.get() {
+            activity.note(&Done {
+                operation: inner.operation,
+                client: &inner.client,
+                file: inner.file.get(),
+                work,
+                latency,
+            });
+        }
+    }
+}
