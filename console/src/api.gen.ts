@@ -2503,7 +2503,7 @@ export interface components {
          * @description What requests are for.
          * @enum {string}
          */
-        FileKind: "file" | "lun" | "object";
+        FileKind: "file" | "directory" | "lun" | "object";
         /** @description Snapshots of several volumes to take at one instant. */
         GroupSnapshotCreate: {
             /** @description Of each snapshot. */

@@ -112,11 +112,11 @@ impl<K: Eq + Clone, V: Default> Sketch<K, V> {
             return count;
         }
         let at = self.lightest();
-        self.counters[at] = Named {
-            key: key.clone(),
-            error: self.weights[at],
-            value: V::default(),
-        };
+        // Field by field: what is made elsewhere and copied here makes the processor wait.
+        let counter = &mut self.counters[at];
+        counter.key.clone_from(key);
+        counter.error = self.weights[at];
+        counter.value = V::default();
         self.tags[at] = tag;
         self.is_complete = false;
         at
