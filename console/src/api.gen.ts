@@ -2509,7 +2509,7 @@ export interface components {
             /** @description Of each snapshot. */
             name: string;
             /**
-             * @description All of them on the node that is asked; each once.
+             * @description Each once; any node is asked, and several may own them.
              * @example [
              *       "data",
              *       "log"

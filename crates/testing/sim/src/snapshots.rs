@@ -182,7 +182,8 @@ impl Snapshotter {
     }
 
     async fn take(&mut self, fs: &Fs) -> Result<(), String> {
-        let snapshots = &self.life.snapshots;
+        let life = Arc::clone(&self.life);
+        let snapshots = &life.snapshots;
         let name = snapshots.lock().new_name();
         let mark = self.life.model.lock().mark();
         snapshots.lock().set(&name, Known::MayBeThere(mark));
