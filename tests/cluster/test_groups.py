@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import statistics
 import subprocess
 import threading
+import time
 
 from cluster.world import ClusterTest
 from lib import harness, libnfs
@@ -27,6 +29,8 @@ class Counter:
     def __init__(self, urls):
         self.mounts = [libnfs.Mount(url) for url in urls]
         self.number = 0
+        # Seconds that each number took, both volumes together.
+        self.took = []
         self.error = None
         self.ends = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -46,10 +50,12 @@ class Counter:
             files = [mount.open("/count", os.O_RDWR | os.O_CREAT) for mount in self.mounts]
             while not self.ends.is_set():
                 number = self.number + 1
+                begun = time.monotonic()
                 for file in files:
                     file.write(0, number.to_bytes(NUMBER_LEN_BYTES, "little"))
                     file.sync()
                 self.number = number
+                self.took.append(time.monotonic() - begun)
         except OSError as error:
             self.error = error
 
@@ -107,16 +113,22 @@ class Groups(ClusterTest):
         cluster, owners = self.two_volumes()
         counter = self.counter(cluster, owners)
         last = 0
+        usual = statistics.median(counter.took)
+        pauses = []
         for number in range(TAKEN_COUNT):
             before = counter.number
+            counter.took.clear()
             # Whichever is asked: one that owns both parts, one that owns one of them, one that owns none.
             asked = cluster.names[number % 3]
             made = cluster.cairn(asked, "snapshot", "create", "--group", ",".join(VOLUMES), f"s{number}", "--json").stdout
             self.assertEqual([snapshot["volume"] for snapshot in json.loads(made)["snapshots"]], list(VOLUMES))
             counter.await_more(random.randrange(1, 5))
+            pauses.append(max(counter.took))
             found = self.check_fits(cluster, owners, f"s{number}")
             self.assertGreaterEqual(found, max(before, last), "what was answered before is in it")
             last = found
+        middle, most = statistics.median(pauses), max(pauses)
+        print(f"a number takes {usual * 1000:.1f} ms, beside a snapshot {middle * 1000:.1f} ms, at most {most * 1000:.1f} ms", flush=True)
         # All or none.
         cluster.cairn("node3", "snapshot", "create", "log", "mine")
         refused = cluster.cairn("node3", "snapshot", "create", "--group", ",".join(VOLUMES), "mine", check=False)

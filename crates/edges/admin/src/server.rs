@@ -43,7 +43,6 @@ use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
 use crate::entries::Part;
-use crate::groups;
 use crate::list_query::ListQuery;
 use crate::pages;
 use crate::pass::{self, Elsewhere, Nodes, Passed};
@@ -225,8 +224,7 @@ impl AdminServer {
     /// What serves the requests that other nodes pass on.
     pub fn passed(&self) -> Passed {
         let (secured, _) = secured().split_for_parts();
-        let step = axum::routing::post(snapshot_routes::snapshot_group_step);
-        let all = secured.route(groups::PATH, step);
+        let all = secured.merge(snapshot_routes::for_nodes());
         Passed::new(all.with_state(Arc::clone(&self.shared)))
     }
 

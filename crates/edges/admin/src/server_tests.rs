@@ -609,6 +609,9 @@ async fn every_route_takes_the_token() {
         let (status, text) = ask(&router, method, &path, None, "{}").await;
         assert_eq!(status, 401, "{method} {path}: {text}");
     }
+    // What nodes ask of one another no client gets to.
+    let (status, text) = ask(&router, "POST", crate::groups::PATH, Some(TOKEN), "{}").await;
+    assert_eq!(status, 404, "{text}");
     // Without a token nothing was done, not even what the path or the method would have been refused for.
     pretend.told.lock().unwrap().clear();
     for (_, path) in &secured {

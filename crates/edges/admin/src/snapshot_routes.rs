@@ -1,14 +1,17 @@
 //! The paths of snapshots.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
 use cairn_config::VolumeName;
 
 use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
-use crate::groups::{GroupAsk, GroupDone};
+use crate::groups::{self, GroupAsk, GroupDone};
 use crate::snapshots::{
     CloneCreate, GroupSnapshotCreate, GroupSnapshotView, RestoredView, SchedulesSet, SchedulesView,
     SnapshotControl, SnapshotCreate, SnapshotDiffAsk, SnapshotDiffPage, SnapshotList,
@@ -59,8 +62,13 @@ pub(super) async fn snapshot_create_group(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// For other nodes: a step of snapshots of one instant.
-pub(super) async fn snapshot_group_step(
+/// What nodes alone ask of one another. No client gets there, whatever token it has.
+pub(super) fn for_nodes() -> Router<Arc<Shared>> {
+    Router::new().route(groups::PATH, post(snapshot_group_step))
+}
+
+/// A step of snapshots of one instant.
+async fn snapshot_group_step(
     State(shared): Api,
     Given(ask): Given<GroupAsk>,
 ) -> Result<Json<GroupDone>, ControlError> {
