@@ -289,10 +289,10 @@ class Classes(WorldTest):
                     if rate > 8.5 * MB:
                         break
                 else:
-                    # One request after the other: a busy machine may not be faster, whatever the limit.
+                    # One request after the other: on a busy machine each may take longer than its share of the rate.
                     self.cairn("volume", "set", "v", "--class", "none")
                     alone = 80 * (256 << 10) / took(work, 80)
-                    self.assertGreater(rate, min(8.5 * MB, 0.6 * alone))
+                    self.assertGreater(rate, min(5 * MB, 0.5 * alone))
                     self.cairn("volume", "set", "v", "--class", "slow")
             session.write(0, data[:4096])
             self.assertEqual(session.read(0, 4096), data[:4096])

@@ -235,7 +235,9 @@ enum Located {
 
 async fn locate(shared: &Shared, nodes: &Arc<dyn Nodes>, named: &Named) -> Located {
     let own = nodes.own();
-    if named.here(shared).is_some() && (shared.may_answer)() {
+    let is_here = || named.here(shared).is_some();
+    let was_here = is_here();
+    if was_here && (shared.may_answer)() {
         return Located::Here;
     }
     let owners = nodes.owners();
@@ -248,7 +250,7 @@ async fn locate(shared: &Shared, nodes: &Arc<dyn Nodes>, named: &Named) -> Locat
             None => {}
         }
     }
-    let mut is_sure = shared.stores.is_whole();
+    let mut is_sure = shared.stores.is_whole() && !was_here;
     let mut others: BTreeMap<NodeId, Vec<VolumeId>> = BTreeMap::new();
     for (volume, owner) in &owners {
         match owner {
@@ -278,7 +280,8 @@ async fn locate(shared: &Shared, nodes: &Arc<dyn Nodes>, named: &Named) -> Locat
             Err(_) => is_sure = false,
         }
     }
-    match is_sure {
+    // It may have come here meanwhile; and a node without a lease does not know who has what.
+    match is_sure && (shared.may_answer)() && !is_here() {
         true => Located::Nowhere,
         false => Located::Unsure,
     }
@@ -475,7 +478,54 @@ impl HttpBody for Passing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use cairn_activity::Activities;
+    use cairn_qos::Shaper;
+
     use super::*;
+    use crate::server::Settings;
+    use crate::stores::Stores;
+
+    /// A node alone, of a cluster without volumes.
+    struct Alone;
+
+    impl Nodes for Alone {
+        fn own(&self) -> NodeId {
+            NodeId(1)
+        }
+
+        fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
+            Vec::new()
+        }
+
+        fn lost(&self, _: VolumeId, _: NodeId) -> BoxFuture<()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn connect(&self, _: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
+            Box::pin(async { Err(io::ErrorKind::NotConnected.into()) })
+        }
+    }
+
+    /// It told clients that their key was unknown, for which they do not try again.
+    #[tokio::test]
+    async fn a_node_without_a_lease_does_not_say_that_nobody_has_a_key() {
+        let env = cairn_testkit::test_env();
+        let stores = Stores::new(env.clone(), Shaper::new(&env), Activities::new(&env));
+        let has_lease = Arc::new(AtomicBool::new(true));
+        let may_answer = {
+            let has_lease = has_lease.clone();
+            move || has_lease.load(Ordering::Relaxed)
+        };
+        let nodes: Arc<dyn Nodes> = Arc::new(Alone);
+        let settings = Settings::default();
+        let shared = Shared::new(stores, settings, Some(nodes.clone()), may_answer);
+        let named = Named::Key("AKID".to_owned());
+        assert_eq!(locate(&shared, &nodes, &named).await, Located::Nowhere);
+        has_lease.store(false, Ordering::Relaxed);
+        assert_eq!(locate(&shared, &nodes, &named).await, Located::Unsure);
+    }
 
     #[tokio::test]
     async fn frames_are_read_as_they_are_written_or_refused() {
