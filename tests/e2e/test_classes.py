@@ -113,7 +113,11 @@ class Classes(WorldTest):
             load.stop()
 
     def assert_rate(self, load, wanted, seconds=MEASURED_SECONDS, off_max=OFF_MAX):
-        rate = load.rate(seconds)
+        for _ in range(MEASURED_TIMES_MAX):
+            rate = load.rate(seconds)
+            # A busy machine makes it less, never more.
+            if rate > wanted * (1 - off_max):
+                break
         self.assertLess(abs(rate - wanted) / wanted, off_max, f"{rate / MB:.2f} MB/s, not {wanted / MB:.2f}")
 
     def test_rates_hold_and_slow_nobody_else(self):
@@ -396,10 +400,10 @@ class Classes(WorldTest):
                 session.clear_attentions(lun)
             write = lambda name: lambda number: session.write(number * 512, data, lun=maps[name])
             self.assertLess(rate(write("slow")), 6 * MB)
-            self.assertGreater(rate(write("free")), 8 * MB)
+            self.assertTrue(any(rate(write("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
         put = lambda bucket: lambda number: client.put_object(Bucket=bucket, Key="k", Body=data)
         self.assertLess(rate(put("objects")), 6 * MB)
-        self.assertGreater(rate(put("free")), 8 * MB)
+        self.assertTrue(any(rate(put("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
         for words, said in (
             (("set", "v", "lun/x"), "limits nothing"),
             (("set", "v", "lun/x", "--throughput", "1"), "below"),
