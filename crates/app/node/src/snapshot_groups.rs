@@ -239,8 +239,10 @@ impl Controller {
             Ok(()) => map.decide_group(number).await.map_err(of_map),
             Err(error) => Err(error),
         };
-        if let Err(error) = whole {
-            return Err(group.give_up(error).await);
+        if let Err(error) = whole
+            && let Some(error) = group.give_up(error).await
+        {
+            return Err(error);
         }
         let (mut seen, failed) = group.decide(true).await;
         let noted = ids.iter().filter(|(name, _)| {
@@ -351,18 +353,22 @@ impl Controller {
 }
 
 impl Group<'_> {
-    /// Leaves nothing of a group that cannot be whole. Returns what to tell.
-    async fn give_up(&self, error: ControlError) -> ControlError {
-        let given_up = self.cluster.member.map().give_up_group(self.number).await;
-        if let Err(error) = given_up {
-            tracing::warn!(group = self.number, %error, "a group of snapshots that broke off stays in the cluster's map until this node's lease ends");
-            return of_map(error);
+    /// Leaves nothing of a group that broke off. Returns what to tell; `None`: it is whole, and only the answer was lost.
+    async fn give_up(&self, error: ControlError) -> Option<ControlError> {
+        match self.cluster.member.map().give_up_group(self.number).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            // Nobody knows which it is. Owners find it out.
+            Err(error) => {
+                tracing::warn!(group = self.number, %error, "it is not known yet whether a group of snapshots is whole");
+                return Some(of_map(error));
+            }
         }
         let (_, failed) = self.decide(false).await;
         for error in failed {
             tracing::warn!(group = self.number, %error, "what a group of snapshots that broke off left is deleted later");
         }
-        error
+        Some(error)
     }
 }
 

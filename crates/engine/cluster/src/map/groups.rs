@@ -92,12 +92,19 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// Lets a group come to nothing that is not whole.
-    pub async fn give_up_group(&self, group: u64) -> Result<(), MapError> {
-        match self.group(group).await? {
-            Some(found) if !found.value.is_whole => self.delete_group(group, found.revision).await,
-            _ => Ok(()),
+    /// Lets a group come to nothing, unless it is whole: whoever decided that may not have been told. Returns whether it has
+    /// come to nothing.
+    pub async fn give_up_group(&self, group: u64) -> Result<bool, MapError> {
+        while let Some(found) = self.group(group).await? {
+            if found.value.is_whole {
+                return Ok(false);
+            }
+            match self.delete_group(group, found.revision).await {
+                Err(MapError::Changed { .. }) => {}
+                deleted => return deleted.map(|()| true),
+            }
         }
+        Ok(true)
     }
 
     async fn delete_group(&self, group: u64, revision: Revision) -> Result<(), MapError> {

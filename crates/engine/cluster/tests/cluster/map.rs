@@ -705,10 +705,11 @@ async fn a_group_is_whole_or_comes_to_nothing(world: &World) {
     let whole = begin().await.unwrap();
     assert!(!map.group(whole).await.unwrap().unwrap().value.is_whole);
     map.decide_group(whole).await.unwrap();
-    map.give_up_group(whole).await.unwrap();
+    // Who was not told that it is decided does not undo it.
+    assert!(!map.give_up_group(whole).await.unwrap());
     let given_up = begin().await.unwrap();
     let lost = begin().await.unwrap();
-    map.give_up_group(given_up).await.unwrap();
+    assert!(map.give_up_group(given_up).await.unwrap());
     let late = map.decide_group(given_up).await;
     assert!(
         matches!(late, Err(MapError::Changed { .. })),
