@@ -6,20 +6,46 @@ Owns: the count of the tests, and the time that each took. Must not know: which 
 import json
 import pathlib
 import resource
+import subprocess
 import sys
 import time
 import unittest
 
+from lib import harness
+
+# What a test raises that waited in vain: it may pass when nothing runs beside it.
+LATE = (harness.Late, TimeoutError, subprocess.TimeoutExpired)
+
 
 class TimedResult(unittest.TextTestResult):
-    """Also keeps how long each test took."""
+    """Also keeps how long each test took, and which failed in another way than by waiting in vain."""
 
     seconds: dict[str, float]
+    wrong: set[str]
     begun: float
 
     def startTestRun(self):
         super().startTestRun()
         self.seconds = {}
+        self.wrong = set()
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        if not issubclass(err[0], LATE):
+            self.wrong.add(failed_test(test))
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.wrong.add(failed_test(test))
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err and not issubclass(err[0], LATE):
+            self.wrong.add(failed_test(test))
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.wrong.add(test.id())
 
     def startTest(self, test):
         super().startTest(test)
@@ -42,6 +68,7 @@ def main():
     result = {
         "passed": max(done.testsRun - len(done.skipped) - len(failed), 0),
         "failed": sorted(failed),
+        "late": sorted(failed - done.wrong),
         "skipped": [f"{test.id()}: {reason}" for test, reason in done.skipped],
         "seconds": done.seconds,
         "cpu_seconds": cpu_seconds(),

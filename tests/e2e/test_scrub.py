@@ -227,7 +227,7 @@ class Scrub(WorldTest):
         harness.wait_until(inside, 60, "the first bytes")
         held = self.scrub(server, "pause")
         self.assertEqual((held["stage"], held["shards"]), ("paused", 0))
-        self.scrub(server, "start", "--rate", "40MiB")
+        self.scrub(server, "start", "--rate", "8MiB")
         # Where it stands is written down segment by segment.
         begun = lambda: self.scrub(server, "status")["shards"] > 0
         harness.wait_until(begun, 60, "the first segment")
@@ -238,7 +238,7 @@ class Scrub(WorldTest):
         again = self.scrub(server, "status")
         self.assertEqual(again["stage"], "paused")
         self.assertGreater(again["done_bytes"], 0)
-        self.assertEqual(again["rate_bytes_per_second"], 40 << 20)
+        self.assertEqual(again["rate_bytes_per_second"], 8 << 20)
         self.assertEqual(again["started_seconds"], paused["started_seconds"])
         done = self.scrubbed(server)
         self.assertEqual(done["started_seconds"], paused["started_seconds"])

@@ -43,6 +43,10 @@ class Failure(Exception):
     """Something did not work; the text is for the person who ran the script."""
 
 
+class Late(Failure):
+    """Something did not happen in time: wrong, or slow on a machine that does much else."""
+
+
 def cpu_name():
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -90,7 +94,7 @@ def wait_until(done, seconds, what, poll_seconds=POLL_SECONDS):
         if result:
             return result
         if time.monotonic() > deadline:
-            raise Failure(f"{what} did not happen within {seconds} s")
+            raise Late(f"{what} did not happen within {seconds} s")
         time.sleep(max(poll_seconds, 4 * took))
 
 
