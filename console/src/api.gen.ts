@@ -462,7 +462,8 @@ export interface paths {
         /**
          * Values of series over time. `series` may be given up to 64 times; `from` and `to` are seconds since 1970, or relative
          *     to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
-         *     A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time.
+         *     A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time. In a cluster values are of all nodes in
+         *     one, as `across` says, or with `node` of that one alone.
          */
         get: operations["history"];
         put?: never;
@@ -480,7 +481,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the history has. */
+        /** What the history has. In a cluster the series of all nodes that answer, or with `node` all that one has. */
         get: operations["history_list"];
         put?: never;
         post?: never;
@@ -593,7 +594,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The server in short, as it is now. */
+        /** The server in short, as it is now. In a cluster `numbers` are of all nodes, or with `node` of that one alone. */
         get: operations["live"];
         put?: never;
         post?: never;
@@ -2527,11 +2528,16 @@ export interface components {
          */
         Health: "healthy" | "no_redundancy" | "degraded" | "failed";
         /**
+         * @description How the values of several nodes become one.
+         * @enum {string}
+         */
+        HistoryAcross: "sum" | "greatest" | "mean" | "any";
+        /**
          * @description How several values of a series become one, when less is shown.
          * @enum {string}
          */
         HistoryKind: "mean" | "max" | "last";
-        /** @description What is kept. */
+        /** @description What is kept. In a cluster `series` has the names of all nodes, and the rest is of this node. */
         HistoryList: {
             /**
              * Format: int64
@@ -2552,12 +2558,14 @@ export interface components {
             stored_bytes_max: number;
         };
         HistorySeries: {
+            across?: components["schemas"]["HistoryAcross"];
             kind: components["schemas"]["HistoryKind"];
             name: string;
             /** @description One for each step; `null` where nothing is known. */
             values: (number | null)[];
         };
         HistorySeriesName: {
+            across?: components["schemas"]["HistoryAcross"];
             kind: components["schemas"]["HistoryKind"];
             /**
              * @description Ends with the unit, and with what it is about after a colon: `disk_free_bytes:ID`.
@@ -2572,7 +2580,10 @@ export interface components {
              * @description The beginning of the first step, a multiple of its length.
              */
             from_seconds: number;
+            /** @description In a cluster those of all nodes in one, unless one node's are asked for. */
             series: components["schemas"]["HistorySeries"][];
+            /** @description Nodes whose numbers are not in it. */
+            silent?: components["schemas"]["SilentNode"][];
             /** Format: int64 */
             step_seconds: number;
             /** Format: int64 */
@@ -2696,6 +2707,7 @@ export interface components {
             of: string;
         };
         LiveNumber: {
+            across?: components["schemas"]["HistoryAcross"];
             name: string;
             /** Format: double */
             value: number;
@@ -2723,7 +2735,10 @@ export interface components {
              * @description The server's clock.
              */
             now_seconds: number;
-            /** @description Numbers of the last seconds, by the names that the history has; in the order of that list. */
+            /**
+             * @description Numbers of the last seconds, by the names that the history has. In a cluster those of all nodes in one, unless one node's
+             *     are asked for; all else is what this node says.
+             */
             numbers: components["schemas"]["LiveNumber"][];
             /**
              * Format: int32
@@ -2733,6 +2748,8 @@ export interface components {
             pool: components["schemas"]["PoolView"];
             rebuild: components["schemas"]["RebuildView"];
             scrub: components["schemas"]["ScrubView"];
+            /** @description Nodes whose numbers are not in it. */
+            silent?: components["schemas"]["SilentNode"][];
             summary: string;
             /** Format: int64 */
             uptime_seconds: number;
@@ -7178,6 +7195,7 @@ export interface operations {
                 from?: number;
                 to?: number;
                 points?: number;
+                node?: string;
             };
             header?: never;
             path?: never;
@@ -7252,7 +7270,9 @@ export interface operations {
     };
     history_list: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7890,7 +7910,9 @@ export interface operations {
     };
     live: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -5,7 +5,7 @@ import type { Line } from "./chart";
 import { bytes, bytesPerSecond } from "./format";
 import { Chart } from "./chart";
 import type { HistoryView } from "./types";
-import { Failure } from "./ui";
+import { Failure, Notice } from "./ui";
 import { useApi } from "./use";
 import { go, usePlace } from "./router";
 
@@ -56,6 +56,9 @@ export function Charts({ charts }: { charts: ChartOf[] }): JSX.Element {
   return (
     <>
       <Failure error={error} />
+      {data?.silent?.map(({ node, why }) => (
+        <Notice key={node} tone="warn" title={`Node ${node} did not answer, and its numbers are missing: ${why}`} />
+      ))}
       <div class="charts">
         {charts.map((chart) => {
           const lines: Line[] = chart.lines.map(([series, label]) => ({

@@ -43,6 +43,9 @@ export function Overview() {
   return (
     <Page title="Overview">
       <HealthLine live={live} />
+      {live.silent?.map(({ node, why }) => (
+        <Notice key={node} tone="warn" title={`Node ${node} did not answer, and its numbers are missing: ${why}`} />
+      ))}
       <Numbers />
       <FirstSteps live={live} />
       <div class="cards">
@@ -51,7 +54,7 @@ export function Overview() {
         <Server live={live} />
       </div>
       <LastEvents />
-      <Card title="Over time" wide extra={<SpanPicker />}>
+      <Card title={live.node ? "Over time, all nodes" : "Over time"} wide extra={<SpanPicker />}>
         <Charts charts={CHARTS} />
       </Card>
     </Page>
@@ -90,13 +93,14 @@ function Tile({ name, children, detail }: { name: string; children: ComponentChi
 }
 
 function Numbers() {
-  const { number } = useLive();
+  const { live, number } = useLive();
+  const isCluster = live?.node !== undefined;
   const show = (name: string, format: (value: number) => string) => {
     const value = number(name);
     return value === undefined ? "–" : format(value);
   };
   return (
-    <dl class="tiles">
+    <dl class="tiles" aria-label={isCluster ? "Now, all nodes" : "Now"}>
       <Tile name="Read now" detail={`${show("nfs_read_operations_per_second", perSecond)} operations`}>
         {show("nfs_read_bytes_per_second", bytesPerSecond)}
       </Tile>
@@ -106,7 +110,7 @@ function Numbers() {
       <Tile name="NFS operations" detail={show("nfs_connections", (value) => counted(value, "connection"))}>
         {show("nfs_operations_per_second", perSecond)}
       </Tile>
-      <Tile name="NFS latency" detail={`99 of 100 below ${show("nfs_latency_p99_microseconds", microseconds)}`}>
+      <Tile name={isCluster ? "NFS latency, slowest node" : "NFS latency"} detail={`99 of 100 below ${show("nfs_latency_p99_microseconds", microseconds)}`}>
         {show("nfs_latency_p50_microseconds", microseconds)}
       </Tile>
       <Tile name="LUNs" detail={show("iscsi_sessions", (value) => counted(value, "session"))}>
@@ -142,7 +146,11 @@ function Capacity({ live }: { live: Live }) {
 }
 
 function Running({ live: { rebuild, scrub } }: { live: Live }) {
+  const { number } = useLive();
   const isScrubbing = scrub.stage === "running" || scrub.stage === "paused";
+  // Numbers are of all nodes, and each node rebuilds what its own volumes have.
+  const left = number("rebuild_left_bytes") ?? 0;
+  const isElsewhere = left > 0 && !rebuild.running;
   return (
     <Card title="Running work" extra={<a href={to("pool")}>Pool</a>}>
       {rebuild.running && (
@@ -153,6 +161,11 @@ function Running({ live: { rebuild, scrub } }: { live: Live }) {
           </p>
           <Progress label="Rebuild" value={rebuild.moved_bytes} max={rebuild.moved_bytes + rebuild.bytes_left} />
         </div>
+      )}
+      {isElsewhere && (
+        <p>
+          <b>Other nodes move and rebuild:</b> {bytes(left)} left
+        </p>
       )}
       {rebuild.problems.map((problem) => (
         <Notice key={problem} tone="warn" title={problem} />
@@ -166,7 +179,7 @@ function Running({ live: { rebuild, scrub } }: { live: Live }) {
           <Progress label="Scrub" value={scrub.done_bytes} max={scrub.total_bytes} />
         </div>
       )}
-      {!rebuild.running && !isScrubbing && <p class="empty">Nothing runs in the background.</p>}
+      {!rebuild.running && !isElsewhere && !isScrubbing && <p class="empty">Nothing runs in the background.</p>}
     </Card>
   );
 }
@@ -177,16 +190,16 @@ function Server({ live }: { live: Live }) {
   const hits = number("cache_hits_percent");
   const { memory } = live;
   return (
-    <Card title="Server">
+    <Card title={live.node ? `Node ${live.node}` : "Server"}>
       <Facts
         facts={[
           ["Runs for", duration(live.uptime_seconds)],
           ["Disks", `${live.disks_working} of ${live.disk_count} work`],
           ["Volumes", <a href={to("volumes")}>{live.volume_count}</a>],
           ["Memory", `${bytes(memory.resident_bytes)} of ${bytes(memory.limit_bytes)}`],
-          ["Cache", `${bytes(memory.record_cache_bytes)} of ${bytes(memory.record_cache_limit_bytes)}${hits === undefined ? "" : `, ${percent(hits)} found there`}`],
+          ["Cache", `${bytes(memory.record_cache_bytes)} of ${bytes(memory.record_cache_limit_bytes)}${hits === undefined ? "" : `, ${percent(hits)} found there${live.node ? " (all nodes)" : ""}`}`],
           ["Not on disk yet", `${bytes(memory.dirty_bytes)} of ${bytes(memory.dirty_limit_bytes)}`],
-          ["Processors busy", cpu === undefined ? "–" : cpu.toFixed(2)],
+          [live.node ? "Processors busy, all nodes" : "Processors busy", cpu === undefined ? "–" : cpu.toFixed(2)],
         ]}
       />
     </Card>

@@ -61,11 +61,11 @@ use crate::exit::Failure;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Milliseconds (times ten for large blocks) that freed memory is kept before the system gets it back.
-/// A server under load frees and takes buffers of a megabyte all the time; with the allocator's 10 ms
-/// it paid for fresh pages again after each pause (measured: overwriting at half the rate).
-const MEMORY_KEPT_MS: std::ffi::c_long = 1000;
-/// `mi_option_purge_delay` of mimalloc 2 and 3; the binding names no such constant.
+/// Milliseconds that freed memory is kept before the system gets it back. A server under load frees and takes buffers of a
+/// megabyte all the time. With the allocator's second it pays for fresh pages again after each pause: up to a third of the
+/// processor time of writes (docs/results/performance.md). One that does nothing has given it back after a minute.
+const MEMORY_KEPT_MS: std::ffi::c_long = 30_000;
+/// `mi_option_purge_delay` of mimalloc 3; the binding names no such constant.
 const OPTION_PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 fn keep_freed_memory() {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use cairn_admin::api::{DiskState, ErrorKind};
 use cairn_admin::live::{
-    HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistorySeriesName, HistoryView,
-    LiveControl, LiveNumber, LiveView, MountView,
+    HistoryAcross, HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistorySeriesName,
+    HistoryView, LiveControl, LiveNumber, LiveView, MountView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_base::Timestamp;
@@ -191,6 +191,20 @@ const GAUGES: &[(&str, &str)] = &[
     ("rebuild_left_bytes", "cairn_rebuild_bytes_left"),
     ("scrub_done_bytes", "cairn_scrub_done_bytes"),
 ];
+
+/// How the values of the nodes of a cluster become one.
+fn across(name: &str) -> HistoryAcross {
+    let (series, of) = name.split_once(':').unzip();
+    match series.unwrap_or(name) {
+        // All nodes know all disks of the pool.
+        "pool_total_bytes" | "pool_free_bytes" => HistoryAcross::Any,
+        "cache_hits_percent" => HistoryAcross::Mean,
+        name if name.contains("_latency_") && of.is_none() => HistoryAcross::Greatest,
+        // Of a disk its own node knows most, of a volume its owner all.
+        _ if of.is_some() => HistoryAcross::Any,
+        _ => HistoryAcross::Sum,
+    }
+}
 
 /// Requests of NFS by what they cost.
 type Class = (&'static str, fn(&str) -> bool);
@@ -632,6 +646,7 @@ impl Keeper {
             series: series
                 .into_iter()
                 .map(|series| HistorySeriesName {
+                    across: across(&series.name),
                     kind: kind_view(series.kind),
                     name: series.name,
                 })
@@ -673,12 +688,14 @@ impl Keeper {
         let series = query.series.into_iter().zip(answer.series);
         let series = series.map(|(name, found)| match found {
             Some((kind, values)) => HistorySeries {
+                across: across(&name),
                 name,
                 kind: kind_view(kind),
                 values,
             },
             // Nothing is known of it in this time.
             None => HistorySeries {
+                across: across(&name),
                 name,
                 kind: HistoryKind::Last,
                 values: vec![None; usize::try_from(answer.steps).unwrap_or(0)],
@@ -689,6 +706,7 @@ impl Keeper {
             step_seconds: answer.step_seconds,
             steps: answer.steps,
             series: series.collect(),
+            silent: Vec::new(),
         })
     }
 }
@@ -822,11 +840,13 @@ impl LiveControl for Controller {
                 numbers: numbers
                     .filter_map(|number| {
                         Some(LiveNumber {
+                            across: across(&number.series.name),
                             name: number.series.name,
                             value: number.value?,
                         })
                     })
                     .collect(),
+                silent: Vec::new(),
             })
         })
     }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod across;
 pub mod activity;
 pub mod api;
 mod attempts;

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
 use crate::control::Answer;
+use crate::joined::SilentNode;
 
 /// The server in short, every two seconds while somebody looks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -32,14 +33,35 @@ pub struct LiveView {
     /// The id of the last event; another one means that there are new ones.
     #[serde(default)]
     pub last_event_id: u64,
-    /// Numbers of the last seconds, by the names that the history has; in the order of that list.
+    /// Numbers of the last seconds, by the names that the history has. In a cluster those of all nodes in one, unless one node's
+    /// are asked for; all else is what this node says.
     pub numbers: Vec<LiveNumber>,
+    /// Nodes whose numbers are not in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentNode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveNumber {
     pub name: String,
     pub value: f64,
+    #[serde(default)]
+    pub across: HistoryAcross,
+}
+
+/// How the values of several nodes become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryAcross {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// The greatest: the slowest node's latency.
+    Greatest,
+    /// The mean of those that know one.
+    Mean,
+    /// Any: all nodes say the same, or one alone knows it.
+    Any,
 }
 
 /// How several values of a series become one, when less is shown.
@@ -60,9 +82,11 @@ pub struct HistorySeriesName {
     #[schema(example = "nfs_read_bytes_per_second")]
     pub name: String,
     pub kind: HistoryKind,
+    #[serde(default)]
+    pub across: HistoryAcross,
 }
 
-/// What is kept.
+/// What is kept. In a cluster `series` has the names of all nodes, and the rest is of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryList {
     pub series: Vec<HistorySeriesName>,
@@ -82,6 +106,8 @@ pub struct HistoryList {
 pub struct HistorySeries {
     pub name: String,
     pub kind: HistoryKind,
+    #[serde(default)]
+    pub across: HistoryAcross,
     /// One for each step; `null` where nothing is known.
     pub values: Vec<Option<f64>>,
 }
@@ -93,7 +119,11 @@ pub struct HistoryView {
     pub from_seconds: i64,
     pub step_seconds: u64,
     pub steps: u64,
+    /// In a cluster those of all nodes in one, unless one node's are asked for.
     pub series: Vec<HistorySeries>,
+    /// Nodes whose numbers are not in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentNode>,
 }
 
 /// A mount that a client told of, and did not take back.

@@ -2,6 +2,7 @@
 //!
 //! Owns: what HTTP says about them. Must not know: who may ask (`caller`), which files there are (`cairn_console`).
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,19 +10,27 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use futures_util::future::{Either, select};
+use cairn_base::NodeId;
+use futures_util::future::{Either, join, select};
 use futures_util::stream;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::caller::{Caller, Leave};
 use super::{Api, Shared};
+use crate::across;
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
-use crate::live::{HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, MountList};
+use crate::joined::SilentNode;
+use crate::live::{
+    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveNumber, LiveView, MountList,
+};
+use crate::pass::{Nodes, OfANode, Whose, ask_numbers};
 use crate::query::Query;
 
 /// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
@@ -34,6 +43,16 @@ const SERIES_MAX: usize = 64;
 /// Steps of one answer.
 const POINTS_MAX: u64 = 2_000;
 const POINTS_DEFAULT: u64 = 360;
+const LIVE: &str = "/api/v1/live";
+const HISTORY: &str = "/api/v1/history";
+const HISTORY_LIST: &str = "/api/v1/history/series";
+/// Until another node tells its numbers of now: the others are shown without it.
+const OTHERS_NOW_MAX: Duration = Duration::from_secs(2);
+/// Until another node answers out of its history.
+const OTHERS_PAST_MAX: Duration = Duration::from_secs(5);
+/// How old the numbers of others may be: so much, and so much more for each of them, for each is asked over a connection of its own.
+const OTHERS_AGE: Duration = Duration::from_secs(1);
+const OTHERS_AGE_EACH: Duration = Duration::from_millis(40);
 /// The page may load what this server has, and nothing else; nobody may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -43,11 +62,30 @@ fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
     shared.control.live().ok_or_else(absent)
 }
 
-/// The server in short, as it is now.
-#[utoipa::path(get, path = "/api/v1/live", responses(
-    (status = 200, body = LiveView), (status = 404, body = ErrorBody)))]
-pub(super) async fn live(State(shared): Api) -> Result<Json<LiveView>, ControlError> {
-    live_control(&shared)?.live().await.map(Json)
+/// The server in short, as it is now. In a cluster `numbers` are of all nodes, or with `node` of that one alone.
+#[utoipa::path(get, path = "/api/v1/live", params(("node" = Option<String>, Query)),
+    responses((status = 200, body = LiveView), (status = 404, body = ErrorBody)))]
+pub(super) async fn live(
+    State(shared): Api,
+    of_a_node: Option<Extension<OfANode>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<LiveView>, ControlError> {
+    let query = Query::parse(query.as_deref(), &["node"])?;
+    let control = live_control(&shared)?;
+    let whose = shared.whose(of_a_node.is_some(), &query)?;
+    let view = match whose {
+        Whose::Own => control.live().await?,
+        Whose::Of(node) => {
+            let mut view = control.live().await?;
+            let told: LiveView = shared
+                .ask_one(node, Uri::from_static(LIVE), OTHERS_NOW_MAX)
+                .await?;
+            view.numbers = told.numbers;
+            view
+        }
+        Whose::All(_) => shared.live_of_all().await?,
+    };
+    Ok(Json(view))
 }
 
 /// The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
@@ -124,7 +162,67 @@ pub(super) struct LastEvent {
     made: Option<(Duration, Bytes)>,
 }
 
+/// What other nodes said of now, when they were asked last.
+#[derive(Default)]
+pub(super) struct OtherNumbers {
+    asked: Option<Duration>,
+    numbers: Vec<Vec<LiveNumber>>,
+    silent: Vec<SilentNode>,
+}
+
 impl Shared {
+    fn whose(&self, is_of_a_node: bool, query: &Query) -> Result<Whose, ControlError> {
+        let name = query.values("node").last();
+        Whose::of(self.nodes.as_ref(), is_of_a_node, name)
+    }
+
+    /// What one other node answers.
+    async fn ask_one<T: DeserializeOwned>(
+        &self,
+        node: NodeId,
+        uri: Uri,
+        max: Duration,
+    ) -> Result<T, ControlError> {
+        let (mut told, silent) = self.ask_others(vec![node], uri, max).await;
+        told.pop().ok_or_else(|| {
+            let silent = silent.first();
+            let (node, why) = silent.map_or(("?", "?"), |it| (&it.node, &it.why));
+            ControlError::new(
+                ErrorKind::Unavailable,
+                format!("node {node} does not answer: {why}"),
+            )
+            .hint("`cairn cluster status` says how the cluster is")
+        })
+    }
+
+    async fn ask_others<T: DeserializeOwned>(
+        &self,
+        others: Vec<NodeId>,
+        uri: Uri,
+        max: Duration,
+    ) -> (Vec<T>, Vec<SilentNode>) {
+        let Some(nodes) = &self.nodes else {
+            return (Vec::new(), Vec::new());
+        };
+        let (told, silent) = ask_numbers(nodes, others, uri, max).await;
+        (told.into_iter().map(|(_, view)| view).collect(), silent)
+    }
+
+    /// The server as it is now, with the numbers of all nodes of its cluster in one.
+    async fn live_of_all(&self) -> Result<LiveView, ControlError> {
+        let mut view = live_control(self)?.live().await?;
+        let Some(nodes) = &self.nodes else {
+            return Ok(view);
+        };
+        // Who asks meanwhile waits, and has the same.
+        let mut others = self.other_numbers.lock().await;
+        others.renew(self, nodes).await;
+        let all = std::iter::once(&view.numbers).chain(&others.numbers);
+        view.numbers = across::numbers(all.map(Vec::as_slice));
+        view.silent.clone_from(&others.silent);
+        Ok(view)
+    }
+
     /// The event of now; made anew when the last one is old, by one of the streams for all.
     async fn live_now(&self) -> Option<Bytes> {
         let mut last = self.last_event.lock().await;
@@ -134,7 +232,7 @@ impl Shared {
         {
             return Some(event.clone());
         }
-        let (kind, json) = match self.control.live()?.live().await {
+        let (kind, json) = match self.live_of_all().await {
             Ok(view) => ("live", serde_json::to_string(&view)),
             Err(error) => ("problem", serde_json::to_string(&ErrorBody::from(error))),
         };
@@ -144,6 +242,26 @@ impl Shared {
         ));
         last.made = Some((now, event.clone()));
         Some(event)
+    }
+}
+
+impl OtherNumbers {
+    async fn renew(&mut self, shared: &Shared, nodes: &Arc<dyn Nodes>) {
+        let others = nodes.others();
+        let age_max =
+            OTHERS_AGE_EACH.saturating_mul(u32::try_from(others.len()).unwrap_or(u32::MAX));
+        let now = shared.env.clock.monotonic();
+        let is_young = |asked| now.saturating_sub(asked) < OTHERS_AGE.saturating_add(age_max);
+        if self.asked.is_some_and(is_young) {
+            return;
+        }
+        let live = Uri::from_static(LIVE);
+        let (told, silent) = shared
+            .ask_others::<LiveView>(others, live, OTHERS_NOW_MAX)
+            .await;
+        self.numbers = told.into_iter().map(|view| view.numbers).collect();
+        self.silent = silent;
+        self.asked = Some(shared.env.clock.monotonic());
     }
 }
 
@@ -159,25 +277,58 @@ pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, Co
     Ok(Json(MountList { mounts }))
 }
 
-/// What the history has.
-#[utoipa::path(get, path = "/api/v1/history/series", responses(
-    (status = 200, body = HistoryList), (status = 404, body = ErrorBody)))]
-pub(super) async fn history_list(State(shared): Api) -> Result<Json<HistoryList>, ControlError> {
-    live_control(&shared)?.history_list().await.map(Json)
+/// What the history has. In a cluster the series of all nodes that answer, or with `node` all that one has.
+#[utoipa::path(get, path = "/api/v1/history/series", params(("node" = Option<String>, Query)),
+    responses((status = 200, body = HistoryList), (status = 404, body = ErrorBody)))]
+pub(super) async fn history_list(
+    State(shared): Api,
+    of_a_node: Option<Extension<OfANode>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<HistoryList>, ControlError> {
+    let query = Query::parse(query.as_deref(), &["node"])?;
+    let control = live_control(&shared)?;
+    let uri = Uri::from_static(HISTORY_LIST);
+    let list = match shared.whose(of_a_node.is_some(), &query)? {
+        Whose::Own => control.history_list().await?,
+        Whose::Of(node) => shared.ask_one(node, uri, OTHERS_PAST_MAX).await?,
+        Whose::All(others) => {
+            let mut all = control.history_list().await?;
+            let (told, _) = shared
+                .ask_others::<HistoryList>(others, uri, OTHERS_PAST_MAX)
+                .await;
+            let mut known: BTreeSet<String> = all
+                .series
+                .iter()
+                .map(|series| series.name.clone())
+                .collect();
+            for series in told.into_iter().flat_map(|list| list.series) {
+                if known.insert(series.name.clone()) {
+                    all.series.push(series);
+                }
+            }
+            all
+        }
+    };
+    Ok(Json(list))
 }
 
 /// Values of series over time. `series` may be given up to 64 times; `from` and `to` are seconds since 1970, or relative
 /// to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
-/// A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time.
+/// A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time. In a cluster values are of all nodes in
+/// one, as `across` says, or with `node` of that one alone.
 #[utoipa::path(get, path = "/api/v1/history", params(("series" = Vec<String>, Query), ("from" = Option<i64>, Query),
-    ("to" = Option<i64>, Query), ("points" = Option<u64>, Query)),
+    ("to" = Option<i64>, Query), ("points" = Option<u64>, Query), ("node" = Option<String>, Query)),
     responses((status = 200, body = HistoryView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn history(
     State(shared): Api,
+    of_a_node: Option<Extension<OfANode>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<HistoryView>, ControlError> {
     let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
-    let query = Query::parse(query.as_deref(), &["series", "from", "to", "points"])?;
+    let query = Query::parse(
+        query.as_deref(),
+        &["series", "from", "to", "points", "node"],
+    )?;
     let series: Vec<String> = query.values("series").map(str::to_owned).collect();
     if series.is_empty() || series.len() > SERIES_MAX {
         let message = format!("give 1 to {SERIES_MAX} series");
@@ -214,7 +365,41 @@ pub(super) async fn history(
         to_seconds,
         points,
     };
-    live_control(&shared)?.history(asked).await.map(Json)
+    let control = live_control(&shared)?;
+    let view = match shared.whose(of_a_node.is_some(), &query)? {
+        Whose::Own => control.history(asked).await?,
+        Whose::Of(node) => {
+            let uri = uri_of(&asked)?;
+            shared.ask_one(node, uri, OTHERS_PAST_MAX).await?
+        }
+        Whose::All(others) => {
+            let uri = uri_of(&asked)?;
+            let own = control.history(asked);
+            let others = shared.ask_others(others, uri, OTHERS_PAST_MAX);
+            let (own, (told, silent)) = join(own, others).await;
+            let mut view = across::history(own?, &told);
+            view.silent = silent;
+            view
+        }
+    };
+    Ok(Json(view))
+}
+
+/// The same question to another node, whose clock may be apart.
+fn uri_of(query: &HistoryQuery) -> Result<Uri, ControlError> {
+    let HistoryQuery {
+        series,
+        from_seconds,
+        to_seconds,
+        points,
+    } = query;
+    let mut path = format!("{HISTORY}?from={from_seconds}&to={to_seconds}&points={points}");
+    for name in series {
+        path.push_str("&series=");
+        path.extend(utf8_percent_encode(name, NON_ALPHANUMERIC));
+    }
+    let failed = |error| ControlError::new(ErrorKind::Invalid, format!("series: {error}"));
+    path.parse().map_err(failed)
 }
 
 /// The console's own files. They take no token, and are not in the document: they are no part of the API.

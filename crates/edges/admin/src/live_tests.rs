@@ -8,8 +8,8 @@ use super::*;
 use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
 use crate::control::Answer;
 use crate::live::{
-    HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistoryView, LiveControl, LiveNumber,
-    LiveView, MountView,
+    HistoryAcross, HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistoryView, LiveControl,
+    LiveNumber, LiveView, MountView,
 };
 
 impl LiveControl for Pretend {
@@ -55,7 +55,9 @@ impl LiveControl for Pretend {
             numbers: vec![LiveNumber {
                 name: "inodes".to_owned(),
                 value: 1.5,
+                across: HistoryAcross::Sum,
             }],
+            silent: Vec::new(),
         }))
     }
 
@@ -74,6 +76,7 @@ impl LiveControl for Pretend {
         let series = query.series.into_iter().map(|name| HistorySeries {
             name,
             kind: HistoryKind::Mean,
+            across: HistoryAcross::Sum,
             values: vec![None, Some(0.5)],
         });
         answer(Ok(HistoryView {
@@ -81,11 +84,12 @@ impl LiveControl for Pretend {
             step_seconds: query.to_seconds.abs_diff(query.from_seconds),
             steps: query.points,
             series: series.collect(),
+            silent: Vec::new(),
         }))
     }
 }
 
-fn server() -> AdminServer {
+pub(super) fn server() -> AdminServer {
     AdminServer::new(
         Arc::new(Pretend {
             has_live: true,

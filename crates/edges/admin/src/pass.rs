@@ -94,7 +94,7 @@ pub(crate) struct Elsewhere(pub NodeId);
 
 /// Of a request that another node has passed on.
 #[derive(Clone, Copy)]
-struct OfANode;
+pub(crate) struct OfANode;
 
 /// Serves what other nodes pass on.
 #[derive(Clone)]
@@ -164,6 +164,110 @@ impl Asked {
         let answer = answer.map_err(|_| io::ErrorKind::TimedOut)?;
         Ok(answer.map_err(io::Error::other)?.map(Body::new))
     }
+
+    /// What a node answers, read.
+    async fn read<T: DeserializeOwned>(
+        &self,
+        nodes: &Arc<dyn Nodes>,
+        node: NodeId,
+        max: Duration,
+    ) -> io::Result<T> {
+        let answer = async {
+            let answer = self.of(nodes, node, max).await?;
+            match answer.status() {
+                StatusCode::OK => page_in(answer).await,
+                status => Err(io::Error::other(format!("it answers with {status}"))),
+            }
+        };
+        let answer = timeout(max, answer).await;
+        answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// The same of several nodes at once; and those that do not answer.
+    async fn read_all<T: DeserializeOwned>(
+        &self,
+        nodes: &Arc<dyn Nodes>,
+        asked: Vec<NodeId>,
+        max: Duration,
+    ) -> (Vec<(String, T)>, Vec<SilentNode>) {
+        let answers = asked.into_iter().map(|node| async move {
+            let answer = self.read(nodes, node, max).await;
+            (nodes.name(node), answer)
+        });
+        let mut told = Vec::new();
+        let mut silent = Vec::new();
+        for (node, answer) in join_all(answers).await {
+            match answer {
+                Ok(answer) => told.push((node, answer)),
+                Err(error) => silent.push(SilentNode {
+                    node,
+                    why: error.to_string(),
+                }),
+            }
+        }
+        (told, silent)
+    }
+}
+
+/// Which nodes a question about numbers is about.
+pub(crate) enum Whose {
+    /// The node that was asked.
+    Own,
+    Of(NodeId),
+    /// All nodes of the cluster.
+    All(Vec<NodeId>),
+}
+
+impl Whose {
+    /// By the name of a node in the question, if there is one. What another node asks is about this one.
+    pub fn of(
+        nodes: Option<&Arc<dyn Nodes>>,
+        is_of_a_node: bool,
+        name: Option<&str>,
+    ) -> Result<Self, ControlError> {
+        if is_of_a_node {
+            return Ok(Self::Own);
+        }
+        let Some(nodes) = nodes else {
+            return match name {
+                None => Ok(Self::Own),
+                Some(_) => Err(ControlError::new(
+                    ErrorKind::NotFound,
+                    "this server is in no cluster: leave node out",
+                )),
+            };
+        };
+        let others = nodes.others();
+        let Some(name) = name else {
+            return Ok(Self::All(others));
+        };
+        if nodes.name(nodes.own()) == name {
+            return Ok(Self::Own);
+        }
+        let found = others.into_iter().find(|node| nodes.name(*node) == name);
+        found.map(Self::Of).ok_or_else(|| no_such_node(name))
+    }
+}
+
+fn no_such_node(name: &str) -> ControlError {
+    let message = format!("no node of this cluster is called {name}");
+    ControlError::new(ErrorKind::NotFound, message).hint("`cairn node list` shows the nodes")
+}
+
+/// What other nodes answer to a question, and those that do not within `max`.
+pub(crate) async fn ask_numbers<T: DeserializeOwned>(
+    nodes: &Arc<dyn Nodes>,
+    asked: Vec<NodeId>,
+    uri: Uri,
+    max: Duration,
+) -> (Vec<(String, T)>, Vec<SilentNode>) {
+    let question = Asked {
+        method: Method::GET,
+        uri,
+        content_type: None,
+        body: Bytes::new(),
+    };
+    question.read_all(nodes, asked, max).await
 }
 
 /// Has another node take a step of a group of snapshots.
@@ -355,34 +459,9 @@ async fn log_of_all<P: LogPage>(
     let others: Vec<NodeId> = nodes.others().into_iter().filter(is_wanted).collect();
     let has_own = is_wanted(&nodes.own());
     if let (Some(name), true) = (&part.node, others.is_empty() && !has_own) {
-        let message = format!("no node of this cluster is called {name}");
-        return ControlError::new(ErrorKind::NotFound, message)
-            .hint("`cairn node list` shows the nodes")
-            .into_response();
+        return no_such_node(name).into_response();
     }
-    let answers = others.into_iter().map(|node| async move {
-        let page = async {
-            let answer = asked.of(nodes, node, LOG_MAX).await?;
-            match answer.status() {
-                StatusCode::OK => page_in::<P>(answer).await,
-                status => Err(io::Error::other(format!("it answers with {status}"))),
-            }
-        };
-        let page = timeout(LOG_MAX, page).await;
-        let page = page.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        (nodes.name(node), page)
-    });
-    let mut pages = Vec::new();
-    let mut silent = Vec::new();
-    for (node, page) in join_all(answers).await {
-        match page {
-            Ok(page) => pages.push((node, page)),
-            Err(error) => silent.push(SilentNode {
-                node,
-                why: error.to_string(),
-            }),
-        }
-    }
+    let (mut pages, silent) = asked.read_all(nodes, others, LOG_MAX).await;
     if has_own {
         pages.push((nodes.name(nodes.own()), own));
     }

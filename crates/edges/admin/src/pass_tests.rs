@@ -294,6 +294,54 @@ async fn the_log_of_changes_is_of_all_nodes() {
     assert_eq!(page["silent"][0]["node"], "node2");
 }
 
+/// What is measured is of all nodes in one, or of the one that is named.
+#[tokio::test]
+async fn numbers_are_of_all_nodes() {
+    let others = Arc::new(Others::default());
+    let live = || Pretend {
+        has_live: true,
+        ..Pretend::default()
+    };
+    let second = node(live(), &others).passed();
+    others.0.lock().unwrap().insert(TWO, Some(second));
+    let router = node(live(), &others).router();
+    let asked = async |path: &str| {
+        let (status, text) = ask(&router, "GET", path, Some(TOKEN), "").await;
+        let view: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (status, view)
+    };
+    let history = "/api/v1/history?series=nfs&series=a%3Ab%26c&from=100&to=110";
+    for (node, live, past) in [("", 3.0, 1.0), ("node1", 1.5, 0.5), ("node2", 1.5, 0.5)] {
+        let (of_live, of_history) = match node {
+            "" => (String::new(), String::new()),
+            node => (format!("?node={node}"), format!("&node={node}")),
+        };
+        let (status, view) = asked(&format!("/api/v1/live{of_live}")).await;
+        assert_eq!((status, &view["numbers"][0]["value"]), (200, &live.into()));
+        assert!(view.get("silent").is_none(), "{view}");
+        let (status, view) = asked(&format!("{history}{of_history}")).await;
+        assert_eq!((status, view["from_seconds"].as_i64()), (200, Some(100)));
+        let series = &view["series"][1];
+        assert_eq!(series["name"], "a:b&c", "{view}");
+        assert_eq!(series["values"][1], past, "{node}: {view}");
+        assert!(series["values"][0].is_null() && view.get("silent").is_none());
+    }
+    for path in ["/api/v1/live?node=node3", &format!("{history}&node=node3")] {
+        assert_eq!(asked(path).await.0, 404, "{path}");
+    }
+
+    others.0.lock().unwrap().insert(TWO, None);
+    let (status, view) = asked(history).await;
+    assert_eq!((status, &view["silent"][0]["node"]), (200, &"node2".into()));
+    assert_eq!(view["series"][0]["values"][1], 0.5);
+    let (status, view) = asked("/api/v1/live?node=node2").await;
+    assert_eq!(status, 503, "{view}");
+    // One server has no other.
+    let alone = super::live_tests::server().router();
+    let (status, text) = ask(&alone, "GET", "/api/v1/live?node=node2", Some(TOKEN), "").await;
+    assert!(status == 404 && text.contains("in no cluster"), "{text}");
+}
+
 /// Pages are of what all nodes have.
 #[tokio::test]
 async fn lists_of_all_nodes_come_in_pages() {

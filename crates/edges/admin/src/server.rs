@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
     last_event: tokio::sync::Mutex<live_routes::LastEvent>,
+    /// What other nodes said last.
+    other_numbers: tokio::sync::Mutex<live_routes::OtherNumbers>,
     /// Streams end when it is true.
     stopping: watch::Sender<bool>,
 }
@@ -216,6 +218,7 @@ impl AdminServer {
             env,
             streams: live_routes::streams(),
             last_event: tokio::sync::Mutex::default(),
+            other_numbers: tokio::sync::Mutex::default(),
             stopping: stopping.clone(),
         });
         Self { shared, stopping }
