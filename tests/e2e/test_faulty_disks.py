@@ -24,6 +24,7 @@ MOVE_SECONDS_MAX = 180
 # Who reads goes without a disk that answers nothing for 2 s, which is looked at every second.
 SILENT_SECONDS_MAX = 12
 # What a client waits while a disk hangs and its volume is opened on another one.
+PACE_SECONDS = 0.1
 STALL_SECONDS_MAX = 120
 # What all volumes of a disk that hangs wait together for being opened again.
 TOGETHER_SECONDS_MAX = 60
@@ -116,6 +117,8 @@ class Clients:
             path.unlink()
             index += 1
             self.verify(rng.sample(sorted(self.stored), min(2, len(self.stored))))
+            # As fast as they can they would keep the processors from the other tests, and learn no more.
+            self.stopping.wait(PACE_SECONDS)
 
     def verify(self, names):
         for name in names:

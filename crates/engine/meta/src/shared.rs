@@ -137,6 +137,8 @@ pub(crate) struct BackgroundShip {
     pub bytes: u64,
     /// Disks that were healthy then.
     pub healthy_count: usize,
+    /// Files of the log, by then, that disks had no room for in full.
+    pub short_file_count: u64,
 }
 
 impl Shared {
@@ -471,13 +473,17 @@ impl Shared {
         self.term_count > self.settings.starts_named_max
     }
 
-    /// Counts log bytes; starts a shipment when there are enough of them, or when a disk failed.
+    /// Counts log bytes; starts a shipment when there are enough of them, when a disk failed, or when the log found no room for
+    /// another file: what is shipped need not be kept in older ones.
     pub fn logged(self: &Arc<Self>, bytes: u64) {
         let healthy_count = self.disks.healthy().len();
+        let short_file_count = self.log_status.lock().short_file_count;
         let is_due = {
             let mut ship = self.ship.lock();
             ship.bytes += bytes;
-            ship.bytes > self.settings.ship_bytes || ship.healthy_count != healthy_count
+            ship.bytes > self.settings.ship_bytes
+                || ship.healthy_count != healthy_count
+                || ship.short_file_count != short_file_count
         };
         let wants_disks = || {
             self.remote
@@ -572,6 +578,7 @@ impl Shared {
             let mut ship = self.ship.lock();
             ship.bytes = 0;
             ship.healthy_count = self.disks.healthy().len();
+            ship.short_file_count = self.log_status.lock().short_file_count;
         }
         let applied = self.flush_now().await?;
         if let Some(remote) = &self.remote {

@@ -137,9 +137,8 @@ impl FoundMirror {
                 count: term_count,
             });
         }
-        let log_file_bytes = settings
-            .log_file_bytes
-            .max(largest_record(&recovered).next_multiple_of(IO_ALIGN_BYTES as u64));
+        let largest = largest_record(&recovered).next_multiple_of(IO_ALIGN_BYTES as u64);
+        let log_file_bytes = settings.log_file_bytes.max(largest);
         let headers = Arc::new(Headers::new(std::mem::take(&mut recovered.headers)));
         let mut files = FileMaker {
             env,
@@ -155,6 +154,7 @@ impl FoundMirror {
             stays_on: Vec::new(),
             retained_from: recovered.history.retained_from,
             write_wait: settings.log_write_wait,
+            leaves_room: false,
         };
         copy_short(&files, &mut recovered).await?;
         recovered.history.terms.push(term);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::disk::{DiskError, DiskFile, OpenMode};
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::disk::{Disk, DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
@@ -33,6 +34,10 @@ use crate::tasks::Tasks;
 const SPARE_FILE_COUNT_MAX: usize = 3;
 /// How long the log waits for a disk that failed to take such a file.
 const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
+/// A log file where disks have no room for more.
+const SHORTEST_FILE_BYTES: u64 = 16 << 10;
+/// What such a file leaves at least: as much as it takes, for the next start and for the state.
+const ROOM_LEFT_BYTES_MIN: u64 = 16 << 10;
 /// How much longer than a write making a file may take: a new one is filled with zeros.
 const MAKE_WAIT_FACTOR: u32 = 4;
 
@@ -46,10 +51,26 @@ pub(crate) struct TermInfo {
     pub members: Option<Members>,
 }
 
+/// Of a file that disks have room for, and a record of so many bytes.
+pub(in crate::log) fn least_file_bytes(record_bytes: u64) -> u64 {
+    (record_bytes + BLOCK_BYTES as u64)
+        .next_multiple_of(IO_ALIGN_BYTES as u64)
+        .max(SHORTEST_FILE_BYTES)
+}
+
+/// What to try where disks have no room for a file of so many bytes.
+pub(in crate::log) fn shorter(len_bytes: u64, least: u64) -> u64 {
+    const SHORTER_DIVISOR: u64 = 4;
+    (len_bytes / SHORTER_DIVISOR)
+        .next_multiple_of(IO_ALIGN_BYTES as u64)
+        .max(least)
+}
+
 /// A file that is written to.
 pub(super) struct OpenFile {
     pub sequence: u64,
     pub nonce: u64,
+    pub len_bytes: u64,
     /// Where the next record goes.
     pub offset: u64,
     pub last: LogPosition,
@@ -145,6 +166,8 @@ pub(crate) struct FileMaker {
     pub retained_from: LogPosition,
     /// See [`crate::MetaSettings::log_write_wait`].
     pub write_wait: Duration,
+    /// A file may not take the last room of a disk: one that the log leaves later must still be told.
+    pub leaves_room: bool,
 }
 
 impl FileMaker {
@@ -277,6 +300,7 @@ impl FileMaker {
         // Where there is no space for a log file there may be for a short one.
         let mut files = self.clone();
         files.info.log_file_bytes = TOLD_FILE_BYTES;
+        files.leaves_room = false;
         let mut header = files.header(sequence, &[self.disks.get(disk).id], members);
         if let Some(repeats) = repeats {
             header.nonce = repeats;
@@ -406,32 +430,73 @@ impl FileMaker {
         set
     }
 
-    /// Tries again without the disks that fail, until there is a file on all disks of a set.
+    /// Tries again without the disks that fail, until there is a file on all disks of a set, that a record of so many bytes fits.
+    /// Where disks have no room, a shorter one: a full pool must be able to start, and to take deletes, and each volume of
+    /// it needs a file.
     pub(super) async fn until_done(
         &self,
         sequence_next: &mut u64,
         needed: &[Vec<usize>],
+        record_bytes: u64,
     ) -> Result<OpenFile, MetaError> {
-        let mut full = Vec::new();
-        let mut full_error = None;
+        let least = least_file_bytes(record_bytes);
+        let (usual, any_full) = self.with_room(sequence_next, needed).await;
+        if !any_full || self.info.log_file_bytes <= least {
+            return usual;
+        }
+        let usual_count = usual.as_ref().map_or(0, |file| file.copies.len());
+        self.give_back(usual.as_ref().ok());
+        let mut files = self.clone();
+        files.leaves_room = true;
+        while files.info.log_file_bytes > least {
+            files.info.log_file_bytes = shorter(files.info.log_file_bytes, least);
+            let (made, any_full) = files.with_room(sequence_next, needed).await;
+            let has_more = made
+                .as_ref()
+                .is_ok_and(|file| file.copies.len() > usual_count);
+            let is_last = files.info.log_file_bytes <= least;
+            if has_more && (!any_full || is_last) || is_last && usual_count == 0 {
+                return made;
+            }
+            files.give_back(made.as_ref().ok());
+        }
+        // No shorter one has more copies.
+        self.with_room(sequence_next, needed).await.0
+    }
+
+    /// Does without a file that nothing is in.
+    fn give_back(&self, file: Option<&OpenFile>) {
+        let Some(file) = file else { return };
+        for (disk, _) in &file.copies {
+            self.recycle(*disk, file.sequence, true);
+        }
+    }
+
+    /// As [`Self::until_done`], with files of one length; and whether a disk had no room for it.
+    async fn with_room(
+        &self,
+        sequence_next: &mut u64,
+        needed: &[Vec<usize>],
+    ) -> (Result<OpenFile, MetaError>, bool) {
+        let mut left_out = Vec::new();
+        let mut last_error = None;
+        let mut any_full = false;
         loop {
-            let set = self.choose(&full);
+            let set = self.choose(&left_out);
             if set.is_empty() {
-                return Err(full_error.map_or(
-                    MetaError::NoDisk {
-                        volume: self.disks.volume,
-                    },
-                    MetaError::Disk,
-                ));
+                let volume = self.disks.volume;
+                let error = last_error.map_or(MetaError::NoDisk { volume }, MetaError::Disk);
+                return (Err(error), any_full);
             }
             let sequence = take_sequence(sequence_next);
             // Each failure takes a disk away, so this ends.
             match self.run(sequence, set, needed).await {
-                Ok(file) => return Ok(file),
+                Ok(file) => return (Ok(file), any_full),
                 Err(failures) => {
                     for (disk, error) in failures {
-                        full.push(disk);
-                        full_error = Some(error);
+                        any_full |= matches!(error, DiskError::Full { .. });
+                        left_out.push(disk);
+                        last_error = Some(error);
                     }
                 }
             }
@@ -524,6 +589,7 @@ impl FileMaker {
             return Ok(OpenFile {
                 sequence,
                 nonce: header.nonce,
+                len_bytes: header.file_len_bytes,
                 offset: BLOCK_BYTES as u64,
                 last: LogPosition(0),
                 copies_wanted,
@@ -626,6 +692,21 @@ impl FileMaker {
         Ok((nonce, body.bytes))
     }
 
+    /// Refuses a file that would take the last room, if it is to leave some.
+    fn require_room_left(
+        &self,
+        disk: &dyn Disk,
+        name: &str,
+        len_bytes: u64,
+    ) -> Result<(), DiskError> {
+        let wanted_bytes = len_bytes + len_bytes.max(ROOM_LEFT_BYTES_MIN);
+        if self.leaves_room && disk.space()?.free_bytes < wanted_bytes {
+            let (disk, what) = (disk.label().to_owned(), format!("creating {name}"));
+            return Err(DiskError::Full { disk, what });
+        }
+        Ok(())
+    }
+
     async fn make(
         &self,
         index: usize,
@@ -649,6 +730,7 @@ impl FileMaker {
         let file = match file {
             Some(file) => file,
             None => {
+                self.require_room_left(&**disk, &name, len_bytes)?;
                 disk.open(&name, OpenMode::CreateZeroed { len_bytes })
                     .await?
             }

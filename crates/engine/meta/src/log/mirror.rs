@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::fan_out::{Done, Work, all_or_late};
-use super::files::{FileMaker, OpenFile, TermInfo, take_sequence};
+use super::files::{FileMaker, OpenFile, take_sequence};
 use super::{LogFuture, LogStatus, LogWriter};
 use crate::error::MetaError;
 
@@ -48,13 +48,13 @@ pub(crate) struct Part {
 }
 
 impl Retained {
-    fn of(file: &OpenFile, info: &TermInfo) -> Self {
+    fn of(file: &OpenFile) -> Self {
         Self {
             sequence: file.sequence,
             last: file.last,
             disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
             dropped: file.dropped.clone(),
-            len_bytes: info.log_file_bytes,
+            len_bytes: file.len_bytes,
             copied: Vec::new(),
             is_old: false,
             is_fit: true,
@@ -91,6 +91,8 @@ pub(crate) struct MirrorWriter {
     syncs: u64,
     /// Up to here some of what is kept may have fewer copies than were asked for; 0 if all has.
     short_through: LogPosition,
+    /// Files that are shorter than usual, because disks had no room.
+    short_file_count: u64,
 }
 
 impl MirrorWriter {
@@ -104,12 +106,13 @@ impl MirrorWriter {
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
         let needed: Vec<Vec<usize>> = old.iter().map(|part| part.holders.clone()).collect();
-        let current = files.until_done(&mut sequence_next, &needed).await?;
+        let current = files.until_done(&mut sequence_next, &needed, 0).await?;
         for file in &mut retained {
             file.is_old = true;
         }
         files.tell_left_behind(&current).await;
         Ok(Self {
+            short_file_count: u64::from(current.len_bytes < files.info.log_file_bytes),
             files,
             current,
             next: None,
@@ -134,7 +137,7 @@ impl MirrorWriter {
 
     /// Writes nothing more. Returns the files, which are needed as before, and the next sequence number.
     pub fn into_retained(mut self) -> (VecDeque<Retained>, u64) {
-        let last = Retained::of(&self.current, &self.files.info);
+        let last = Retained::of(&self.current);
         self.retained.push_back(last);
         (self.retained, self.sequence_next)
     }
@@ -206,8 +209,8 @@ impl MirrorWriter {
         }
     }
 
-    /// Goes on in another file, on healthy disks only.
-    async fn roll(&mut self) -> Result<(), MetaError> {
+    /// Goes on in another file that a record of so many bytes fits, on healthy disks only.
+    async fn roll(&mut self, record_bytes: u64) -> Result<(), MetaError> {
         let prepared = self.take_prepared().await;
         let wanted = self.files.choose(&[]).len();
         let disks = self.files.disks.clone();
@@ -224,10 +227,13 @@ impl MirrorWriter {
                 }
                 let needed = self.needed();
                 let files = &self.files;
-                files.until_done(&mut self.sequence_next, &needed).await?
+                files
+                    .until_done(&mut self.sequence_next, &needed, record_bytes)
+                    .await?
             }
         };
         self.files.tell_left_behind(&file).await;
+        self.short_file_count += u64::from(file.len_bytes < self.files.info.log_file_bytes);
         let old = std::mem::replace(&mut self.current, file);
         self.retain(&old);
         Ok(())
@@ -245,7 +251,7 @@ impl MirrorWriter {
         if wanted < self.current.copies.len() {
             self.files.stays_on = self.disks().collect();
         }
-        let mut done = self.roll().await;
+        let mut done = self.roll(0).await;
         if done.is_ok() {
             done = self.copy_retained(self.files.retained_from).await;
         }
@@ -361,8 +367,7 @@ impl MirrorWriter {
     }
 
     fn retain(&mut self, file: &OpenFile) {
-        self.retained
-            .push_back(Retained::of(file, &self.files.info));
+        self.retained.push_back(Retained::of(file));
     }
 
     /// Writes to all copies of the current file; false when there are none, and when some failed or are late, which are
@@ -416,8 +421,7 @@ impl MirrorWriter {
         may_block: bool,
     ) -> Result<(), MetaError> {
         let len = record.len_bytes();
-        let file_len = self.files.info.log_file_bytes;
-        assert!(len <= file_len - BLOCK_BYTES as u64);
+        assert!(len <= self.files.info.log_file_bytes - BLOCK_BYTES as u64);
         // A disk may have failed in other hands since: the copy there does not count any more.
         let disks = self.files.disks.clone();
         let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.takes_log(*disk);
@@ -427,11 +431,12 @@ impl MirrorWriter {
             self.drop_prepared().await;
             self.roll_for_copies().await;
         }
+        let file_len = self.current.len_bytes;
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             // Nothing goes to what is left of this file any more, also if there is no space for another now.
             self.current.offset = file_len;
             self.current.drop_unhealthy(&disks);
-            self.roll().await?;
+            self.roll(len).await?;
         } else if self.current.copies_wanted != disks.copies_wanted() {
             self.roll_for_copies().await;
         }
@@ -445,8 +450,8 @@ impl MirrorWriter {
                 break;
             }
             // The group goes to other disks as a whole before anyone is told that it is durable.
-            self.current.offset = file_len;
-            self.roll().await?;
+            self.current.offset = self.current.len_bytes;
+            self.roll(len).await?;
             record = RecordBuf {
                 bytes: AlignedBuf::copy_of(&bytes),
                 head,
@@ -459,7 +464,7 @@ impl MirrorWriter {
         self.files.retained_from = self.files.retained_from.max(retained_from);
         self.tell_caught_up().await;
         let goes_on = self.files.info.members.is_none();
-        if goes_on && self.next.is_none() && self.current.offset > file_len / 4 {
+        if goes_on && self.next.is_none() && self.current.offset > self.current.len_bytes / 4 {
             self.prepare_next();
         }
         Ok(())
@@ -510,6 +515,7 @@ impl LogWriter for MirrorWriter {
             disks: self.current.copies.iter().map(disk_id).collect(),
             start: self.files.retained_from,
             is_short: self.short_through >= self.files.retained_from,
+            short_file_count: self.short_file_count,
         }
     }
 }

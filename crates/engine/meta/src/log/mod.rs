@@ -84,6 +84,8 @@ pub(crate) struct LogStatus {
     pub start: LogPosition,
     /// Some of what is kept has fewer copies than were asked for.
     pub is_short: bool,
+    /// Files that it made and that are shorter than usual, because disks had no room.
+    pub short_file_count: u64,
 }
 
 /// What a log holds.

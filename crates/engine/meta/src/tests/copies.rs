@@ -523,6 +523,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             stays_on: Vec::new(),
             retained_from: LogPosition(1),
             write_wait: std::time::Duration::from_millis(500),
+            leaves_room: false,
         };
         let started = MirrorWriter::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");
@@ -661,6 +662,41 @@ fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
         pool.disks[2].remove("ballast").await.expect("removes");
         store.log().retire_disk(DiskId(2)).await.expect("retires");
         assert!(!store.stats().log_is_short);
+        store.abort().await;
+    });
+}
+
+/// Disks that are full but for less than a log file: the volume opens all the same, with all copies, and goes on.
+#[test]
+fn a_volume_opens_where_no_disk_has_room_for_a_whole_log_file() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.abort().await;
+        for disk in &pool.disks {
+            limits::fill(disk, "ballast", LOG_FILE_BYTES_MIN * 3 / 4).await;
+        }
+        let (store, _) = open(&world, 2, pool.present()).await;
+        assert!(!store.stats().log_is_short);
+        store.durable(store.submit(put(2))).await.expect("durable");
+        store.abort().await;
+        // With room again files are whole again.
+        for disk in &pool.disks {
+            disk.remove("ballast").await.expect("removes");
+        }
+        let (store, _) = open(&world, 2, pool.present()).await;
+        for number in 3..=4 * LOG_FILE_BYTES_MIN / 4096 {
+            let ticket = store.submit(put(number));
+            store.durable(ticket).await.expect("durable");
+        }
+        store.abort().await;
+        let (store, _) = open(&world, 2, pool.present()).await;
+        for number in 1..=4 * LOG_FILE_BYTES_MIN / 4096 {
+            let found = store.live().get(&Key::inode(Ino(number)));
+            assert!(found.expect("reads").is_some(), "{number}");
+        }
         store.abort().await;
     });
 }

@@ -555,3 +555,37 @@ fn what_is_sealed_has_all_its_copies_again_though_nobody_writes() {
         cluster.while_time_passes(work).await;
     });
 }
+
+/// Disks that are full but for less than a file of the log: the volume is taken over all the same, and takes changes.
+#[test]
+fn a_volume_is_taken_over_where_no_disk_has_room_for_a_whole_file() {
+    block_on(async {
+        let cluster = Cluster::new(1, 3, 2).await;
+        let working = async {
+            let (store, _) = cluster.take_over(0).await.expect("takes over");
+            store.durable(store.submit(put(1))).await.expect("durable");
+            drop(store);
+            let disks = cluster.nodes.lock().disks.clone();
+            for disk in &disks {
+                limits::fill(disk, "ballast", LOG_FILE_BYTES_MIN - 4096).await;
+            }
+            let (store, _) = cluster.take_over(1).await.expect("takes over");
+            store.durable(store.submit(put(2))).await.expect("durable");
+            for disk in &disks {
+                disk.remove("ballast").await.expect("removes");
+            }
+            let last = 4 * LOG_FILE_BYTES_MIN / 4096;
+            for number in 3..=last {
+                let ticket = store.submit(put(number));
+                store.durable(ticket).await.expect("durable");
+            }
+            drop(store);
+            let (store, _) = cluster.take_over(2).await.expect("takes over");
+            for number in 1..=last {
+                let found = store.live().get(&Key::inode(Ino(number)));
+                assert!(found.expect("reads").is_some(), "{number}");
+            }
+        };
+        cluster.while_time_passes(working).await;
+    });
+}

@@ -159,6 +159,7 @@ impl LogWriter for Writer {
             disks: Vec::new(),
             start: kept.retained_from,
             is_short: false,
+            short_file_count: 0,
         }
     }
 }

@@ -249,7 +249,8 @@ fn a_group_waits_until_a_disk_that_failed_can_be_told() {
             kind: Some(OpKind::Create),
             name_part: "log.".to_owned(),
             skip: 0,
-            times: 1,
+            // Nor for a shorter one.
+            times: 2,
             fault: Fault::Full,
         });
         pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::Io);

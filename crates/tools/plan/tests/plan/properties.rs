@@ -16,12 +16,14 @@ use proptest::prelude::*;
 /// Amounts that differ by less are the same money.
 const CENT: f64 = 0.01;
 
-/// A ranking takes a fifth of a second: what fails is made smaller in a few steps.
+/// A ranking takes a second: cases are few unless `PROPTEST_CASES` asks for more, and what fails is made smaller in a few steps.
 fn config(cases: u32) -> ProptestConfig {
     const SHRINK_STEPS_MAX: u32 = 6;
+    let asked = std::env::var("PROPTEST_CASES");
+    let asked = asked.ok().and_then(|cases| cases.parse().ok());
     ProptestConfig {
         max_shrink_iters: SHRINK_STEPS_MAX,
-        ..ProptestConfig::with_cases(cases)
+        ..ProptestConfig::with_cases(asked.unwrap_or(cases))
     }
 }
 
@@ -221,7 +223,7 @@ fn checked(catalog: &Catalog, goal: &Goal, fit: &Fit) -> Result<(), TestCaseErro
 }
 
 proptest! {
-    #![proptest_config(config(24))]
+    #![proptest_config(config(8))]
 
     #[test]
     fn what_fits_meets_its_goal_and_passes_check(asked in asked()) {
@@ -236,7 +238,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(12))]
+    #![proptest_config(config(4))]
 
     /// Another of the same design that meets the goal, too, is never cheaper.
     #[test]
@@ -284,7 +286,7 @@ fn looser_never_costs_more(asked: &Asked) -> Result<(), TestCaseError> {
 
 proptest! {
     // Eleven rankings each.
-    #![proptest_config(config(4))]
+    #![proptest_config(config(2))]
 
     #[test]
     fn a_looser_goal_never_costs_more(asked in asked()) {

@@ -21,7 +21,7 @@ use cairn_formats::metadata::log::{
 };
 use cairn_formats::shard::footer::{SHARD_CAPACITY_BYTES_MAX, file_len_bytes};
 use cairn_formats::shard::name::ShardName;
-use cairn_shard::{ShardError, ShardService, ShardWrite};
+use cairn_shard::{ShardError, ShardErrorKind, ShardService, ShardWrite};
 use tokio::sync::Notify;
 
 use super::list::AgreedList;
@@ -29,6 +29,7 @@ use super::recover::FoundEnsembles;
 use super::{Ensemble, Seat};
 use crate::error::MetaError;
 use crate::log::fan_out::{Done, Work, all_or_late};
+use crate::log::files::{least_file_bytes, shorter};
 use crate::log::{History, LogFuture, LogStatus, LogWriter};
 use crate::tasks::Tasks;
 
@@ -91,6 +92,11 @@ pub(crate) struct EnsembleWriter {
     pub(super) seat: Seat,
     pub(super) list: Arc<AgreedList>,
     stopped: Stopped,
+    /// Bytes of a file where disks have room.
+    file_bytes: u64,
+    /// Files that are shorter, because they had none.
+    short_file_count: u64,
+    /// Of the open file, or the one that is tried next.
     pub(super) capacity_bytes: u64,
     pub(super) write_wait: Duration,
     terms: Vec<Term>,
@@ -132,12 +138,13 @@ pub(super) async fn begin(
         });
     }
     history.terms.push(term);
-    let record_bytes_max = history.records.iter().map(|record| record.payload.len());
-    let record_bytes_max = record_bytes_max.max().unwrap_or(0) as u64 + 2 * BLOCK_BYTES as u64;
-    let capacity_bytes = settings.log_file_bytes.max(record_bytes_max);
+    let file_bytes = settings.log_file_bytes.max(largest_record(&history));
+    let file_bytes = file_bytes.next_multiple_of(IO_ALIGN_BYTES as u64);
     let next = LogPosition(history.end.0 + 1);
     let mut writer = EnsembleWriter {
-        capacity_bytes: capacity_bytes.next_multiple_of(IO_ALIGN_BYTES as u64),
+        file_bytes,
+        short_file_count: 0,
+        capacity_bytes: file_bytes,
         write_wait: settings.log_write_wait,
         terms: history.terms.clone(),
         sealed: Vec::new(),
@@ -163,6 +170,12 @@ pub(super) async fn begin(
     };
     writer.carry(&history).await?;
     Ok((writer, history))
+}
+
+/// Bytes of the largest record, with what is around it.
+fn largest_record(history: &History) -> u64 {
+    let records = history.records.iter().map(|record| record.payload.len());
+    records.max().unwrap_or(0) as u64 + 2 * BLOCK_BYTES as u64
 }
 
 impl EnsembleWriter {
@@ -199,8 +212,9 @@ impl EnsembleWriter {
         let next = LogPosition(history.end.0 + 1);
         let first = history.records.first().map_or(next, |record| record.first);
         let ids: Vec<DiskId> = disks.iter().map(|disk| disk.id()).collect();
+        let largest = largest_record(history);
         let mut ensembles = Vec::new();
-        if !self.create(disks, first).await? {
+        if !self.create(disks, first, largest).await? {
             return Ok(None);
         }
         let mut buffered: Vec<Bytes> = Vec::new();
@@ -225,7 +239,7 @@ impl EnsembleWriter {
                     to: Some(self.open.last),
                     disks: ids.clone(),
                 });
-                if !self.create(disks, record.first).await? {
+                if !self.create(disks, record.first, largest).await? {
                     return Ok(None);
                 }
             }
@@ -301,12 +315,13 @@ impl EnsembleWriter {
         self.list.note_unswept(disk.id());
     }
 
-    /// Makes the file of a new ensemble on all of `disks`; false if one does not take it. From here on it is the one
-    /// that is written to.
+    /// Makes the file of a new ensemble on all of `disks`, that a record of so many bytes fits; false if one does not take it.
+    /// From here on it is the one that is written to.
     async fn create(
         &mut self,
         disks: &[Arc<dyn ShardService>],
         from: LogPosition,
+        record_bytes: u64,
     ) -> Result<bool, MetaError> {
         self.counter += 1;
         let number = self.seat.number(self.counter)?;
@@ -340,8 +355,8 @@ impl EnsembleWriter {
             disks: disks.to_vec(),
         };
         let (epoch, name, capacity) = (self.seat.epoch, self.name(), self.capacity_bytes);
-        let is_made = self
-            .on_all(move |disk| {
+        let (is_made, full) = self
+            .on_each(move |disk| {
                 let header = header.clone();
                 Box::pin(async move {
                     disk.clone().create(epoch, name, capacity, 0).await?;
@@ -354,6 +369,15 @@ impl EnsembleWriter {
             })
             .await?;
         self.open.offset = BLOCK_BYTES as u64;
+        // Where no others have room the same ones take a shorter file: a full pool must be able to start, and to take deletes.
+        let least = least_file_bytes(record_bytes);
+        if capacity > least && !full.is_empty() && self.choices().len() < disks.len() {
+            for disk in &full {
+                self.resting.remove(disk);
+            }
+            self.capacity_bytes = shorter(capacity, least);
+        }
+        self.short_file_count += u64::from(is_made && capacity < self.file_bytes);
         Ok(is_made)
     }
 
@@ -380,18 +404,33 @@ impl EnsembleWriter {
         &mut self,
         step: impl Fn(Arc<dyn ShardService>) -> Work<(), ShardError>,
     ) -> Result<bool, MetaError> {
+        let (is_whole, _) = self.on_each(step).await?;
+        Ok(is_whole)
+    }
+
+    /// As [`Self::on_all`]; and which disks have no room.
+    async fn on_each(
+        &mut self,
+        step: impl Fn(Arc<dyn ShardService>) -> Work<(), ShardError>,
+    ) -> Result<(bool, Vec<DiskId>), MetaError> {
         let disks = self.open.disks.clone();
         self.syncs += disks.len() as u64;
         let work = disks.iter().map(|disk| step(disk.clone())).collect();
         let clock = self.env.clock.clone();
         let results = all_or_late(&*clock, self.write_wait, work).await;
         let mut is_whole = true;
+        let mut full = Vec::new();
         for (disk, result) in disks.iter().zip(results) {
             match result {
                 Done::Answered(Ok(())) => continue,
                 Done::Answered(Err(error)) => match error {
                     ShardError::Fenced { promised, .. } => return Err(self.fenced(promised)),
-                    error => self.rest(&**disk, &error),
+                    error => {
+                        if error.kind() == ShardErrorKind::Full {
+                            full.push(disk.id());
+                        }
+                        self.rest(&**disk, &error);
+                    }
                 },
                 Done::Late(work) if planted::is(Bug::LateDiskCountsAsWritten) => {
                     self.tasks.spawn("log-late", async move {
@@ -409,7 +448,7 @@ impl EnsembleWriter {
             }
             is_whole = false;
         }
-        Ok(is_whole)
+        Ok((is_whole, full))
     }
 
     pub(super) fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
@@ -454,9 +493,10 @@ impl EnsembleWriter {
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
         };
         let before = self.begun.len();
+        self.capacity_bytes = self.file_bytes;
         loop {
             let disks = self.choose().await?;
-            if self.create(&disks, from).await? {
+            if self.create(&disks, from, record.len_bytes()).await? {
                 if is_sealed_behind {
                     break;
                 }
@@ -639,6 +679,7 @@ impl LogWriter for EnsembleWriter {
             start: self.retained_from,
             is_short: self.open.disks.len() < self.seat.copies.wanted()
                 || needed.clone().any(is_short),
+            short_file_count: self.short_file_count,
         }
     }
 }
