@@ -68,3 +68,8 @@ class Numbers(ClusterTest):
         cluster.resume(other)
         back = lambda: self.live(cluster, asked)[1] == set()
         harness.wait_until(back, TOLD_SECONDS_MAX, "that it answers again")
+
+        # One that is lost is told as away, and nobody waits for it.
+        cluster.kill(other)
+        away = lambda: self.get(cluster, asked, "/api/v1/live").get("silent", [{}])[0].get("why") == "it is away"
+        harness.wait_until(away, TOLD_SECONDS_MAX, "that the live numbers tell who is away")

@@ -82,6 +82,8 @@ pub trait Nodes: Send + Sync + 'static {
     fn own(&self) -> NodeId;
     /// The names of volumes that no node owns now, as far as this one knows.
     fn without_owner(&self) -> Vec<String>;
+    /// Whether a node is in the cluster now, as far as this one knows.
+    fn is_alive(&self, node: NodeId) -> bool;
     /// What users call a node.
     fn name(&self, node: NodeId) -> String;
     /// A stream to what [`Passed::serve`] serves on another node.
@@ -254,7 +256,8 @@ fn no_such_node(name: &str) -> ControlError {
     ControlError::new(ErrorKind::NotFound, message).hint("`cairn node list` shows the nodes")
 }
 
-/// What other nodes answer to a question, and those that do not within `max`.
+/// What other nodes answer to a question, and those that do not within `max`. One that is away is not asked: pages would wait
+/// for it each time.
 pub(crate) async fn ask_numbers<T: DeserializeOwned>(
     nodes: &Arc<dyn Nodes>,
     asked: Vec<NodeId>,
@@ -267,7 +270,14 @@ pub(crate) async fn ask_numbers<T: DeserializeOwned>(
         content_type: None,
         body: Bytes::new(),
     };
-    question.read_all(nodes, asked, max).await
+    let (alive, away): (Vec<NodeId>, Vec<NodeId>) =
+        asked.into_iter().partition(|node| nodes.is_alive(*node));
+    let (told, mut silent) = question.read_all(nodes, alive, max).await;
+    silent.extend(away.into_iter().map(|node| SilentNode {
+        node: nodes.name(node),
+        why: "it is away".to_owned(),
+    }));
+    (told, silent)
 }
 
 /// Has another node take a step of a group of snapshots.

@@ -17,6 +17,8 @@ struct Others(
     Mutex<BTreeMap<NodeId, Option<Passed>>>,
     /// Volumes without an owner.
     Mutex<Vec<String>>,
+    /// Nodes that are known to be away.
+    Mutex<Vec<NodeId>>,
 );
 
 impl Nodes for Others {
@@ -34,6 +36,10 @@ impl Nodes for Others {
 
     fn without_owner(&self) -> Vec<String> {
         self.1.lock().unwrap().clone()
+    }
+
+    fn is_alive(&self, node: NodeId) -> bool {
+        !self.2.lock().unwrap().contains(&node)
     }
 
     fn name(&self, node: NodeId) -> String {
@@ -336,6 +342,10 @@ async fn numbers_are_of_all_nodes() {
     assert_eq!(view["series"][0]["values"][1], 0.5);
     let (status, view) = asked("/api/v1/live?node=node2").await;
     assert_eq!(status, 503, "{view}");
+    // One that is away is not waited for.
+    others.2.lock().unwrap().push(TWO);
+    let (_, view) = asked(history).await;
+    assert_eq!(view["silent"][0]["why"], "it is away");
     // One server has no other.
     let alone = super::live_tests::server().router();
     let (status, text) = ask(&alone, "GET", "/api/v1/live?node=node2", Some(TOKEN), "").await;

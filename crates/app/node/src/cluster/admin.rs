@@ -52,6 +52,10 @@ impl Nodes for AdminNodes {
             .collect()
     }
 
+    fn is_alive(&self, node: NodeId) -> bool {
+        self.member.view().alive.contains_key(&node)
+    }
+
     fn name(&self, node: NodeId) -> String {
         let view = self.member.view();
         let record = view.nodes.get(&node);
