@@ -154,6 +154,7 @@ impl FoundMirror {
             stays_on: Vec::new(),
             retained_from: recovered.history.retained_from,
             write_wait: settings.log_write_wait,
+            may_shorten: term_count > 0,
             leaves_room: false,
         };
         copy_short(&files, &mut recovered).await?;

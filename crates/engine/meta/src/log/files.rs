@@ -166,6 +166,9 @@ pub(crate) struct FileMaker {
     pub retained_from: LogPosition,
     /// See [`crate::MetaSettings::log_write_wait`].
     pub write_wait: Duration,
+    /// Where disks have no room for a file of the usual length it may be a shorter one. Not the first of a volume: one that is
+    /// made where there is no room is refused.
+    pub may_shorten: bool,
     /// A file may not take the last room of a disk: one that the log leaves later must still be told.
     pub leaves_room: bool,
 }
@@ -441,7 +444,7 @@ impl FileMaker {
     ) -> Result<OpenFile, MetaError> {
         let least = least_file_bytes(record_bytes);
         let (usual, any_full) = self.with_room(sequence_next, needed).await;
-        if !any_full || self.info.log_file_bytes <= least {
+        if !any_full || !self.may_shorten || self.info.log_file_bytes <= least {
             return usual;
         }
         let usual_count = usual.as_ref().map_or(0, |file| file.copies.len());

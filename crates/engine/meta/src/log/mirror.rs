@@ -99,7 +99,7 @@ impl MirrorWriter {
     /// Starts a term: a new file on `copies` disks. Nothing may be served before this has returned.
     /// What is in the files that are there is in `old`.
     pub async fn start(
-        files: FileMaker,
+        mut files: FileMaker,
         sequence_next: u64,
         mut retained: VecDeque<Retained>,
         old: Vec<Part>,
@@ -111,6 +111,7 @@ impl MirrorWriter {
             file.is_old = true;
         }
         files.tell_left_behind(&current).await;
+        files.may_shorten = true;
         Ok(Self {
             short_file_count: u64::from(current.len_bytes < files.info.log_file_bytes),
             files,

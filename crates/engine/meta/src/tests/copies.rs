@@ -523,6 +523,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             stays_on: Vec::new(),
             retained_from: LogPosition(1),
             write_wait: std::time::Duration::from_millis(500),
+            may_shorten: true,
             leaves_room: false,
         };
         let started = MirrorWriter::start(files, 1, VecDeque::new(), Vec::new()).await;
