@@ -441,6 +441,11 @@ impl MirrorWriter {
         } else if self.current.copies_wanted != disks.copies_wanted() {
             self.roll_for_copies().await;
         }
+        // What was copied into the new file, which may be a short one, left less room than the record takes.
+        if self.current.offset + len > self.current.len_bytes {
+            self.current.offset = self.current.len_bytes;
+            self.roll(len).await?;
+        }
         loop {
             record.seal(self.current.nonce, retained_from);
             let RecordBuf { bytes, head } = record;
