@@ -49,6 +49,8 @@ class Done:
     failed: list[str]
     # Those of them that only waited in vain.
     late: list[str]
+    # What the others raised, by test.
+    errors: dict[str, str]
     skipped: list[str]
     test_seconds: dict[str, float]
 
@@ -122,7 +124,7 @@ class Run:
         seconds = time.monotonic() - begun
         return Done(
             name=job.name, output=output, seconds=seconds, cpu_seconds=found.get("cpu_seconds", 0.0),
-            passed=found.get("passed", 0), failed=failed, late=found.get("late", []),
+            passed=found.get("passed", 0), failed=failed, late=found.get("late", []), errors=found.get("errors", {}),
             skipped=found.get("skipped", []), test_seconds=found.get("seconds", {}),
         )
 
@@ -187,9 +189,9 @@ def summary(results, passed_alone, seconds):
         print(f"NOT TESTED: {skipped}")
     for name in passed_alone:
         print(f"PASSED ALONE ONLY: {name}")
-    failed = [name for done in results for name in done.failed]
-    for name in failed:
-        print(f"FAILED {name}")
+    failed = [(name, done.errors.get(name, "see above")) for done in results for name in done.failed]
+    for name, error in failed:
+        print(f"FAILED {name}: {error}")
     print(f"end-to-end tests: {len(results)} processes, {seconds:.0f} s")
     passed_count = sum(done.passed for done in results)
     print(f"{passed_count} passed, {len(failed)} failed", flush=True)

@@ -17,6 +17,10 @@ from lib import harness
 LATE = (harness.Late, TimeoutError, subprocess.TimeoutExpired)
 
 
+# Of what a test raised, in the line that names it.
+ERROR_LEN_MAX = 400
+
+
 class TimedResult(unittest.TextTestResult):
     """Also keeps how long each test took, and which failed in another way than by waiting in vain."""
 
@@ -65,10 +69,12 @@ def main():
     assert isinstance(done, TimedResult)
     failed = {failed_test(test) for test, _ in [*done.failures, *done.errors]}
     failed |= {test.id() for test in done.unexpectedSuccesses}
+    errors = {failed_test(test): last_line(trace) for test, trace in [*done.failures, *done.errors]}
     result = {
         "passed": max(done.testsRun - len(done.skipped) - len(failed), 0),
         "failed": sorted(failed),
         "late": sorted(failed - done.wrong),
+        "errors": errors,
         "skipped": [f"{test.id()}: {reason}" for test, reason in done.skipped],
         "seconds": done.seconds,
         "cpu_seconds": cpu_seconds(),
@@ -81,6 +87,12 @@ def cpu_seconds():
     """Of this process and of the servers that it started and waited for."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def last_line(trace):
+    """What was raised: the last line of a trace that is not indented."""
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    return lines[-1][:ERROR_LEN_MAX] if lines else "nothing was said"
 
 
 def failed_test(test):

@@ -40,6 +40,9 @@ const STEPS_MAX: u64 = 3_000_000;
 const TIME_MAX: Duration = Duration::from_secs(6 * 3600);
 /// When all is well again the volume has an owner after so long.
 const OWNER_WAIT_MAX: Duration = Duration::from_secs(300);
+/// An object store that does wrong now and then may keep the judge from reading all that a new owner has; it stops after
+/// so long.
+const TIER_WRONG_MAX: Duration = Duration::from_secs(100);
 /// And everything its full protection after so long.
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(1800);
 /// What one pass leaves, because too much was found at once, the next one finds.
@@ -927,10 +930,17 @@ impl Cluster {
             {
                 return Ok(term);
             }
-            if self.clock.monotonic().saturating_sub(since) >= OWNER_WAIT_MAX {
+            let waited = self.clock.monotonic().saturating_sub(since);
+            if waited >= TIER_WRONG_MAX
+                && let Some(objects) = &self.objects
+            {
+                objects.disarm();
+            }
+            if waited >= OWNER_WAIT_MAX {
                 return Err(format!(
-                    "all is well, and nobody serves the volume: {}",
-                    self.describe()
+                    "all is well, and nobody serves the volume: {}; {}",
+                    self.describe(),
+                    self.terms.problem()
                 ));
             }
             self.env.clock.sleep(LOOK).await;
