@@ -58,6 +58,14 @@ def _path(path):
     return path if isinstance(path, bytes) else path.encode()
 
 
+class GaveUp(OSError):
+    """libnfs gave up a call and its mount: nobody knows whether the call was done, and the mount can be used no more.
+
+    That happens when a connection that it made again is reset in the moment between its `poll` and its look at the
+    socket, as one may be to a server that is being killed.
+    """
+
+
 class Mount:
     """One connection to one export."""
 
@@ -72,9 +80,15 @@ class Mount:
         return (_lib.nfs_get_error(self._nfs) or b"").decode(errors="replace")
 
     def _check(self, status, what):
-        if status < 0:
-            raise OSError(-status, f"{what}: {self._error()}")
-        return status
+        if status >= 0:
+            return status
+        error = f"{what}: {self._error()}"
+        if error.endswith("nfs_service failed"):
+            # The call is still queued, and its answer would be written to a stack that is gone: not even destroying
+            # the context is safe.
+            self._nfs = ctypes.c_void_p()
+            raise GaveUp(-status, error)
+        raise OSError(-status, error)
 
     def close(self):
         if self._nfs:
@@ -170,8 +184,12 @@ class File:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        _lib.nfs_close(self._mount._nfs, self._handle)
+    def __exit__(self, kind, *_):
+        if not self._mount._nfs:
+            return
+        status = _lib.nfs_close(self._mount._nfs, self._handle)
+        if kind is None:
+            self._mount._check(status, f"close {self._path}")
 
     def _call(self, function, offset, count, buffer):
         nfs, count, offset = self._mount._nfs, ctypes.c_uint64(count), ctypes.c_uint64(offset)

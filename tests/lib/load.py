@@ -1,24 +1,27 @@
 """Load over libnfs that goes on through whatever happens to the server, and remembers what was acknowledged."""
 
+import contextlib
 import errno
 import os
 import threading
 import time
 
-from lib import libnfs
+from lib import harness, libnfs
 from lib.worlds import content
 
 BLOCK_LEN_BYTES = 24_000  # no multiple of anything, so that blocks share pages, records and rows
 BLOCKS_PER_FILE = 64
 NAMES_EVERY_BLOCKS = 4
 NAMES_KEPT = 3
+MOUNT_SECONDS_MAX = 60
 
 
 class Load(threading.Thread):
     """Writes blocks, and makes, renames and removes files, one after the other, each stable when answered.
 
     libnfs sends a call again after it lost its connection. Over a restart of the server nobody knows
-    that such a call was done before: an error which says just that is counted, and is no failure.
+    that such a call was done before: an error which says just that is counted, and is no failure. Where libnfs gives up
+    its mount, the load mounts again and goes on.
     """
 
     def __init__(self, url, index):
@@ -29,7 +32,7 @@ class Load(threading.Thread):
         self.failure = None
         # Blocks acknowledged, by file; names there with the block they hold; names not there any more.
         self.blocks, self.there, self.gone = {}, {}, set()
-        self.acknowledged_count = self.repeated_count = 0
+        self.files_count = self.acknowledged_count = self.repeated_count = 0
         # When the last call was answered, and the longest time between two answers.
         self.acknowledged_at, self.pause_seconds = None, 0.0
 
@@ -38,14 +41,24 @@ class Load(threading.Thread):
 
     def run(self):
         try:
-            with libnfs.Mount(self.url) as mount:
-                self.once(lambda: mount.mkdir(self.folder))
-                for number in range(1 << 30):
-                    self.fill_file(mount, f"{self.folder}/file{number}")
-                    if self.ended.is_set():
-                        return
+            mount = libnfs.Mount(self.url)
+            while not self.goes_on_with(mount):
+                mount = harness.wait_until(self.mounted, MOUNT_SECONDS_MAX, "a mount in place of one that libnfs gave up")
         except Exception as failure:
             self.failure = failure
+
+    def goes_on_with(self, mount):
+        """Works until the end; false if libnfs gives the mount up before."""
+        with mount, contextlib.suppress(libnfs.GaveUp):
+            self.once(lambda: mount.mkdir(self.folder))
+            while not self.ended.is_set():
+                self.fill_file(mount, f"{self.folder}/file{self.files_count}")
+                self.files_count += 1
+        return self.ended.is_set()
+
+    def mounted(self):
+        with contextlib.suppress(OSError):
+            return libnfs.Mount(self.url)
 
     def acknowledge(self):
         now = time.monotonic()
@@ -66,7 +79,7 @@ class Load(threading.Thread):
     def fill_file(self, mount, path):
         # libnfs does not write again what a server forgot, so everything is written stable.
         with mount.open(path, os.O_CREAT | os.O_RDWR | os.O_SYNC) as file:
-            for index in range(BLOCKS_PER_FILE):
+            for index in range(self.blocks.get(path, 0), BLOCKS_PER_FILE):
                 if self.ended.is_set():
                     return
                 file.write(index * BLOCK_LEN_BYTES, self.block(path, index))
