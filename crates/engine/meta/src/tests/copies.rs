@@ -9,7 +9,7 @@ use super::left_behind::expect_all;
 use super::*;
 use crate::disks::DiskSet;
 use crate::log::LogWriter;
-use crate::log::files::{FileMaker, TermInfo};
+use crate::log::files::{FileMaker, TermInfo, file_name};
 use crate::log::mirror::MirrorWriter;
 use crate::tasks::Tasks;
 
@@ -497,6 +497,76 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
     });
 }
 
+fn first_term() -> Term {
+    Term {
+        epoch: Epoch(1),
+        nonce: 1,
+        start: LogPosition(1),
+    }
+}
+
+/// Makes files of the log as one that all records are still needed of.
+fn file_maker(world: &TestWorld, disks: DiskSet, term: Term) -> FileMaker {
+    FileMaker {
+        env: world.env.clone(),
+        tasks: Tasks::new(world.env.spawner.clone()),
+        disks,
+        info: TermInfo {
+            log_file_bytes: LOG_FILE_BYTES_MIN,
+            history: vec![term],
+            members: None,
+        },
+        spares: Arc::default(),
+        headers: Arc::default(),
+        stays_on: Vec::new(),
+        retained_from: LogPosition(1),
+        write_wait: std::time::Duration::from_millis(500),
+        may_shorten: true,
+        leaves_room: false,
+    }
+}
+
+/// Disks without room for a whole log file, of which a second one gets copies: what is copied and the record that comes next
+/// do not fit one short file.
+#[test]
+fn no_record_is_written_past_the_end_of_a_short_file_with_copies() {
+    const FILE_BYTES: u64 = 4 * LOG_FILE_BYTES_MIN;
+    const RECORD_BYTES: usize = 40 << 10;
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let disks = DiskSet::new(VOLUME, pool.present(), 1);
+        let term = first_term();
+        let mut files = file_maker(&world, disks.clone(), term);
+        files.info.log_file_bytes = FILE_BYTES;
+        let started = MirrorWriter::start(files, 1, VecDeque::new(), Vec::new()).await;
+        let mut log = started.expect("starts");
+        for disk in &pool.disks {
+            limits::fill(disk, "ballast", FILE_BYTES - (56 << 10)).await;
+        }
+        for position in 1..=2 {
+            let positions = (LogPosition(position), LogPosition(position));
+            let payload = vec![position as u8; RECORD_BYTES];
+            let record = RecordBuf::copy_of(&payload, positions, term.epoch, term.nonce);
+            let appended = log.append(record, LogPosition(1), false).await;
+            appended.expect("appends");
+            disks.want_copies(2);
+        }
+        let (retained, _) = log.into_retained();
+        let short = retained.iter().filter(|file| file.len_bytes < FILE_BYTES);
+        assert_eq!(short.count(), 2);
+        let last = retained.back().expect("not empty");
+        assert_eq!((last.last, last.disks.len()), (LogPosition(2), 2));
+        for file in &retained {
+            for disk in &file.disks {
+                let name = file_name(&disks.folder(), file.sequence);
+                let found = pool.disks[*disk].open(&name, OpenMode::Existing).await;
+                assert_eq!(found.expect("opens").len_bytes(), file.len_bytes);
+            }
+        }
+    });
+}
+
 /// Older records are copied behind newer ones when files to be copied overlap. A file is needed as long as
 /// any record in it.
 #[test]
@@ -504,28 +574,8 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(1);
-        let term = Term {
-            epoch: Epoch(1),
-            nonce: 1,
-            start: LogPosition(1),
-        };
-        let files = FileMaker {
-            env: world.env.clone(),
-            tasks: Tasks::new(world.env.spawner.clone()),
-            disks: DiskSet::new(VOLUME, pool.present(), 1),
-            info: TermInfo {
-                log_file_bytes: LOG_FILE_BYTES_MIN,
-                history: vec![term],
-                members: None,
-            },
-            spares: Arc::default(),
-            headers: Arc::default(),
-            stays_on: Vec::new(),
-            retained_from: LogPosition(1),
-            write_wait: std::time::Duration::from_millis(500),
-            may_shorten: true,
-            leaves_room: false,
-        };
+        let term = first_term();
+        let files = file_maker(&world, DiskSet::new(VOLUME, pool.present(), 1), term);
         let started = MirrorWriter::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");
         for position in [4, 5, 3] {
