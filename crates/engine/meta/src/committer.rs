@@ -161,7 +161,10 @@ impl Committer {
                 // All of this also if nobody writes.
                 self.shared.look_at_copies();
                 if self.log.wants_group() {
-                    self.shared.submit(Batch::new());
+                    // What is kept back makes one when it no longer is.
+                    if self.shared.pending.lock().queue.is_empty() {
+                        self.shared.submit(Batch::new());
+                    }
                 } else if self.log.may_widen() {
                     self.log.widen().await?;
                     *self.shared.log_status.lock() = self.log.status();

@@ -582,7 +582,8 @@ impl Pool {
         match self.shape.trouble {
             Trouble::Beyond => Ok(()),
             Trouble::Errors | Trouble::BadDisks if !life.faults.is_empty() => Ok(()),
-            Trouble::Full if why.contains("no space") => Ok(()),
+            // Disks that are full keep no pool from starting; those that only say so may.
+            Trouble::Full if !life.faults.is_empty() && why.contains("no space") => Ok(()),
             _ => Err(format!("the start was refused: {why}")),
         }
     }

@@ -140,6 +140,37 @@ fn a_disk_that_answers_again_gets_the_log_again_after_a_rest() {
     });
 }
 
+/// It asked for an empty group each time it looked, as fast as it could, which the hold kept back one and all.
+#[test]
+fn a_disk_that_has_rested_is_taken_back_when_nobody_holds_the_store() {
+    block_on(async {
+        for waiting_count in [0, 1] {
+            let (world, pool) = (TestWorld::new(1), Pool::new(2));
+            let store = create(&world, 2, pool.present()).await;
+            let silent = Silent::next(&pool.disks[1], u32::MAX);
+            commit(&world, &store, 10).await;
+            silent.let_go();
+            run().await;
+            let held = store.hold();
+            let before = store.last_ticket();
+            for number in 0..waiting_count {
+                store.submit(put(11 + number));
+            }
+            for _ in 0..10 {
+                world.clock.advance(Duration::from_secs(1));
+                run().await;
+            }
+            assert_eq!(log_disks(&store), [1]);
+            assert_eq!(store.last_ticket().0.0 - before.0.0, 1);
+            drop(held);
+            run().await;
+            assert_eq!(log_disks(&store), [1, 2]);
+            store.close().await.expect("closes");
+            expect(&world, 2, pool.present(), 10..11 + waiting_count).await;
+        }
+    });
+}
+
 /// The write that was not waited for lands later, or never: the disk does not take itself for enough, and what it has
 /// harms nothing.
 #[test]
