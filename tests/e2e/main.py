@@ -49,7 +49,7 @@ class Done:
     failed: list[str]
     # Those of them that only waited in vain.
     late: list[str]
-    # What the others raised, by test.
+    # What failed tests raised, by test.
     errors: dict[str, str]
     skipped: list[str]
     test_seconds: dict[str, float]

@@ -15,8 +15,6 @@ from lib import harness
 
 # What a test raises that waited in vain: it may pass when nothing runs beside it.
 LATE = (harness.Late, TimeoutError, subprocess.TimeoutExpired)
-
-
 # Of what a test raised, in the line that names it.
 ERROR_LEN_MAX = 400
 

@@ -4,6 +4,7 @@ Errors of reads and writes that libnfs splits come as EFAULT, whatever the serve
 client where the reason matters. Blocking calls; they release Python's lock, so threads run side by side, each with a mount of its own.
 """
 
+import contextlib
 import ctypes
 import ctypes.util
 import os
@@ -188,7 +189,8 @@ class File:
         if not self._mount._nfs:
             return
         status = _lib.nfs_close(self._mount._nfs, self._handle)
-        if kind is None:
+        # Checked in any case: a mount that is given up here must not be used either. What failed first is what is told.
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError):
             self._mount._check(status, f"close {self._path}")
 
     def _call(self, function, offset, count, buffer):

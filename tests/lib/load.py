@@ -14,6 +14,8 @@ BLOCKS_PER_FILE = 64
 NAMES_EVERY_BLOCKS = 4
 NAMES_KEPT = 3
 MOUNT_SECONDS_MAX = 60
+# It takes a reset within microseconds: more than this is no accident.
+GIVEN_UP_COUNT_MAX = 3
 
 
 class Load(threading.Thread):
@@ -32,7 +34,7 @@ class Load(threading.Thread):
         self.failure = None
         # Blocks acknowledged, by file; names there with the block they hold; names not there any more.
         self.blocks, self.there, self.gone = {}, {}, set()
-        self.files_count = self.acknowledged_count = self.repeated_count = 0
+        self.files_count = self.acknowledged_count = self.repeated_count = self.given_up_count = 0
         # When the last call was answered, and the longest time between two answers.
         self.acknowledged_at, self.pause_seconds = None, 0.0
 
@@ -43,6 +45,9 @@ class Load(threading.Thread):
         try:
             mount = libnfs.Mount(self.url)
             while not self.goes_on_with(mount):
+                self.given_up_count += 1
+                if self.given_up_count > GIVEN_UP_COUNT_MAX:
+                    raise harness.Failure(f"libnfs gave up {self.given_up_count} mounts of one load")
                 mount = harness.wait_until(self.mounted, MOUNT_SECONDS_MAX, "a mount in place of one that libnfs gave up")
         except Exception as failure:
             self.failure = failure
@@ -50,7 +55,8 @@ class Load(threading.Thread):
     def goes_on_with(self, mount):
         """Works until the end; false if libnfs gives the mount up before."""
         with mount, contextlib.suppress(libnfs.GaveUp):
-            self.once(lambda: mount.mkdir(self.folder))
+            if not self.acknowledged_count:
+                self.once(lambda: mount.mkdir(self.folder))
             while not self.ended.is_set():
                 self.fill_file(mount, f"{self.folder}/file{self.files_count}")
                 self.files_count += 1

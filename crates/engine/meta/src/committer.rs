@@ -161,7 +161,7 @@ impl Committer {
                 // All of this also if nobody writes.
                 self.shared.look_at_copies();
                 if self.log.wants_group() {
-                    // What is kept back makes one when it no longer is.
+                    // What waits becomes one as soon as nobody holds the store. To ask again would only wake this loop.
                     if self.shared.pending.lock().queue.is_empty() {
                         self.shared.submit(Batch::new());
                     }
