@@ -432,18 +432,16 @@ impl MirrorWriter {
             self.drop_prepared().await;
             self.roll_for_copies().await;
         }
+        // First: also a file that is full, or lost a disk, has what is to be copied.
+        if self.current.copies_wanted != disks.copies_wanted() {
+            self.roll_for_copies().await;
+        }
+        // What was copied into a new file, which may be a short one, may have left less room than the record takes.
         let file_len = self.current.len_bytes;
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             // Nothing goes to what is left of this file any more, also if there is no space for another now.
             self.current.offset = file_len;
             self.current.drop_unhealthy(&disks);
-            self.roll(len).await?;
-        } else if self.current.copies_wanted != disks.copies_wanted() {
-            self.roll_for_copies().await;
-        }
-        // What was copied into the new file, which may be a short one, left less room than the record takes.
-        if self.current.offset + len > self.current.len_bytes {
-            self.current.offset = self.current.len_bytes;
             self.roll(len).await?;
         }
         loop {
