@@ -164,6 +164,14 @@ pub enum Bug {
     DiskUsedBeforeItIsMember,
     LostDiskNotedEmptyEarly,
     AwayDiskCountsAsThere,
+    // forward; found by its own tests and by clusters with clients that change nodes
+    ForwardTermIgnored,
+    ForwardNotCaughtUp,
+    ForwardNotSettled,
+    ForwardEndedCallsBegin,
+    ForwardStandstillIgnored,
+    ForwardLateCall,
+    ForwardOldBytesTaken,
 }
 
 impl Bug {

@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
@@ -219,7 +219,10 @@ impl Node {
             },
             inner.env.clone(),
             oidc,
-            inner.cluster.as_ref().map(|cluster| cluster.admin_nodes()),
+            inner
+                .cluster
+                .as_ref()
+                .map(|cluster| Arc::clone(&cluster.forward)),
         );
         if let Some(cluster) = &inner.cluster {
             cluster.serve_admin(server.passed());
@@ -443,13 +446,14 @@ fn start_nfs(
     inner.pool.clients.watch(nfs3.request_counter());
     // Only here.
     let _ = inner.mounts.set(Box::new(nfs3.mounts()));
-    let own_calls = Arc::new(OnceLock::new());
+    let mut server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     if let Some(cluster) = &inner.cluster {
         let member = Arc::clone(&cluster.member);
-        let forward = cluster.forward(Arc::clone(&own_calls));
-        nfs3.in_cluster(forward, move || member.lease_is_valid());
+        let forward = Arc::clone(&cluster.forward);
+        nfs3.in_cluster(Arc::clone(&forward), move || member.lease_is_valid());
+        forward.metrics.register(registry)?;
+        server = server.in_cluster(forward);
     }
-    let server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     let listeners = Listeners {
         programs: vec![nfs],
         rpcbind,
@@ -457,9 +461,7 @@ fn start_nfs(
     };
     let running = server.start(listeners).map_err(failed)?;
     if let Some(cluster) = &inner.cluster {
-        // Only here.
-        let _ = own_calls.set(running.forwarded());
-        cluster.serve_forwarded(running.forwarded());
+        cluster.serve_rpc(running.forwarded());
         let more = running.more_addresses(tokio::runtime::Handle::current());
         let addresses = Addresses::new(inner.config.address_hook.clone(), more);
         // Only here.
