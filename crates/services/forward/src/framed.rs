@@ -168,7 +168,7 @@ pub struct Framed<S> {
 }
 
 impl<S: Stream> Framed<S> {
-    pub(crate) fn new(stream: S, beats: Beats, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(stream: S, beats: Beats, clock: Arc<dyn Clock>) -> Self {
         let drained_at = clock.boottime();
         Self {
             stream,
@@ -274,5 +274,103 @@ impl<S: Stream> AsyncWrite for Framed<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_testkit::ManualClock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::FRESH_MAX;
+
+    fn frame(len: u32, beat: Beat, bytes: &[u8]) -> Vec<u8> {
+        [&len.to_be_bytes()[..], &beat.0.to_be_bytes(), bytes].concat()
+    }
+
+    #[tokio::test]
+    async fn frames_are_read_whatever_they_are_cut_into_or_refused() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_secs(100));
+        let beats = Beats::new(Arc::new(clock.clone()), 3);
+        let beat = beats.now();
+        let cases: &[(&str, Vec<u8>, Result<&[u8], io::ErrorKind>)] = &[
+            ("one", frame(3, beat, b"abc"), Ok(b"abc")),
+            (
+                "two",
+                [frame(1, beat, b"a"), frame(2, beat, b"bc")].concat(),
+                Ok(b"abc"),
+            ),
+            ("none", Vec::new(), Ok(b"")),
+            (
+                "empty",
+                frame(0, beat, b""),
+                Err(io::ErrorKind::InvalidData),
+            ),
+            (
+                "too long",
+                frame(FRAME_LEN_BYTES_MAX as u32 + 1, beat, b""),
+                Err(io::ErrorKind::InvalidData),
+            ),
+            (
+                "cut off",
+                frame(3, beat, b"ab"),
+                Err(io::ErrorKind::UnexpectedEof),
+            ),
+            (
+                "head cut off",
+                frame(3, beat, b"")[..7].to_vec(),
+                Err(io::ErrorKind::UnexpectedEof),
+            ),
+            (
+                "of another process",
+                frame(3, Beats::new(Arc::new(clock.clone()), 4).now(), b"abc"),
+                Err(io::ErrorKind::ConnectionAborted),
+            ),
+        ];
+        for (name, bytes, want) in cases {
+            for piece in [1, 5, 64] {
+                let (mut near, far) = tokio::io::duplex(piece);
+                let bytes = bytes.clone();
+                let writing = tokio::spawn(async move {
+                    // The reader may refuse it in the middle.
+                    let _ = near.write_all(&bytes).await;
+                });
+                let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+                let mut read = Vec::new();
+                let got = framed.read_to_end(&mut read).await;
+                let got = got.map(|_| &read[..]).map_err(|error| error.kind());
+                assert_eq!(got, *want, "{name} in pieces of {piece}");
+                drop(framed);
+                writing.await.unwrap();
+            }
+        }
+    }
+
+    /// Bytes that lie here because this node is busy are not old; those that come late are.
+    #[tokio::test]
+    async fn what_came_late_is_refused_and_what_was_left_lying_is_not() {
+        for (is_waited_for, want) in [(true, false), (false, true)] {
+            let clock = ManualClock::default();
+            clock.advance(Duration::from_secs(100));
+            let beats = Beats::new(Arc::new(clock.clone()), 3);
+            let (mut near, far) = tokio::io::duplex(64);
+            let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+            let bytes = frame(1, beats.now(), b"a");
+            if !is_waited_for {
+                near.write_all(&bytes).await.unwrap();
+            }
+            clock.advance(FRESH_MAX * 2);
+            if is_waited_for {
+                let mut byte = [0];
+                let mut reading = Box::pin(framed.read(&mut byte));
+                let polled = std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx)));
+                assert!(polled.await.is_pending());
+                drop(reading);
+                near.write_all(&bytes).await.unwrap();
+            }
+            assert_eq!(framed.read_u8().await.is_ok(), want);
+        }
     }
 }

@@ -32,6 +32,8 @@ pub use door::Entry;
 pub use door::{Door, reset};
 pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 
+pub use framed::Framed;
+pub use link::{Beat, Beats, Link, read_beat};
 pub use locate::{Found, Located, Remembered, Search, locate};
 pub use metrics::ForwardedStreams;
 pub use preamble::{BadPreamble, PREAMBLE_LEN_BYTES, Preamble, Service, Stamp, Term};

@@ -152,7 +152,8 @@ fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-async fn read_beat(
+/// Reads a beat, and the volumes that the owner serves if they are named.
+pub async fn read_beat(
     from: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<(Beat, Option<BTreeSet<VolumeId>>)> {
     let beat = Beat(from.read_u64().await?);
