@@ -32,7 +32,7 @@ def tried(step):
     def done():
         try:
             return step()
-        except (OSError, AssertionError, http.client.HTTPException):
+        except (OSError, AssertionError, http.client.HTTPException, iscsi.LoginRefused, iscsi.CommandFailed):
             return None
 
     return harness.wait_until(done, TAKEOVER_SECONDS_MAX, "an answer")
