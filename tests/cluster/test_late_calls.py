@@ -188,6 +188,9 @@ class LateCalls(ClusterTest):
     def test_an_old_deletion_over_the_admin_api(self):
         self.nodes.cairn(self.nodes.owner(), "volume", "create", "second")
         for _name, through, stopped, other in self.ways():
+            if through != stopped:
+                # The node that was asked deletes it by itself: no owner is asked.
+                continue
             machine = self.nodes.machine(through)
             token = pathlib.Path(machine["token_file"]).read_text().strip()
             parts = urllib.parse.urlsplit(machine["admin"])
