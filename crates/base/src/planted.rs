@@ -76,6 +76,8 @@ pub enum Bug {
     LateDiskCountsAsWritten,
     LogCopiesOnOneNode,
     LogFileNumberUsedAgain,
+    /// Found by the tests of `meta`: it takes two volumes.
+    LogFileUseIsItsNumber,
     LogCutBehindTheCopies,
     LogCutBehindTheOwnState,
     OldStateTaken,

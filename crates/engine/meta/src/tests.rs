@@ -8,6 +8,7 @@ mod limits;
 mod lives;
 mod memory_log;
 mod refusals;
+mod several_volumes;
 mod silent;
 mod snapshots;
 mod starts;

@@ -80,7 +80,9 @@ async fn open_shards(disk: &Arc<MemDisk>) -> Arc<ShardDisk> {
     opened.await.expect("opens")
 }
 
-struct Cluster {
+/// One volume on disks of several nodes.
+pub(super) struct Cluster {
+    pub volume: VolumeId,
     world: TestWorld,
     nodes: Arc<Mutex<Nodes>>,
     agreed: Arc<Mutex<Agreed>>,
@@ -90,7 +92,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
+    pub async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
         let mut nodes = Nodes {
             seed,
             disks: Vec::new(),
@@ -108,6 +110,7 @@ impl Cluster {
             nodes.disks.push(disk);
         }
         Self {
+            volume: VOLUME,
             world: TestWorld::new(seed),
             nodes: Arc::new(Mutex::new(nodes)),
             agreed: Arc::default(),
@@ -116,12 +119,28 @@ impl Cluster {
         }
     }
 
+    /// Another volume on the same disks.
+    pub fn beside(&self, volume: VolumeId) -> Self {
+        let states = self.states.lock().iter().map(|_| state_disk()).collect();
+        Self {
+            volume,
+            world: TestWorld {
+                env: self.world.env.clone(),
+                clock: self.world.clock.clone(),
+            },
+            nodes: self.nodes.clone(),
+            agreed: Arc::default(),
+            states: Mutex::new(states),
+            copies: self.copies,
+        }
+    }
+
     /// A node takes the volume: no earlier owner changes the list any more.
     fn seat(&self, node: usize) -> Seat {
         let mut agreed = self.agreed.lock();
         agreed.epoch = Epoch(agreed.epoch.0 + 1);
         Seat {
-            volume: VOLUME,
+            volume: self.volume,
             epoch: agreed.epoch,
             node: NodeId(node as u128 + 1),
             revision: agreed.revision,
@@ -136,7 +155,7 @@ impl Cluster {
         }
     }
 
-    async fn take_over(&self, node: usize) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
+    pub async fn take_over(&self, node: usize) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let state: Arc<dyn Disk> = self.states.lock()[node].clone();
         self.take_over_on(node, vec![(DiskId(100), state)]).await
     }
@@ -168,7 +187,7 @@ impl Cluster {
     }
 
     /// Files of log and state on the disks that are there of which the list knows nothing.
-    async fn shards_not_named(&self) -> usize {
+    pub async fn shards_not_named(&self) -> usize {
         let list = self.agreed.lock().list.clone();
         let shards: Vec<Arc<ShardDisk>> = {
             let nodes = self.nodes.lock();
@@ -177,7 +196,7 @@ impl Cluster {
         };
         let mut count = 0;
         for disk in shards {
-            for name in disk.list(VOLUME).await.expect("lists") {
+            for name in disk.list(self.volume).await.expect("lists") {
                 let is_named = match name.kind() {
                     ShardKind::Segment => true,
                     ShardKind::Log(number) => {
@@ -196,7 +215,7 @@ impl Cluster {
     }
 
     /// Who waits for a moment in time gets there.
-    async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
+    pub async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let passing = async {
             loop {
                 for _ in 0..20 {

@@ -267,7 +267,7 @@ impl Finder<'_> {
         }
         let mut retained_from = header.retained_from;
         let body = bytes.slice(BLOCK_BYTES..);
-        let found = find_records(&body, ensemble.number).into_iter();
+        let found = find_records(&body, header.file_use).into_iter();
         let records = found.map(|record| {
             retained_from = retained_from.max(record.head.retained_from);
             LogRecord {

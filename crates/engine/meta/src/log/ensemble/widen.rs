@@ -17,7 +17,7 @@ use futures_util::future::{Either, select};
 
 use super::Ensemble;
 use super::recover::read_sealed;
-use super::writer::{CARRY_BYTES, EnsembleWriter, GROW_AFTER};
+use super::writer::{CARRY_BYTES, EnsembleWriter, GROW_AFTER, begin_use};
 use crate::error::MetaError;
 use crate::log::LogRecord;
 
@@ -121,14 +121,22 @@ impl EnsembleWriter {
             }
         };
         self.in_time(disk, making).await?;
-        let mut offset = 0;
-        let mut parts = vec![header.encode().freeze()];
-        let mut parts_bytes = parts[0].len();
+        let header = FileHeader {
+            file_use: self.new_use(part.number),
+            ..header.clone()
+        };
+        let file_use = header.file_use;
+        let block = header.encode().freeze();
+        self.in_time(disk, begin_use(disk, epoch, name, block))
+            .await?;
+        let mut offset = BLOCK_BYTES as u64;
+        let mut parts = Vec::new();
+        let mut parts_bytes = 0;
         for record in records {
             let positions = (record.first, record.last);
             let mut copy =
                 RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
-            copy.seal(part.number, self.retained_from);
+            copy.seal(file_use, self.retained_from);
             if parts_bytes >= CARRY_BYTES {
                 self.append_at(disk, part, offset, std::mem::take(&mut parts))
                     .await?;

@@ -15,9 +15,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId};
+use cairn_base::{AlignedBuf, DiskId, Epoch, LogPosition, NodeId};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
+    BLOCK_BYTES, FileHeader, FileUse, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
 };
 use cairn_formats::shard::footer::{SHARD_CAPACITY_BYTES_MAX, file_len_bytes};
 use cairn_formats::shard::name::ShardName;
@@ -77,6 +77,8 @@ pub(super) fn capacity_of(len_bytes: u64) -> u64 {
 /// The file that is written to.
 struct Open {
     number: u64,
+    /// In the checksum of each of its records.
+    file_use: FileUse,
     from: LogPosition,
     /// `from - 1` before the first record.
     last: LogPosition,
@@ -116,6 +118,21 @@ pub(crate) struct EnsembleWriter {
     syncs: u64,
 }
 
+/// Makes a file what its header says. Until this returns the file may hold records of its last use, in this volume or
+/// another, with the header of that use before them; so nothing else is written before.
+pub(super) async fn begin_use(
+    disk: &Arc<dyn ShardService>,
+    epoch: Epoch,
+    name: ShardName,
+    header: Bytes,
+) -> Result<(), ShardError> {
+    let write = ShardWrite {
+        offset: 0,
+        parts: vec![header],
+    };
+    disk.clone().append(epoch, name, vec![write]).await
+}
+
 /// Begins a term: all that is still needed of the log is put on as many disks as are wanted, and one transaction makes
 /// that the log. Nothing may be served before this returns.
 pub(super) async fn begin(
@@ -150,6 +167,7 @@ pub(super) async fn begin(
         sealed: Vec::new(),
         open: Open {
             number: 0,
+            file_use: FileUse(0),
             from: next,
             last: history.end,
             offset: u64::MAX,
@@ -243,7 +261,7 @@ impl EnsembleWriter {
                     return Ok(None);
                 }
             }
-            copy.seal(self.open.number, history.retained_from);
+            copy.seal(self.open.file_use, history.retained_from);
             self.open.last = record.last;
             if planted::is(Bug::TakeoverCopiesNothing) {
                 continue;
@@ -325,10 +343,12 @@ impl EnsembleWriter {
     ) -> Result<bool, MetaError> {
         self.counter += 1;
         let number = self.seat.number(self.counter)?;
+        let file_use = self.new_use(number);
         let header = FileHeader {
             volume: self.seat.volume,
             sequence: number,
-            nonce: number,
+            file_use,
+            speaks_as: number,
             file_len_bytes: 0,
             retained_from: self.retained_from,
             copies: self.seat.copies.wanted() as u8,
@@ -349,6 +369,7 @@ impl EnsembleWriter {
         });
         self.open = Open {
             number,
+            file_use,
             from,
             last: LogPosition(from.0.saturating_sub(1)),
             offset: 0,
@@ -360,11 +381,7 @@ impl EnsembleWriter {
                 let header = header.clone();
                 Box::pin(async move {
                     disk.clone().create(epoch, name, capacity, 0).await?;
-                    let write = ShardWrite {
-                        offset: 0,
-                        parts: vec![header],
-                    };
-                    disk.append(epoch, name, vec![write]).await
+                    begin_use(&disk, epoch, name, header).await
                 })
             })
             .await?;
@@ -383,6 +400,14 @@ impl EnsembleWriter {
 
     fn name(&self) -> ShardName {
         self.seat.name(self.open.number)
+    }
+
+    /// A file of this number begins anew, on however many disks at once.
+    pub(super) fn new_use(&self, number: u64) -> FileUse {
+        match planted::is(Bug::LogFileUseIsItsNumber) {
+            true => FileUse(number.into()),
+            false => FileUse(self.env.entropy.u128()),
+        }
     }
 
     /// Appends to the open file; false if not all disks have it.
@@ -451,7 +476,7 @@ impl EnsembleWriter {
         Ok((is_whole, full))
     }
 
-    pub(super) fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
+    pub(super) fn fenced(&self, promised: Epoch) -> MetaError {
         MetaError::Fenced {
             volume: self.seat.volume,
             epoch: self.seat.epoch,
@@ -500,7 +525,7 @@ impl EnsembleWriter {
                 if is_sealed_behind {
                     break;
                 }
-                record.seal(self.open.number, self.retained_from);
+                record.seal(self.open.file_use, self.retained_from);
                 let bytes = Bytes::copy_from_slice(&record.bytes);
                 if self.write(vec![bytes]).await? {
                     break;
@@ -615,7 +640,7 @@ impl EnsembleWriter {
             self.retained_from = self.retained_from.max(retained_from);
             self.reform(&mut record).await?;
         } else {
-            record.seal(self.open.number, retained_from);
+            record.seal(self.open.file_use, retained_from);
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
             if !self.write(vec![bytes.clone()]).await? {
