@@ -76,8 +76,8 @@ pub enum Bug {
     LateDiskCountsAsWritten,
     LogCopiesOnOneNode,
     LogFileNumberUsedAgain,
-    /// Found by the tests of `meta`: it takes two volumes.
     LogFileUseIsItsNumber,
+    SealedCopyOfOldUse,
     LogCutBehindTheCopies,
     LogCutBehindTheOwnState,
     OldStateTaken,
@@ -87,6 +87,11 @@ pub enum Bug {
     NoReplyTakenAsDone,
     GivenUpBeforeItIsClosed,
     ListedWhileOpeningNotFollowed,
+    LeaseLastsOverSuspension,
+    PromiseWaitsForAnyVolume,
+    SweepTakesOtherVolume,
+    TrailerOfOtherVolumeTaken,
+    LeaseEndLeavesOneVolume,
     // segment
     RecordChecksumIgnored,
     ReadCacheChecksumIgnored,
@@ -296,6 +301,13 @@ impl Bug {
         Bug::LogCopiesOnOneNode,
         Bug::GivenUpBeforeItIsClosed,
         Bug::ListedWhileOpeningNotFollowed,
+        Bug::LogFileUseIsItsNumber,
+        Bug::SealedCopyOfOldUse,
+        Bug::LeaseLastsOverSuspension,
+        Bug::PromiseWaitsForAnyVolume,
+        Bug::SweepTakesOtherVolume,
+        Bug::TrailerOfOtherVolumeTaken,
+        Bug::LeaseEndLeavesOneVolume,
     ];
 
     /// Those that a search of 18 s each did not find: something else stands in front of them, or they bite in orders that are seldom.

@@ -458,7 +458,10 @@ impl ClusterMember {
                 Leave::Abandon
             }
         };
-        let leaving = served(pool);
+        let mut leaving = served(pool);
+        if planted::is(Bug::LeaseEndLeavesOneVolume) {
+            leaving = leaving.into_iter().take(1).collect();
+        }
         let left = leaving.iter().map(|id| async move {
             if how == Leave::Close {
                 self.say_farewell(*id).await;
