@@ -175,7 +175,9 @@ fn refused(error: ObjectError) -> ControlError {
             return ControlError::new(ErrorKind::Conflict, message).hint("choose another --path");
         }
         ObjectError::Path(_) | ObjectError::Invalid(_) => (ErrorKind::Invalid, ""),
-        ObjectError::Fs(FsError::Fenced | FsError::TryLater) => (ErrorKind::Unavailable, ""),
+        ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
+            (ErrorKind::Unavailable, "")
+        }
         _ => {
             tracing::error!(%message, "a change of buckets failed");
             (ErrorKind::Internal, "the server's log says more")

@@ -126,6 +126,8 @@ impl From<Refused> for Outcome {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Conflict => Self::of(Status::ReservationConflict),
+            // Initiators send it again after a pause. QEMU's takes a sense of NOT READY for an I/O error.
+            Refused::Sense(NOT_NOW) => Self::of(Status::Busy),
             Refused::Sense(sense) => Self::failed(sense),
         }
     }
@@ -146,6 +148,10 @@ impl From<SanError> for Refused {
     }
 }
 
+/// It can be done later, and nothing is wrong with the medium. Of a command it is told as BUSY; as sense it is kept where a
+/// host asks for the result of a copy later.
+pub(crate) const NOT_NOW: Sense = Sense::new(Key::NotReady, code::BECOMING_READY);
+
 /// What an error of the file service is to an initiator.
 pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
     match error {
@@ -154,8 +160,8 @@ pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
             Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)
         }
         FsError::ReadOnly => Sense::new(Key::DataProtect, code::WRITE_PROTECTED),
-        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
-            Sense::new(Key::NotReady, code::BECOMING_READY)
+        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced | FsError::Unreachable(_) => {
+            NOT_NOW
         }
         FsError::Stale | FsError::NotFound => Sense::illegal(code::LUN_NOT_SUPPORTED),
         FsError::Io(_) if is_write => Sense::new(Key::MediumError, code::WRITE_ERROR),

@@ -379,6 +379,7 @@ fn mount_error(error: &FsError) -> MountError {
         | FsError::NoAttribute
         | FsError::AttributeTooLarge
         | FsError::TryLater
+        | FsError::Unreachable(_)
         | FsError::NotOwn(_)
         | FsError::Fenced => MountError::ServerFault,
     }

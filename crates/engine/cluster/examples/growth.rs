@@ -151,7 +151,8 @@ async fn measure(nodes: u128) -> Result<(), Failure> {
             nonce: ProcessNonce(number),
             lease,
         };
-        map.announce(process, &BTreeSet::new()).await?;
+        map.announce(process, &BTreeSet::new(), &BTreeSet::new())
+            .await?;
         for volume in 0..VOLUMES_PER_NODE {
             let name = format!("volume-{number:03}-{volume}");
             let settings = Opaque(vec![7; 300]);

@@ -11,7 +11,9 @@ use std::time::Duration;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, Epoch, NodeId, VolumeId};
 use cairn_cluster::map::{LeftRecord, MapView, Process};
-use cairn_cluster::{ClusterMap, Coordinator, LeaseSettings, MapError, OwnedLease};
+use cairn_cluster::{
+    ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
+};
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
 use cairn_pool::{Pool, PoolLogDisks, SeatFuture, Seats};
@@ -41,10 +43,14 @@ pub struct MemberSettings {
     pub patience: Duration,
 }
 
+const LEASE: LeaseSettings = LeaseSettings::new(Duration::from_secs(3));
+// A change of etcd's leader ends no lease: there is time to find the new one.
+const _: () = assert!(LEASE.slack().as_millis() >= ELECTION_MAX.as_millis() + 500);
+
 impl Default for MemberSettings {
     fn default() -> Self {
         Self {
-            lease: LeaseSettings::new(Duration::from_secs(3)),
+            lease: LEASE,
             peers: PeerSettings::default(),
             patience: Duration::from_secs(3),
         }
@@ -83,6 +89,12 @@ pub struct ClusterMember {
     stop_notify: Notify,
     ended: watch::Sender<bool>,
     farewell: OnceLock<Arc<dyn Farewell>>,
+    /// The fewest copies with which the logs of volumes go on that were taken.
+    log_copies: Mutex<BTreeMap<VolumeId, usize>>,
+    /// The last lease that this node had.
+    last_lease: Mutex<Option<LeaseView>>,
+    /// The store knows that this node is gone.
+    is_gone: AtomicBool,
     /// Whether the map does not list this node any more.
     removed: watch::Sender<bool>,
 }
@@ -114,6 +126,9 @@ impl ClusterMember {
             stop_notify: Notify::new(),
             ended: watch::Sender::new(false),
             farewell: OnceLock::new(),
+            log_copies: Mutex::default(),
+            last_lease: Mutex::default(),
+            is_gone: AtomicBool::new(false),
             removed: watch::Sender::new(false),
         })
     }
@@ -285,6 +300,26 @@ impl ClusterMember {
         spawner.spawn("ownership", Box::pin(own));
     }
 
+    /// The fewest copies with which the log of a volume goes on that this node took.
+    pub(crate) fn log_copies_least(&self, volume: VolumeId) -> usize {
+        self.log_copies.lock().get(&volume).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn note_lease(&self, lease: LeaseView) {
+        *self.last_lease.lock() = Some(lease);
+    }
+
+    pub(crate) fn note_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// Whether this node has lost its lease, or never had one, so that it has nothing to hand over and etcd may not answer.
+    pub fn is_cut_off(&self) -> bool {
+        let lease = self.last_lease.lock();
+        let is_valid = lease.as_ref().is_some_and(LeaseView::is_valid);
+        !is_valid && !self.is_gone.load(Ordering::Acquire)
+    }
+
     /// Closes the volumes that this node owns and lets others have them.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -419,6 +454,8 @@ impl ClusterMember {
         let process = self.process().filter(|_| self.lease_is_valid());
         let process = process.ok_or_else(|| "this node has no lease".to_owned())?;
         let wanted = settings.copies;
+        let least = VolumeLog::copies_least(wanted);
+        self.log_copies.lock().insert(volume.id, least);
         let has_log = |view: &MapView| {
             let known = view.volumes.get(&volume.id);
             known.is_some_and(|known| known.log.log.open().is_some())
@@ -440,7 +477,7 @@ impl ClusterMember {
             disks,
         };
         let protection = Protection {
-            copies: Copies::new(wanted, VolumeLog::copies_least(wanted)),
+            copies: Copies::new(wanted, least),
             patience: self.settings.patience,
         };
         let taken = node.take_over(volume.id, above, protection, settings);

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ use cairn_base::{NodeId, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
-use futures_util::future::{join, join_all};
+use futures_util::FutureExt;
+use futures_util::future::{Either, join, join_all, select};
 use rustc_hash::FxHasher;
 
 use crate::member::{ClusterMember, Held};
+use crate::reach::{Lack, Needs, Outdone, Reach, better, cuts};
 
 /// Each node that stands further behind waits so much longer before it takes a volume that has no owner.
 const STAGGER: Duration = Duration::from_millis(1500);
@@ -32,6 +35,15 @@ const REST_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(250);
 /// A lease that is not granted is asked for again after so long.
 const LEASE_RETRY: Duration = Duration::from_millis(500);
+/// A volume goes to a node that can serve it better when that has been so for this long: until then all have told whom
+/// they do not reach.
+const OUTDONE_FOR: Duration = Duration::from_secs(1);
+/// It is closed for so long at most: what is missing here may be what closing needs.
+const YIELD_CLOSE_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked for such nodes, while some do not reach one another.
+const OUTDONE_LOOK: Duration = Duration::from_millis(500);
+/// The store is told for so long that this node is gone; else it finds out when the lease ends.
+const REVOKE_MAX: Duration = Duration::from_secs(1);
 /// Volumes are spread over nodes only when nothing changed for so long, one at a time.
 const SETTLED: Duration = Duration::from_secs(20);
 
@@ -79,7 +91,8 @@ enum Here {
     Locked,
 }
 
-/// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, have a disk that stays, and the
+/// How nodes stand in line for a volume: the first takes it. Those that all reach come before those that some do not.
+/// Only those that are alive, stay, have a disk that stays, and the
 /// volume's key, if it has one.
 fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
     let has_disk = |node: &&NodeId| {
@@ -102,11 +115,17 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
     });
     let preferred = state.and_then(|state| state.preferred);
     let preferred = preferred.filter(|node| nodes.contains(node)).or(heir);
-    nodes.sort_by_key(|node| {
+    nodes.sort_by_cached_key(|node| {
         let mut hasher = FxHasher::default();
         (volume.0, node.0).hash(&mut hasher);
         let is_preferred = preferred == Some(*node);
-        (!is_preferred, std::cmp::Reverse(hasher.finish()), *node)
+        let cuts = cuts(view, *node);
+        (
+            cuts,
+            !is_preferred,
+            std::cmp::Reverse(hasher.finish()),
+            *node,
+        )
     });
     nodes
 }
@@ -303,12 +322,14 @@ impl ClusterMember {
             nonce: ProcessNonce(self.env.entropy.u128()),
             lease: lease.id(),
         };
-        if let Err(error) = self.map.announce(process, &BTreeSet::new()).await {
+        let (locked, unreached) = (BTreeSet::new(), BTreeSet::new());
+        if let Err(error) = self.map.announce(process, &locked, &unreached).await {
             tracing::warn!(%error, "this node could not say that it is there");
             self.env.clock.sleep(LEASE_RETRY).await;
             return None;
         }
         let lease = Arc::new(lease);
+        self.note_lease(lease.view());
         self.hold(Some(Held {
             process,
             lease: Arc::clone(&lease),
@@ -324,6 +345,8 @@ impl ClusterMember {
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
         let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
         let mut told_locked = BTreeSet::new();
+        let (mut reach, mut told_unreached) = (Reach::default(), BTreeSet::new());
+        let (mut outdone, mut outdone_at) = (Outdone::default(), Duration::ZERO);
         loop {
             if self.is_stopping() || !lease.is_valid() {
                 break;
@@ -342,18 +365,24 @@ impl ClusterMember {
             }
             let Some(process) = self.process() else { break };
             let locked = pool.locked_volumes();
-            if locked != told_locked {
+            let unreached = reach.due(now, self.peers.unreached(&self.view()));
+            if locked != told_locked || unreached.is_some() {
+                let unreached = unreached.unwrap_or_else(|| told_unreached.clone());
                 let told = tokio::select! {
                     biased;
                     // Nothing may keep this node from leaving what it does not own any more.
                     _ = states.changed() => continue,
                     () = self.stopped() => continue,
-                    told = self.map.announce(process, &locked) => told,
+                    told = self.map.announce(process, &locked, &unreached) => told,
                 };
                 match told {
-                    Ok(()) => told_locked = locked,
+                    Ok(()) => {
+                        told_locked = locked;
+                        reach.note_told(unreached.clone());
+                        told_unreached = unreached;
+                    }
                     Err(error) => {
-                        tracing::warn!(%error, "other nodes do not know yet which volumes this one cannot open")
+                        tracing::warn!(%error, "other nodes do not know yet which volumes this one cannot open, and which nodes it does not reach")
                     }
                 }
             }
@@ -370,7 +399,10 @@ impl ClusterMember {
                 };
                 match ownership.step(now, &view, id, process, here) {
                     Step::Nothing => {}
-                    Step::GiveUp => self.give_up(id).await,
+                    Step::GiveUp => {
+                        let given = pin!(self.give_up(id));
+                        select(given, pin!(lease.over())).await;
+                    }
                     Step::Leave => {
                         tracing::warn!(volume = %id, "this node does not own the volume any more");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
@@ -383,7 +415,23 @@ impl ClusterMember {
             }
             for id in self.asked_to_give() {
                 ownership.rest(now, id, SETTLED);
-                self.give(pool, id).await;
+                self.give(pool, id, lease).await;
+            }
+            if now.saturating_sub(outdone_at) >= OUTDONE_LOOK {
+                outdone_at = now;
+                for id in served.iter().copied() {
+                    let found = self.better_node(pool, &view, id);
+                    if !outdone.note(now, id, found.is_some(), OUTDONE_FOR) {
+                        continue;
+                    }
+                    let Some((node, lack)) = found else { continue };
+                    tracing::warn!(
+                        volume = %id, to = %node, ?lack,
+                        "this node does not reach what the volume needs, or is not reached, and another node can serve it better: it gets the volume"
+                    );
+                    ownership.rest(now, id, SETTLED);
+                    self.yield_to_others(pool, id, lack, lease).await;
+                }
             }
             if taking.is_empty()
                 && let Some(id) = ownership.next_to_give(now, &view, self.own.node)
@@ -391,7 +439,7 @@ impl ClusterMember {
             {
                 tracing::info!(volume = %id, "another node gets this volume");
                 ownership.rest(now, id, SETTLED);
-                self.give(pool, id).await;
+                self.give(pool, id, lease).await;
             }
             let wait = self.env.clock.sleep(LOOK);
             tokio::select! {
@@ -407,7 +455,19 @@ impl ClusterMember {
         // What is being opened finds that there is no lease, or is left below.
         self.hold(None);
         while !taking.is_empty() {
-            let Some((id, _)) = opened.recv().await else {
+            let next = pin!(opened.recv());
+            let next = match self.is_stopping() {
+                false => next.await,
+                // One that waits for etcd is opened for nobody: the pool abandons what opens while it stops.
+                true => match select(next, pin!(lease.over())).await {
+                    Either::Left((next, _)) => next,
+                    Either::Right(_) => {
+                        tracing::warn!(volumes = ?taking, "this node stops before it has taken these volumes over");
+                        break;
+                    }
+                },
+            };
+            let Some((id, _)) = next else {
                 break;
             };
             taking.remove(&id);
@@ -434,15 +494,60 @@ impl ClusterMember {
         self.env.spawner.spawn("take volume", Box::pin(task));
     }
 
-    /// Closes a volume and lets another node have it.
-    async fn give(&self, pool: &Arc<Pool>, id: VolumeId) {
+    /// Closes a volume and lets another node have it. When the lease is over others may have it anyway.
+    async fn give(&self, pool: &Arc<Pool>, id: VolumeId, lease: &OwnedLease) {
         self.say_farewell(id).await;
         if planted::is(Bug::GivenUpBeforeItIsClosed) {
             self.give_up(id).await;
             self.env.clock.sleep(SETTLED).await;
         }
-        pool.disown(id, Leave::Close).await;
-        self.give_up(id).await;
+        pool.disown_before(id, Leave::Close, lease.over()).await;
+        let given = pin!(self.give_up(id));
+        select(given, pin!(lease.over())).await;
+    }
+
+    /// The node that can serve a volume better than this one, which owns it, and what this one lacks.
+    fn better_node(
+        &self,
+        pool: &Arc<Pool>,
+        view: &MapView,
+        id: VolumeId,
+    ) -> Option<(NodeId, Lack)> {
+        let is_own = view.volumes.get(&id).is_some_and(|volume| {
+            let owner = volume.owner.as_ref();
+            owner.is_some_and(|owner| owner.value.node == self.own.node)
+        });
+        if !is_own {
+            return None;
+        }
+        let needs = Needs {
+            log_copies: self.log_copies_least(id),
+            unreadable: |reached: &BTreeSet<NodeId>| {
+                let is_reached = |node| reached.contains(&node);
+                pool.store.unreadable_count(id, is_reached).unwrap_or(0)
+            },
+        };
+        better(view, self.own.node, &line(view, id), &needs)
+    }
+
+    /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
+    async fn yield_to_others(
+        &self,
+        pool: &Arc<Pool>,
+        id: VolumeId,
+        lack: Lack,
+        lease: &OwnedLease,
+    ) {
+        let how = match lack.log_copies {
+            0 => Leave::Close,
+            // What is still to be written finds no log.
+            _ => Leave::Abandon,
+        };
+        let over = select(lease.over().boxed(), self.env.clock.sleep(YIELD_CLOSE_MAX));
+        let left = pool.disown_before(id, how, over.map(drop));
+        join(self.say_farewell(id), left).await;
+        let given = pin!(self.give_up(id));
+        select(given, pin!(lease.over())).await;
     }
 
     /// After a lease: nothing is served that rested on it. A node that stops has closed its volumes, and says at once that
@@ -462,20 +567,34 @@ impl ClusterMember {
         if planted::is(Bug::LeaseEndLeavesOneVolume) {
             leaving = leaving.into_iter().take(1).collect();
         }
+        let over = || lease.over();
+        let over = &over;
         let left = leaving.iter().map(|id| async move {
             if how == Leave::Close {
-                self.say_farewell(*id).await;
-                pool.disown(*id, how).await;
+                let farewell = pin!(self.say_farewell(*id));
+                select(farewell, pin!(over())).await;
+                pool.disown_before(*id, how, over()).await;
             } else {
                 join(self.say_farewell(*id), pool.disown(*id, how)).await;
             }
         });
         join_all(left).await;
-        if self.is_stopping()
-            && let Ok(lease) = Arc::try_unwrap(lease).map_err(drop)
-            && let Err(error) = lease.revoke().await
-        {
-            tracing::debug!(%error, "the lease ends by itself");
+        if !self.is_stopping() {
+            return;
+        }
+        let is_valid = lease.is_valid();
+        let Ok(lease) = Arc::try_unwrap(lease) else {
+            return;
+        };
+        if is_valid {
+            let told = pin!(lease.revoke());
+            match select(told, self.env.clock.sleep(REVOKE_MAX)).await {
+                Either::Left((Ok(()), _)) => self.note_gone(),
+                Either::Left((Err(error), _)) => {
+                    tracing::debug!(%error, "the lease ends by itself");
+                }
+                Either::Right(_) => tracing::debug!("the lease ends by itself"),
+            }
         }
     }
 }
@@ -529,6 +648,7 @@ mod tests {
                 process: ProcessNonce(number),
                 since: now,
                 locked: BTreeSet::new(),
+                unreached: BTreeSet::new(),
             };
             let record_of_disk = DiskRecord {
                 id: disk,

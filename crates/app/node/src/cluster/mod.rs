@@ -605,8 +605,8 @@ impl ClusterNode {
     }
 
     /// Ends this node's member of etcd: last, for the node gives up its lease through it.
-    pub async fn stop_etcd(&self) {
-        self.etcd.stop().await;
+    pub async fn stop_etcd(&self, patience: Duration) {
+        self.etcd.stop_within(patience).await;
     }
 
     /// A ticket with which one more node can join.

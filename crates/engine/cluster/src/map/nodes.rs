@@ -272,6 +272,7 @@ impl ClusterMap {
         &self,
         process: Process,
         locked: &BTreeSet<VolumeId>,
+        unreached: &BTreeSet<NodeId>,
     ) -> Result<(), MapError> {
         let key = self.keys().alive(process.node);
         loop {
@@ -283,6 +284,7 @@ impl ClusterMap {
                 process: process.nonce,
                 since: same.map_or_else(|| self.shared.env.clock.now(), |before| before.since),
                 locked: locked.clone(),
+                unreached: unreached.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

@@ -253,6 +253,9 @@ pub struct AliveRecord {
     /// Volumes that it cannot open, for want of their keys.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub locked: BTreeSet<VolumeId>,
+    /// Nodes with a sign of life of which it hears nothing.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unreached: BTreeSet<NodeId>,
 }
 
 impl Value for AliveRecord {

@@ -470,9 +470,9 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
 
     let alive = process(world, 1, 11).await;
     let none = BTreeSet::new();
-    map.announce(alive, &none).await.unwrap();
+    map.announce(alive, &none, &BTreeSet::new()).await.unwrap();
     let later = process(world, 1, 12).await;
-    map.announce(later, &none).await.unwrap();
+    map.announce(later, &none, &BTreeSet::new()).await.unwrap();
     world.coordinator.revoke_lease(alive.lease).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     assert_eq!(
@@ -484,11 +484,12 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     let before = &there[0].value;
     assert_eq!(before.process, ProcessNonce(12));
     // What it cannot open it says again, as the same process.
-    let locked = BTreeSet::from([VolumeId(3)]);
-    map.announce(later, &locked).await.unwrap();
+    let (locked, unreached) = (BTreeSet::from([VolumeId(3)]), BTreeSet::from([NodeId(2)]));
+    map.announce(later, &locked, &unreached).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     let now = &there[0].value;
     assert_eq!((&now.locked, now.since), (&locked, before.since));
+    assert_eq!(now.unreached, unreached);
 }
 
 async fn a_node_leaves_with_all_its_disks(world: &World) {
@@ -511,9 +512,13 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     let none = || Opaque(Vec::new());
     let volume = map.create_volume("v", none(), none()).await.unwrap();
     let owner = process(world, 2, 5).await;
-    map.announce(process(world, 1, 4).await, &BTreeSet::new())
-        .await
-        .unwrap();
+    map.announce(
+        process(world, 1, 4).await,
+        &BTreeSet::new(),
+        &BTreeSet::new(),
+    )
+    .await
+    .unwrap();
     let owned = map.take_over(volume, owner, Epoch(0)).await.unwrap();
 
     let is_invalid = |result: Result<(), MapError>, why: &str| match result {

@@ -25,6 +25,8 @@ use crate::log::{FoundLog, History, LogFuture, LogRecord, LogWriter};
 use crate::settings::MetaSettings;
 use crate::tasks::Tasks;
 
+/// A disk that was silent before it was asked is waited for as much shorter.
+const SILENT_PATIENCE_DIVISOR: u32 = 6;
 /// Read from a disk at a time.
 const READ_BYTES: usize = 4 << 20;
 
@@ -237,8 +239,12 @@ impl Finder<'_> {
             let bytes = self.read(&disk, ensemble.number).await.map_err(absent)?;
             self.parse(ensemble, bytes)
         };
-        let patience = self.env.clock.sleep(self.seat.patience);
-        match select(Box::pin(reading), patience).await {
+        // Of one of which nothing was heard for a while already, nothing is expected either.
+        let patience = match disk.is_silent() {
+            true => self.seat.patience / SILENT_PATIENCE_DIVISOR,
+            false => self.seat.patience,
+        };
+        match select(Box::pin(reading), self.env.clock.sleep(patience)).await {
             Either::Left((read, _)) => read,
             Either::Right(_) => Err(Absent::Unread("it does not answer".to_owned())),
         }
