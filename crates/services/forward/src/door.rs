@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::admission::{Admission, Refused};
 use crate::forward::Forward;
@@ -18,6 +19,7 @@ pub struct Door {
     /// None on a server that is in no cluster: its clients have nowhere else to go.
     forward: Option<Arc<Forward>>,
     generation: u64,
+    standstills: Option<watch::Receiver<u64>>,
     /// Connections that lie before this moment in the queue of the kernel may hold old bytes.
     is_flushing: bool,
 }
@@ -32,9 +34,11 @@ pub struct Entry {
 impl Door {
     pub fn new(forward: Option<Arc<Forward>>) -> Self {
         let generation = forward.as_ref().map_or(0, |it| it.pulse().generation());
+        let standstills = forward.as_ref().map(|it| it.pulse().subscribe());
         Self {
             forward,
             generation,
+            standstills,
             is_flushing: false,
         }
     }
@@ -44,14 +48,32 @@ impl Door {
         listener: &TcpListener,
     ) -> io::Result<(TcpStream, SocketAddr, Entry)> {
         loop {
-            let accepted = poll_fn(|cx| {
+            let is_flushing = &mut self.is_flushing;
+            let accepting = poll_fn(|cx| {
                 let polled = listener.poll_accept(cx);
                 if polled.is_pending() {
-                    self.is_flushing = false;
+                    *is_flushing = false;
                 }
                 polled
-            })
-            .await;
+            });
+            let stood_still = async {
+                match &mut self.standstills {
+                    // The sender is gone with the server.
+                    Some(standstills) => drop(standstills.changed().await),
+                    None => std::future::pending().await,
+                }
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = stood_still => {
+                    self.is_flushing = true;
+                    if let Some(forward) = &self.forward {
+                        self.generation = forward.pulse().generation();
+                    }
+                    continue;
+                }
+                accepted = accepting => accepted,
+            };
             let (stream, peer) = accepted?;
             let Some(forward) = &self.forward else {
                 let entry = Entry {
