@@ -288,6 +288,7 @@ mod tests {
             parts: parts.iter().map(|part| Bytes::from_static(part)).collect(),
             parts_len_bytes: parts.iter().map(|part| part.len()).sum(),
             failure: None,
+            is_not_now: false,
         }
     }
 
@@ -354,6 +355,7 @@ mod tests {
                 parts_len_bytes: part.len(),
                 parts: vec![part],
                 failure: None,
+                is_not_now: false,
             });
             want += 4 + xdr::padded_len(len_bytes);
         };

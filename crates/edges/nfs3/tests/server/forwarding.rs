@@ -23,9 +23,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
-use crate::common::{
-    Answer, Client, KEY, Server, call_bytes, export, pattern, rule, write_call,
-};
+use crate::common::{Answer, Client, KEY, Server, call_bytes, export, pattern, rule, write_call};
 
 const OWNER: NodeId = NodeId(1);
 const EDGE: NodeId = NodeId(2);
