@@ -1,7 +1,7 @@
 """A model of the log of one volume on several nodes, small enough to try every order of its steps.
 
 It has what docs/design/cluster.md says of the log: ensembles, promises of disks, takeovers that carry what is retained into a
-new file, re-forming, copies of the state for which the log is cut, more copies of what is sealed, transactions of unknown
+new file or keep it in place, re-forming, copies of the state for which the log is cut, more copies of what is sealed, transactions of unknown
 outcome, files that are used again with another volume's records in them. Every state is checked:
 
   kept       what was acknowledged is in the log that an owner begins to serve
@@ -49,11 +49,12 @@ BUGS = {
     "wider-named-first": ("the map names another copy of a sealed range before it is there", "reforms=1 widens=1 losses=2 nodes=4"),
     "late-member-named": ("a sealed ensemble names a disk that lacks its end", "reforms=1 losses=2 nodes=4"),
     "unknown-is-done": ("a transaction of unknown outcome counts as made", "reforms=1 timeouts=1"),
+    "kept-unasked": ("a takeover keeps a part in place on disks that did not promise, or lack its end", "keeps=1 losses=2 nodes=4"),
     "number-again": ("numbers of log files come back", "terms=3"),
     "use-unchecked": ("what was in a file before it was used again counts", ""),
     "header-late": ("a file takes records before the header of its use is durable", ""),
 }
-BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0}
+BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0, "keeps": 0}
 # What CI walks through: each name of a bound and its value.
 CI = [
     "reforms=1",
@@ -62,6 +63,8 @@ CI = [
     "reforms=1 timeouts=1 writes=1",
     "reforms=1 widens=1 losses=2 nodes=4 writes=1 terms=2",
     "nodes=4 m=2 losses=2 writes=1",
+    "keeps=1 terms=3 writes=1",
+    "keeps=1 reforms=1 writes=1",
 ]
 
 Values = tuple[int, ...]
@@ -152,7 +155,7 @@ class Model:
         blank = Disk(True, 1, (), None, free=(OTHER, OTHER))
         made = self.with_file(blank, part.number, (), 1)._replace(headless=())
         disks = tuple(made if index < copies else blank for index in range(count))
-        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts")
+        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts", "keeps")
         left = {name: self.bounds[name] for name in names} | {"terms": self.bounds["terms"] - 1}
         return World(
             Map(1, 1, (0, 0), (part,), state),
@@ -352,6 +355,25 @@ class Model:
             part = Part(self.number(term, 0), applied + 1, OPEN, nodes)
             after = owner._replace(phase="carry", values=values, told=len(values), plan=(part,), answered=0, got=())
             yield f"owner {term} has {values} and chooses {bits(nodes)}", self.set(world, term, after), None
+        yield from self.keep(world, term, owner, values)
+
+    def keep(self, world: World, term: int, owner: Owner, values: Values) -> Iterator[tuple[str, World, str | None]]:
+        """What is retained stays where it is, and a new file is opened behind it: disks have no room for more."""
+        opened, end = owner.parts[-1], len(values)
+        length = end - opened.start + 1
+        whole = [i for i in bits(owner.answered) if len(self.read(world.disks[i], opened.number) or ()) == length]
+        holders = opened.nodes if self.bug == "kept-unasked" else sum(1 << index for index in whole)
+        # Never fewer than the least number.
+        if length and len(bits(holders)) < 2:
+            return
+        if (spent := self.spend(world, "keeps")) is None:
+            return
+        kept = (opened._replace(to=end, nodes=holders),) if length else ()
+        for nodes in self.choices(world):
+            part = Part(self.number(term, 0), end + 1, OPEN, nodes)
+            plan = (*owner.parts[:-1], *kept, part)
+            after = owner._replace(phase="carry", values=values, told=end, plan=plan, answered=0, got=())
+            yield f"owner {term} has {values}, keeps it and goes on on {bits(nodes)}", self.set(spent, term, after), None
 
     def carry(self, world: World, term: int, owner: Owner) -> Iterator[tuple[str, World, str | None]]:
         part = owner.plan[-1]

@@ -3,6 +3,7 @@
 mod copies;
 mod ensembles;
 mod folders;
+mod full;
 mod left_behind;
 mod limits;
 mod lives;

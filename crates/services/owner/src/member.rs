@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{DiskId, Epoch, NodeId, VolumeId};
+use cairn_base::{Backoff, DiskId, Epoch, NodeId, VolumeId};
 use cairn_cluster::map::{LeftRecord, MapView, Process};
 use cairn_cluster::{
     ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
@@ -29,6 +29,8 @@ use crate::usage::Told;
 
 /// How often it is looked which draining disks have nothing of a volume any more.
 const LEFT_LOOK: Duration = Duration::from_secs(1);
+/// A map that cannot be read is read again after so long, at first and at most.
+const MAP_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
 
@@ -332,6 +334,7 @@ impl ClusterMember {
     }
 
     async fn follow_map(self: Arc<Self>, pool: Arc<Pool>) {
+        let mut pauses = MAP_RETRY;
         loop {
             let mut follower = loop {
                 if self.is_stopping() {
@@ -341,7 +344,7 @@ impl ClusterMember {
                     Ok(follower) => break follower,
                     Err(error) => {
                         tracing::warn!(%error, "the cluster's map cannot be read");
-                        self.env.clock.sleep(Duration::from_secs(1)).await;
+                        self.env.clock.sleep(pauses.pause()).await;
                     }
                 }
             };
@@ -350,10 +353,11 @@ impl ClusterMember {
                     Ok(view) => Arc::new(view),
                     Err(error) => {
                         tracing::error!(%error, "the cluster's map is not followed");
-                        self.env.clock.sleep(Duration::from_secs(1)).await;
+                        self.env.clock.sleep(pauses.pause()).await;
                         break;
                     }
                 };
+                pauses.reset();
                 let state = pool_state(&view, &pool.state(), self.own.node);
                 let revision = view.revision;
                 self.peers.follow(&view);

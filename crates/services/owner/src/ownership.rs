@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{NodeId, VolumeId};
+use cairn_base::{Backoff, NodeId, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
@@ -27,14 +27,12 @@ use crate::reach::{Lack, Needs, Outdone, Reach, better, cuts};
 
 /// Each node that stands further behind waits so much longer before it takes a volume that has no owner.
 const STAGGER: Duration = Duration::from_millis(1500);
-/// A volume that could not be opened here is left to others for so long, and twice as long each time,
-const REST_MIN: Duration = Duration::from_secs(1);
-/// up to this.
-const REST_MAX: Duration = Duration::from_secs(30);
+/// A volume that could not be opened here is left to others for so long, at first and at most.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How often it is looked what there is to do when nothing changes.
 const LOOK: Duration = Duration::from_millis(250);
-/// A lease that is not granted is asked for again after so long.
-const LEASE_RETRY: Duration = Duration::from_millis(500);
+/// A lease that is not granted is asked for again after so long, at first and at most.
+const LEASE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
 /// A volume goes to a node that can serve it better when that has been so for this long: until then all have told whom
 /// they do not reach.
 const OUTDONE_FOR: Duration = Duration::from_secs(1);
@@ -58,7 +56,7 @@ struct Waiting {
 #[derive(Clone, Copy)]
 struct Resting {
     until: Duration,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 /// The loop's own memory.
@@ -198,10 +196,10 @@ impl Ownership {
     }
 
     pub(crate) fn note_failed(&mut self, now: Duration, id: VolumeId) {
-        let before = self.resting.get(&id).map(|resting| resting.pause);
-        let pause = before.map_or(REST_MIN, |pause| (pause * 2).min(REST_MAX));
-        let until = now.saturating_add(pause);
-        self.resting.insert(id, Resting { until, pause });
+        let before = self.resting.get(&id).map(|resting| resting.pauses);
+        let mut pauses = before.unwrap_or(REST);
+        let until = now.saturating_add(pauses.pause());
+        self.resting.insert(id, Resting { until, pauses });
     }
 
     pub(crate) fn note_taken(&mut self, id: VolumeId) {
@@ -212,13 +210,8 @@ impl Ownership {
     /// Leaves a volume to others for a while.
     pub(crate) fn rest(&mut self, now: Duration, id: VolumeId, pause: Duration) {
         let until = now.saturating_add(pause);
-        self.resting.insert(
-            id,
-            Resting {
-                until,
-                pause: REST_MIN,
-            },
-        );
+        let pauses = REST;
+        self.resting.insert(id, Resting { until, pauses });
     }
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
@@ -278,10 +271,12 @@ impl Ownership {
 impl ClusterMember {
     /// Runs until the node stops: one lease after the other.
     pub(crate) async fn own_volumes(self: Arc<Self>, pool: Arc<Pool>) {
+        let mut pauses = LEASE_RETRY;
         while !self.is_stopping() {
-            let Some(lease) = self.new_lease().await else {
+            let Some(lease) = self.new_lease(&mut pauses).await else {
                 continue;
             };
+            pauses.reset();
             self.on_lease(&pool, &lease).await;
             if !self.is_stopping() {
                 tracing::warn!(lease = %lease.id(), "this node's lease is over: it owns nothing until it has another one; does etcd answer?");
@@ -291,7 +286,7 @@ impl ClusterMember {
     }
 
     /// `None`: there is none, or the node stops. Without most of etcd asking for one takes seconds.
-    async fn new_lease(&self) -> Option<Arc<OwnedLease>> {
+    async fn new_lease(&self, pauses: &mut Backoff) -> Option<Arc<OwnedLease>> {
         let stopped = self.told_to_stop();
         if self.is_stopping() {
             return None;
@@ -299,11 +294,11 @@ impl ClusterMember {
         tokio::select! {
             biased;
             () = stopped => None,
-            lease = self.try_new_lease() => lease,
+            lease = self.try_new_lease(pauses) => lease,
         }
     }
 
-    async fn try_new_lease(&self) -> Option<Arc<OwnedLease>> {
+    async fn try_new_lease(&self, pauses: &mut Backoff) -> Option<Arc<OwnedLease>> {
         let granted = OwnedLease::grant(
             self.env.clone(),
             Arc::clone(&self.coordinator),
@@ -313,7 +308,7 @@ impl ClusterMember {
             Ok(lease) => lease,
             Err(error) => {
                 tracing::warn!(%error, "this node gets no lease, so it owns nothing");
-                self.env.clock.sleep(LEASE_RETRY).await;
+                self.env.clock.sleep(pauses.pause()).await;
                 return None;
             }
         };
@@ -325,7 +320,7 @@ impl ClusterMember {
         let (locked, unreached) = (BTreeSet::new(), BTreeSet::new());
         if let Err(error) = self.map.announce(process, &locked, &unreached).await {
             tracing::warn!(%error, "this node could not say that it is there");
-            self.env.clock.sleep(LEASE_RETRY).await;
+            self.env.clock.sleep(pauses.pause()).await;
             return None;
         }
         let lease = Arc::new(lease);

@@ -520,6 +520,7 @@ impl LogWriter for MirrorWriter {
             start: self.files.retained_from,
             is_short: self.short_through >= self.files.retained_from,
             short_file_count: self.short_file_count,
+            room_bytes: None,
         }
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct Cluster {
     /// What each node has the state on, when it owns the volume.
     states: Mutex<Vec<Arc<MemDisk>>>,
     copies: usize,
+    /// See [`MetaSettings::ship_bytes`].
+    pub ship_bytes: u64,
 }
 
 impl Cluster {
@@ -116,6 +118,7 @@ impl Cluster {
             agreed: Arc::default(),
             states: Mutex::new((0..node_count).map(|_| state_disk()).collect()),
             copies,
+            ship_bytes: settings(1).ship_bytes,
         }
     }
 
@@ -132,6 +135,7 @@ impl Cluster {
             agreed: Arc::default(),
             states: Mutex::new(states),
             copies: self.copies,
+            ship_bytes: self.ship_bytes,
         }
     }
 
@@ -166,7 +170,11 @@ impl Cluster {
         disks: Disks,
     ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let env = self.world.env.clone();
-        MetaStore::take_over(env, settings(1), self.seat(node), disks).await
+        let settings = MetaSettings {
+            ship_bytes: self.ship_bytes,
+            ..settings(1)
+        };
+        MetaStore::take_over(env, settings, self.seat(node), disks).await
     }
 
     /// The state of a node is as a crash leaves it, or, if it may, gone with the node's disk.
@@ -230,8 +238,31 @@ impl Cluster {
         }
     }
 
+    /// Those of the nodes that are there.
+    pub fn disks(&self) -> Vec<Arc<MemDisk>> {
+        let nodes = self.nodes.lock();
+        let there = (0..nodes.disks.len()).filter(|index| !nodes.away.contains(index));
+        there.map(|index| nodes.disks[index].clone()).collect()
+    }
+
+    /// The nodes that have the open part of the log.
+    pub fn open_disks(&self) -> Vec<usize> {
+        let agreed = self.agreed.lock();
+        let open = agreed.list.ensembles.last().expect("there is a log");
+        let index = |disk: &DiskId| usize::try_from(disk.0).expect("small") - 1;
+        open.disks.iter().map(index).collect()
+    }
+
+    pub fn clock(&self) -> Arc<dyn cairn_base::env::Clock> {
+        self.world.env.clock.clone()
+    }
+
+    pub fn now(&self) -> Duration {
+        self.world.env.clock.monotonic()
+    }
+
     /// From now on the disk of a node does nothing any more.
-    fn lose(&self, index: usize) {
+    pub fn lose(&self, index: usize) {
         let mut nodes = self.nodes.lock();
         nodes.disks[index].fail_all();
         nodes.away.insert(index);
