@@ -15,6 +15,8 @@
 //! - *Pulse.* A process that stood still for [`FRESH_MAX`] closes its clients' connections before it reads from them
 //!   ([`Pulse`]).
 
+#![forbid(unsafe_code)]
+
 mod admission;
 mod door;
 mod forward;
