@@ -35,7 +35,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after all members were asked in vain.
 const ROUND_WAIT: Duration = Duration::from_millis(100);
-/// A member has so long to renew a lease before the next one is asked, and so much longer in each later round. A member that
+/// A member has so long to renew a lease before the next one is asked, and so much longer in every second round. A member that
 /// follows a leader that is gone says nothing until it gives up, and a lease does not last that long.
 const RENEWAL_TIMEOUT_STEP: Duration = Duration::from_millis(400);
 
@@ -383,7 +383,7 @@ impl Etcd {
         self.call_in_steps(what, repeat, step, request).await
     }
 
-    /// The same; each member may take as many steps as it was asked times, up to what one may take at all.
+    /// The same; each member may take one step, and one more in every second round, up to what one may take at all.
     async fn call_in_steps<T, F>(
         &self,
         what: &str,
@@ -398,7 +398,8 @@ impl Etcd {
         for attempt in 1.. {
             let (turn, count, member) = self.shared.current_member();
             let round = u32::try_from((attempt - 1) / count + 1).unwrap_or(u32::MAX);
-            let after = step.saturating_mul(round);
+            // Not sooner: the member that hangs has its turn in each round, and a lease does not outlive long ones.
+            let after = step.saturating_mul(round.div_ceil(2));
             let after = after.min(self.shared.settings.attempt_timeout);
             let asked = self.attempt_within(&member, what, after, &request);
             let failure = match asked.await {
