@@ -76,8 +76,8 @@ pub enum Bug {
     LateDiskCountsAsWritten,
     LogCopiesOnOneNode,
     LogFileNumberUsedAgain,
-    /// Found by the tests of `meta`: it takes two volumes.
     LogFileUseIsItsNumber,
+    SealedCopyOfOldUse,
     LogCutBehindTheCopies,
     LogCutBehindTheOwnState,
     OldStateTaken,
@@ -87,6 +87,10 @@ pub enum Bug {
     NoReplyTakenAsDone,
     GivenUpBeforeItIsClosed,
     ListedWhileOpeningNotFollowed,
+    LeaseLastsOverSuspension,
+    PromiseWaitsForAnyVolume,
+    SweepTakesOtherVolume,
+    TrailerOfOtherVolumeTaken,
     // segment
     RecordChecksumIgnored,
     ReadCacheChecksumIgnored,
@@ -288,6 +292,11 @@ impl Bug {
         Bug::LogCopiesOnOneNode,
         Bug::GivenUpBeforeItIsClosed,
         Bug::ListedWhileOpeningNotFollowed,
+        Bug::LogFileUseIsItsNumber,
+        Bug::LeaseLastsOverSuspension,
+        Bug::PromiseWaitsForAnyVolume,
+        Bug::SweepTakesOtherVolume,
+        Bug::TrailerOfOtherVolumeTaken,
     ];
 
     /// Those that a search of 18 s each did not find: something else stands in front of them, or they bite in orders that are seldom.
@@ -303,6 +312,7 @@ impl Bug {
         Bug::DisksOfDataNotFenced,
         Bug::LogOfBeforeTheTakeover,
         Bug::NoReplyTakenAsDone,
+        Bug::SealedCopyOfOldUse,
     ];
 }
 

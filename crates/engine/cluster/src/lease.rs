@@ -165,7 +165,10 @@ fn validity(env: &Env, sent: Duration, ttl: Duration) -> Duration {
 
 impl Shared {
     fn valid_until(&self) -> Option<Duration> {
-        let now = self.env.clock.boottime();
+        let now = match planted::is(Bug::LeaseLastsOverSuspension) {
+            true => self.env.clock.monotonic(),
+            false => self.env.clock.boottime(),
+        };
         let mut valid_until = self.valid_until.lock();
         if valid_until.is_some_and(|until| now >= until) {
             if planted::is(Bug::OwnerGoesOnAfterLease) {

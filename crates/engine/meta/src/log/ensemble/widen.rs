@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::NodeId;
 use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::planted::{self, Bug};
 use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, RecordBuf};
 use cairn_shard::{ShardError, ShardService, ShardWrite};
 use futures_util::future::{Either, select};
@@ -121,11 +122,15 @@ impl EnsembleWriter {
             }
         };
         self.in_time(disk, making).await?;
+        let read_from = header.file_use;
         let header = FileHeader {
             file_use: self.new_use(part.number),
             ..header.clone()
         };
-        let file_use = header.file_use;
+        let file_use = match planted::is(Bug::SealedCopyOfOldUse) {
+            true => read_from,
+            false => header.file_use,
+        };
         let block = header.encode().freeze();
         self.in_time(disk, begin_use(disk, epoch, name, block))
             .await?;
