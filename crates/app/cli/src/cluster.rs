@@ -17,7 +17,7 @@ use crate::args::{
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
-use crate::status::duration;
+use crate::status::{duration, warning_lines};
 
 /// Longest ticket that is read from standard input.
 const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
@@ -225,8 +225,10 @@ fn text(view: &ClusterView) -> String {
                     .map(|it| it.name.as_str())
                     .collect();
                 let whose = if own { "on" } else { "given:" };
+                let well = view.etcd.members.iter();
+                let well = well.filter(|member| member.problem.is_none()).count();
                 format!(
-                    "etcd      {} members {whose} {}",
+                    "etcd      {well} of {} members are well, {whose} {}",
                     names.len(),
                     names.join(", ")
                 )
@@ -249,7 +251,10 @@ fn text(view: &ClusterView) -> String {
             volume.name.clone(),
             volume.owner.clone().unwrap_or_else(|| "nobody".to_owned()),
             volume.epoch.to_string(),
-            volume.log_copies.to_string(),
+            match volume.log_copies < volume.log_copies_wanted {
+                true => format!("{} of {}", volume.log_copies, volume.log_copies_wanted),
+                false => volume.log_copies.to_string(),
+            },
             volume.state_copies.to_string(),
             volume
                 .address
@@ -258,9 +263,7 @@ fn text(view: &ClusterView) -> String {
         ]
     });
     lines.push(print::table(&columns, rows.collect()));
-    for warning in &view.warnings {
-        lines.push(format!("warning   {warning}"));
-    }
+    lines.extend(warning_lines(&view.warnings));
     lines.join("\n")
 }
 

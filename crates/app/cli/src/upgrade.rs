@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::ClusterView;
+use cairn_admin::warnings::WarningKind;
 
 use crate::access;
 use crate::args::NodeUpgradeArgs;
@@ -43,6 +44,11 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
                 "the newest changes of volume {} are on one node only",
                 volume.name
             ));
+        } else if volume.log_copies < volume.log_copies_wanted {
+            found.push(format!(
+                "the log of volume {} has {} of {} copies",
+                volume.name, volume.log_copies, volume.log_copies_wanted
+            ));
         }
     }
     if view.survives.data_nodes == 0 {
@@ -54,8 +60,58 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
                 .to_owned(),
         );
     }
+    for member in &view.etcd.members {
+        if let Some(why) = &member.problem {
+            found.push(format!(
+                "the member of etcd on {} does not count: {why}",
+                member.name
+            ));
+        }
+    }
     found.extend(view.etcd.problem.clone());
+    // What else there is to mend first. Those above say more of their own.
+    let others = view.warnings.iter();
+    let others = others.filter(|warning| keeps_from_stopping(warning.kind));
+    found.extend(others.map(|warning| warning.message.clone()));
     found
+}
+
+/// Whether a warning keeps nodes from being stopped, beside what is told of nodes, disks, volumes and etcd.
+fn keeps_from_stopping(kind: WarningKind) -> bool {
+    match kind {
+        WarningKind::VolumeNotServed
+        | WarningKind::NoLease
+        | WarningKind::SegmentsUnreadable
+        | WarningKind::SegmentsShort
+        | WarningKind::SegmentsSingle
+        | WarningKind::AtTheLimit
+        | WarningKind::MetadataShort
+        | WarningKind::FolderLow
+        | WarningKind::MapKeyDamaged => true,
+        WarningKind::VolumeWithoutOwner
+        | WarningKind::EtcdNoQuorum
+        | WarningKind::EtcdUnreachable
+        | WarningKind::EtcdMemberDown
+        | WarningKind::NodeAway
+        | WarningKind::NodeUnreached
+        | WarningKind::DiskMissing
+        | WarningKind::DiskFailed
+        | WarningKind::DiskTroubled
+        | WarningKind::OneDisk
+        | WarningKind::SegmentsNarrow
+        | WarningKind::PlacesDamaged
+        | WarningKind::BytesLost
+        | WarningKind::ReadsDamaged
+        | WarningKind::LogCopiesFew
+        | WarningKind::AddressNotHere
+        | WarningKind::KeyMissing
+        | WarningKind::Maintenance
+        | WarningKind::VolumeUnprotected
+        | WarningKind::DirectoriesUnprotected
+        | WarningKind::DisksUnnamed
+        | WarningKind::SpaceLow
+        | WarningKind::ReadCacheUnused => false,
+    }
 }
 
 /// The nodes, each with the volumes that it owns: those with few of them first, so that volumes move seldom.
@@ -118,7 +174,9 @@ pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_admin::api::{ClusterDiskView, ClusterNodeView, ClusterSurvives, ClusterVolumeView};
+    use cairn_admin::api::{
+        ClusterDiskView, ClusterEtcdMember, ClusterNodeView, ClusterSurvives, ClusterVolumeView,
+    };
 
     use super::*;
 
@@ -170,7 +228,7 @@ mod tests {
     #[test]
     fn no_node_stops_while_another_one_is_missed() {
         type Harm = fn(&mut ClusterView);
-        let cases: [(&str, Harm); 6] = [
+        let cases: [(&str, Harm); 8] = [
             ("node two is down", |view| view.nodes[1].alive = false),
             ("cannot be reached", |view| view.nodes[1].connected = false),
             ("is failed", |view| {
@@ -181,6 +239,19 @@ mod tests {
             }),
             ("on one node only", |view| view.volumes[1].log_copies = 1),
             ("nothing is served", |view| view.survives.service_nodes = 0),
+            ("log of volume more has 2 of 3", |view| {
+                (
+                    view.volumes[1].log_copies,
+                    view.volumes[1].log_copies_wanted,
+                ) = (2, 3);
+            }),
+            ("member of etcd on two", |view| {
+                view.etcd.members.push(ClusterEtcdMember {
+                    name: "two".to_owned(),
+                    problem: Some("does not answer".to_owned()),
+                    ..ClusterEtcdMember::default()
+                });
+            }),
         ];
         for (what, harm) in cases {
             let mut view = view();

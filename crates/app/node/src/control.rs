@@ -35,8 +35,9 @@ use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
-use cairn_pool::health::{Judgement, Observed, judge};
+use cairn_pool::health::{Judgement, LostDisk, Observed, judge};
 use cairn_pool::truth::SaveError;
+use cairn_pool::warning::DiskLoss;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -92,6 +93,10 @@ impl Control for Controller {
 
     fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView> {
         Box::pin(async move {
+            if let Some(lost) = self.lost_elsewhere(&disk)? {
+                let noted = self.inner.pool.replace_later(&lost.to_string()).await;
+                return self.disk_now(noted.map_err(refusal)?);
+            }
             self.require_node_stays()?;
             let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
             self.disk_now(added.map_err(refusal)?)
@@ -173,7 +178,7 @@ impl Control for Controller {
     fn cluster(&self) -> Answer<'_, ClusterView> {
         Box::pin(async {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
-            Ok(cluster_view::of(&self.inner, cluster).await)
+            Ok(self.cluster_now(cluster).await)
         })
     }
 
@@ -318,7 +323,7 @@ impl Control for Controller {
             let seen = views.wait_for(|view| view.revision >= written);
             // What is shown may be a moment old: that is no reason to fail.
             let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
-            Ok(cluster_view::of(&self.inner, cluster).await)
+            Ok(self.cluster_now(cluster).await)
         })
     }
 
@@ -532,7 +537,19 @@ impl Controller {
         let seen = views.wait_for(|view| view.revision >= written);
         // What is shown may be a moment old: that is no reason to fail.
         let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
-        Ok(cluster_view::of(&self.inner, cluster).await)
+        Ok(self.cluster_now(cluster).await)
+    }
+
+    /// The cluster as this node sees it now.
+    async fn cluster_now(&self, cluster: &ClusterNode) -> ClusterView {
+        cluster.look_at_etcd().await;
+        cluster_view::of(&self.inner, cluster, self.judged())
+    }
+
+    fn judged(&self) -> Judgement {
+        let pool = self.inner.pool.state();
+        let volumes = self.volume_states(&pool);
+        judge(&self.observed(&pool, &self.disk_views(), &volumes))
     }
 
     /// The state of everything, as `cairn status` shows it.
@@ -553,16 +570,16 @@ impl Controller {
         let Judgement {
             health,
             summary,
-            mut warnings,
+            warnings,
+            ..
         } = judge(&self.observed(&pool, &disks, &volumes));
-        warnings.extend(crate::read_cache::warnings(inner));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: inner.uptime().as_secs(),
             health: convert::health(health),
             summary,
-            warnings,
+            warnings: crate::warnings::views(&warnings),
             pool: PoolView {
                 id: pool.pool.to_string(),
                 created_seconds: pool.created.seconds,
@@ -645,13 +662,16 @@ impl Controller {
         let code = inner.pool.store.default_code();
         let space = inner.pool.store.space();
         let lost = disks.iter().filter_map(|disk| {
-            let why = match disk.state {
+            let loss = match disk.state {
                 DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
-                DiskState::Failed => "failed",
-                DiskState::Missing => "is missing",
+                DiskState::Failed => DiskLoss::Failed,
+                DiskState::Missing => DiskLoss::Missing,
             };
-            let why = format!("{why}: {}", disk.problem.as_deref().unwrap_or(""));
-            Some(format!("{} {why}", disk.label))
+            Some(LostDisk {
+                label: disk.label.clone(),
+                loss,
+                why: disk.problem.clone().unwrap_or_default(),
+            })
         });
         let holds_nothing = |disk: &&DiskView| {
             let is_lost = matches!(disk.state, DiskState::Failed | DiskState::Missing);
@@ -673,17 +693,28 @@ impl Controller {
         let troubled = disks.iter().filter_map(|disk| match disk.state {
             DiskState::Ok | DiskState::Draining | DiskState::Drained => {
                 let problem = disk.problem.as_deref()?;
-                Some(format!("{}: {problem}", disk.label))
+                Some((disk.label.clone(), problem.to_owned()))
             }
             DiskState::Failed | DiskState::Missing => None,
         });
+        let cluster = inner.cluster.as_ref();
+        let cluster = cluster.map(|cluster| cluster_view::observed(inner, cluster));
+        // That nobody owns a volume is a warning of its own, which says why.
+        let without_owner = |name: &VolumeName| {
+            let cluster = cluster.as_ref();
+            cluster.is_some_and(|cluster| {
+                let mut free = cluster.without_owner.iter();
+                free.any(|(volume, _)| *volume == name.to_string())
+            })
+        };
         let failed = volumes
             .iter()
-            .filter(|volume| !volume.serving)
+            .filter(|volume| !volume.serving && !without_owner(&volume.name))
             .map(|volume| {
-                let why = volume.problem.as_deref().unwrap_or("");
-                format!("{} is not served: {why}", volume.name)
+                let why = volume.problem.clone().unwrap_or_default();
+                (volume.name.to_string(), why)
             });
+        let failed: Vec<(String, String)> = failed.collect();
         let degraded =
             pool.volumes
                 .iter()
@@ -723,7 +754,7 @@ impl Controller {
             nodes_tolerated: inner.pool.nodes_tolerated_by_all().unwrap_or(0),
             nodes_lost: losses.nodes,
             layout: convert::layout(code),
-            volumes_failed: failed.collect(),
+            volumes_failed: failed,
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             directories_unprotected: directories_unprotected.collect(),
@@ -737,6 +768,8 @@ impl Controller {
                 .saturating_sub(inner.pool.scrub.lost_bytes_known()),
             damaged_reads: inner.pool.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
+            caches: crate::read_cache::warnings(inner),
+            cluster,
         }
     }
 
@@ -786,6 +819,26 @@ impl Controller {
         let mut views: Vec<DiskView> = statuses.iter().map(view).collect();
         views.sort_by(|left, right| left.label.cmp(&right.label));
         views
+    }
+
+    /// The disk that words mean, if another node has it that does not run: nobody else can say that it is lost for good.
+    fn lost_elsewhere(&self, words: &str) -> Result<Option<DiskId>, ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(None);
+        };
+        let disk = self.inner.pool.find_disk(words).map_err(refusal)?;
+        if disk.node == cluster.member.node() {
+            return Ok(None);
+        }
+        let view = cluster.member.view();
+        if !view.alive.contains_key(&disk.node) {
+            return Ok(Some(disk.id));
+        }
+        let name = view.nodes.get(&disk.node).map(|node| &node.value.name);
+        let name = name.map_or_else(|| disk.node.to_string(), Clone::clone);
+        let why = format!("disk {} is one of node {name}, which runs", disk.label);
+        Err(ControlError::new(ErrorKind::Conflict, why)
+            .hint("ask that node: `cairn disk replace` with its --server"))
     }
 
     fn disk_now(&self, id: DiskId) -> Result<DiskView, ControlError> {

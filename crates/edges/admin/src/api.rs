@@ -7,6 +7,8 @@ use cairn_config::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::warnings::WarningView;
+
 /// Why a request was not done, for programs. The text beside it is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -77,8 +79,8 @@ pub struct Status {
     pub health: Health,
     /// One line for people: how data is protected, and what is wrong.
     pub summary: String,
-    /// What needs attention, a sentence each.
-    pub warnings: Vec<String>,
+    /// What needs attention, the worst first. Empty: nothing needs to be done.
+    pub warnings: Vec<WarningView>,
     pub pool: PoolView,
     pub nfs: NfsView,
     pub admin: AdminView,
@@ -400,8 +402,8 @@ pub struct ClusterView {
     pub volumes: Vec<ClusterVolumeView>,
     pub survives: ClusterSurvives,
     pub etcd: ClusterEtcdView,
-    /// What an operator should know.
-    pub warnings: Vec<String>,
+    /// What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done.
+    pub warnings: Vec<WarningView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -464,8 +466,15 @@ pub struct ClusterVolumeView {
     /// The name of the node that owns it; nobody does while it is taken over.
     pub owner: Option<String>,
     pub epoch: u64,
-    /// Copies of the changes and the metadata that a new owner needs: one less than that many nodes may go without a loss.
+    /// Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
+    /// go without a loss.
     pub log_copies: usize,
+    /// Copies that it should have.
+    #[serde(default)]
+    pub log_copies_wanted: usize,
+    /// Why nodes that tried could not take it over, while nobody owns it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// Copies of the metadata's state on other nodes than the owner.
     pub state_copies: usize,
     /// The address that follows its owner, if it has one.
@@ -517,6 +526,9 @@ pub struct ClusterEtcdView {
 pub struct ClusterEtcdMember {
     pub name: String,
     pub url: String,
+    /// Why it does not count: it does not answer, or says that it is not well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

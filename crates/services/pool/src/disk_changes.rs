@@ -20,6 +20,7 @@ use futures_util::future::{Either, select};
 
 use crate::planner::{self, Standing};
 use crate::pool::{ChangeFailure, Pool, VolumeService};
+use crate::table::Condition;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::MediaChoice;
 
@@ -175,6 +176,29 @@ impl Pool {
         drop(tried);
         self.tell_of_nodes(before);
         tracing::info!(disk = disk.label, draining, "draining");
+        self.after_a_change().await;
+        Ok(disk.id)
+    }
+
+    /// Says that a disk which is missing is lost for good: what was on it is made anew, and it leaves by itself then. Its node may
+    /// start with an empty folder in its place.
+    pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.begin_change().await?;
+        if self.table().condition(disk.id) != Condition::Missing {
+            return impossible(format!("disk {} is there", disk.label));
+        }
+        let mut state = PoolState::clone(&self.state());
+        if let Some(entry) = state.disk_mut(disk.id) {
+            entry.draining = true;
+            entry.replaced = true;
+        }
+        self.save(&mut tried, &mut state).await?;
+        drop(tried);
+        tracing::info!(
+            disk = disk.label,
+            "a missing disk is lost for good, another one takes its place"
+        );
         self.after_a_change().await;
         Ok(disk.id)
     }

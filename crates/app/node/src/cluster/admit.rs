@@ -41,6 +41,7 @@ impl Admit for Admission {
                 joined: env.clock.now(),
                 draining: false,
                 replaced_by: None,
+                maintenance_until: None,
             };
             match map.join(&token, &record).await {
                 Ok(()) => {}

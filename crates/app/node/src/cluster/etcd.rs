@@ -33,6 +33,9 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const START_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is looked which members there are.
 const LOOK: Duration = Duration::from_secs(3);
+/// A cluster folder with less free space is nearly full, and so is one of a small file system with less than a tenth free: four
+/// files of etcd's log have 64 MB each, and a snapshot is as large as its data.
+const FOLDER_FREE_BYTES_MIN: u64 = 512 << 20;
 /// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
 const MISSED_MAX: u32 = 3;
 
@@ -45,6 +48,24 @@ pub struct EtcdSide {
     membership: Arc<Mutex<Membership>>,
     /// How often in a row etcd did not know this node's member.
     missed: AtomicU32,
+    /// How the members were when they were asked last.
+    health: Mutex<EtcdHealth>,
+}
+
+/// How the members of etcd are.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdHealth {
+    pub members: Vec<EtcdMemberHealth>,
+    /// Why nobody says who is a member. `members` are those that this node knew last then.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EtcdMemberHealth {
+    pub name: String,
+    pub url: String,
+    /// Why it does not count.
+    pub problem: Option<String>,
 }
 
 /// So many members run with so many nodes.
@@ -58,6 +79,23 @@ fn members_wanted(nodes: usize) -> usize {
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
+}
+
+/// Whether the file system with a node's cluster folder is nearly full. etcd keeps its log and snapshots there, and ends when a
+/// write fails.
+fn folder_is_low(folder: &std::path::Path) -> bool {
+    let Ok(seen) = rustix::fs::statvfs(folder) else {
+        // Who cannot be asked is told of by what fails next.
+        return false;
+    };
+    is_low(
+        seen.f_bavail.saturating_mul(seen.f_frsize),
+        seen.f_blocks.saturating_mul(seen.f_frsize),
+    )
+}
+
+fn is_low(free_bytes: u64, total_bytes: u64) -> bool {
+    free_bytes < FOLDER_FREE_BYTES_MIN.min(total_bytes / 10)
 }
 
 /// This node's certificate as etcd's client shows it.
@@ -105,14 +143,64 @@ impl EtcdSide {
             }
         };
         let etcd = connect(settings, member.as_ref()).await?;
-        Ok(Arc::new(Self {
+        let side = Arc::new(Self {
             etcd,
             folder,
             trust,
             member: tokio::sync::Mutex::new(member),
             membership,
             missed: AtomicU32::new(0),
-        }))
+            health: Mutex::default(),
+        });
+        side.look_at_members().await;
+        Ok(side)
+    }
+
+    /// How the members were when they were asked last.
+    pub fn health(&self) -> EtcdHealth {
+        self.health.lock().clone()
+    }
+
+    /// Asks all members how they are. One that hangs costs the time of one attempt.
+    pub async fn look_at_members(&self) -> EtcdHealth {
+        let health = match self.etcd.member_states().await {
+            Ok(states) => {
+                let members = states.into_iter().map(|(info, problem)| EtcdMemberHealth {
+                    url: info.client_urls.first().cloned().unwrap_or_default(),
+                    // It has none before its first start.
+                    name: match info.name.is_empty() {
+                        true => info.peer_urls.first().cloned().unwrap_or_default(),
+                        false => info.name,
+                    },
+                    problem: problem.map(|problem| problem.to_string()),
+                });
+                EtcdHealth {
+                    members: members.collect(),
+                    problem: None,
+                }
+            }
+            Err(error) => {
+                // Without a majority members do not say who is one. Those that were known are asked one by one.
+                let known = match &self.membership.lock().etcd {
+                    EtcdSource::Own { members, .. } => members.clone(),
+                    EtcdSource::Given { .. } => Vec::new(),
+                };
+                let asked = known.into_iter().map(|entry| async move {
+                    let problem = self.etcd.check_at(&entry.client_url).await.err();
+                    EtcdMemberHealth {
+                        name: entry.node_name,
+                        problem: problem.map(|problem| problem.to_string()),
+                        url: entry.client_url,
+                    }
+                });
+                EtcdHealth {
+                    members: futures_util::future::join_all(asked).await,
+                    problem: Some(error.to_string()),
+                }
+            }
+        };
+        *self.health.lock() = health.clone();
+        health
     }
 
     pub async fn stop(&self) {
@@ -130,6 +218,8 @@ impl EtcdSide {
                 expires.borrow_and_update();
                 self.etcd.set_tls(client_tls(&self.trust));
             }
+            self.look_at_members().await;
+            cluster.set_folder_is_low(folder_is_low(self.folder.path()));
             if let Err(error) = self.look(&cluster).await {
                 tracing::debug!(error, "the members of etcd");
             }
@@ -406,6 +496,28 @@ fn member_settings(
     })
 }
 
+/// The members of etcd that other nodes run, if this node runs one and one of them answers at once.
+pub async fn others(trust: &Trust, membership: &Membership) -> Option<Etcd> {
+    let EtcdSource::Own {
+        runs_member: true,
+        members,
+        ..
+    } = &membership.etcd
+    else {
+        return None;
+    };
+    let others = members
+        .iter()
+        .filter(|member| member.node_name != membership.node_name);
+    let urls: Vec<String> = others.map(|member| member.client_url.clone()).collect();
+    if urls.is_empty() {
+        return None;
+    }
+    let mut settings = EtcdSettings::new(urls);
+    settings.tls = Some(client_tls(trust));
+    Etcd::connect(settings).await.ok()
+}
+
 async fn connect(settings: EtcdSettings, member: Option<&EtcdMember>) -> Result<Etcd, NodeError> {
     let deadline = tokio::time::Instant::now() + START_PATIENCE;
     let mut is_told = false;
@@ -435,5 +547,19 @@ mod tests {
     fn members_are_an_odd_number_that_two_may_leave_when_there_are_enough_nodes() {
         let wanted: Vec<usize> = (0..=8).map(members_wanted).collect();
         assert_eq!(wanted, [1, 1, 1, 3, 3, 5, 5, 5, 5]);
+    }
+
+    #[test]
+    fn a_folder_is_nearly_full_below_a_tenth_or_half_a_gibibyte() {
+        let mib = 1 << 20;
+        let cases = [
+            ("a large one with room", 600 * mib, 1_000_000 * mib, false),
+            ("a large one without", 500 * mib, 1_000_000 * mib, true),
+            ("a small one with room", 20 * mib, 100 * mib, false),
+            ("a small one without", 9 * mib, 100 * mib, true),
+        ];
+        for (name, free, total, want) in cases {
+            assert_eq!(is_low(free, total), want, "{name}");
+        }
     }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_base::{DiskId, NodeId, Timestamp};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, TokenRecord, Versioned, decode,
-    encode,
+    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, Sign, TokenRecord, Versioned,
+    decode, encode,
 };
 use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
 use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
@@ -137,7 +137,7 @@ impl ClusterMap {
         let record = NodeRecord {
             draining,
             replaced_by,
-            ..before.value
+            ..before.value.clone()
         };
         let mut txn = Txn::default();
         if let Some(other) = replaced_by {
@@ -178,6 +178,30 @@ impl ClusterMap {
             Written::Refused(_) => Err(MapError::Changed {
                 key,
                 what: "a node, or one of its disks",
+            }),
+        }
+    }
+
+    /// Says until when a node is meant to be away; `None`: it is not.
+    pub async fn set_node_maintenance(
+        &self,
+        node: NodeId,
+        until: Option<Timestamp>,
+    ) -> Result<(), MapError> {
+        let before = self.node(node).await?;
+        let record = NodeRecord {
+            maintenance_until: until,
+            ..before.value
+        };
+        let key = self.keys().node(node);
+        match self
+            .write(key.clone(), before.revision, &record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a node",
             }),
         }
     }
@@ -268,11 +292,7 @@ impl ClusterMap {
     }
 
     /// Says that this process is there, for as long as its lease lives, and which volumes it cannot open.
-    pub async fn announce(
-        &self,
-        process: Process,
-        locked: &BTreeSet<VolumeId>,
-    ) -> Result<(), MapError> {
+    pub async fn announce(&self, process: Process, sign: &Sign) -> Result<(), MapError> {
         let key = self.keys().alive(process.node);
         loop {
             let before = self.read_one::<AliveRecord>(key.clone()).await?;
@@ -282,7 +302,10 @@ impl ClusterMap {
                 node: process.node,
                 process: process.nonce,
                 since: same.map_or_else(|| self.shared.env.clock.now(), |before| before.since),
-                locked: locked.clone(),
+                locked: sign.locked.clone(),
+                failed: sign.failed.clone(),
+                folder_is_low: sign.folder_is_low,
+                host: sign.host.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

@@ -8,7 +8,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
     CertificateRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken,
-    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt,
+    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, Sign, StateAt,
     VersionRange, VolumeLog, VolumeRecord,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
@@ -57,6 +57,7 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         },
         draining: false,
         replaced_by: None,
+        maintenance_until: None,
     }
 }
 
@@ -469,7 +470,7 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     map.add_node(&node(3, "a", "10.0.0.1:7000")).await.unwrap();
 
     let alive = process(world, 1, 11).await;
-    let none = BTreeSet::new();
+    let none = Sign::default();
     map.announce(alive, &none).await.unwrap();
     let later = process(world, 1, 12).await;
     map.announce(later, &none).await.unwrap();
@@ -485,7 +486,11 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     assert_eq!(before.process, ProcessNonce(12));
     // What it cannot open it says again, as the same process.
     let locked = BTreeSet::from([VolumeId(3)]);
-    map.announce(later, &locked).await.unwrap();
+    let sign = Sign {
+        locked: locked.clone(),
+        ..Sign::default()
+    };
+    map.announce(later, &sign).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     let now = &there[0].value;
     assert_eq!((&now.locked, now.since), (&locked, before.since));
@@ -511,7 +516,7 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     let none = || Opaque(Vec::new());
     let volume = map.create_volume("v", none(), none()).await.unwrap();
     let owner = process(world, 2, 5).await;
-    map.announce(process(world, 1, 4).await, &BTreeSet::new())
+    map.announce(process(world, 1, 4).await, &Sign::default())
         .await
         .unwrap();
     let owned = map.take_over(volume, owner, Epoch(0)).await.unwrap();

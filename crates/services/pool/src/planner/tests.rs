@@ -7,6 +7,7 @@ const DELAY: Duration = Duration::from_secs(600);
 
 fn disk(id: u128) -> SeenDisk {
     SeenDisk {
+        is_awaited: false,
         id: DiskId(id),
         is_draining: false,
         is_replaced: false,
