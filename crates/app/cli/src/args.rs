@@ -242,6 +242,15 @@ pub enum NodeCommand {
     ///
     /// Example: cairn node replace three seven
     Replace(NodeReplaceArgs),
+    /// Say that a node is meant to be away for a while, and move its volumes first
+    ///
+    /// For a restart, an upgrade or work on the machine. Its volumes move to other nodes, whose clients feel a short pause; it takes
+    /// none, and nothing on its disks is rebuilt until the time is over or it is said to be back. It stays in the cluster with all
+    /// that is on its disks. A node that is to leave for good is drained instead (`cairn node drain`).
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    #[command(subcommand)]
+    Maintenance(MaintenanceCommand),
     /// Say whether a node may stop now, and in which order nodes are upgraded
     ///
     /// Nodes of neighbouring versions work together: upgrade one after the other, while clients work. With --wait
@@ -249,6 +258,34 @@ pub enum NodeCommand {
     ///
     /// Example: cairn node upgrade --wait
     Upgrade(NodeUpgradeArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MaintenanceCommand {
+    /// Move a node's volumes to others, and do not rebuild what is on its disks for a while
+    ///
+    /// Refused while another node, a disk, a member of etcd or a copy of a log is missed: `cairn node upgrade` says what.
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    On(MaintenanceOnArgs),
+    /// Say that a node is back: it takes volumes again
+    ///
+    /// Example: cairn node maintenance off three
+    Off(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MaintenanceOnArgs {
+    /// The node's name
+    pub node: String,
+    /// For how long nothing on it is rebuilt; at most 7d
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub time: std::time::Duration,
+    /// Also while something else is missed
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]

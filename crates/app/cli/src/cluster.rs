@@ -282,6 +282,10 @@ fn node_table(view: &ClusterView) -> String {
             (false, true) => "reached, no lease",
             (false, false) => "away",
         };
+        let maintenance = match node.maintenance_seconds {
+            Some(left) => format!(", in maintenance for {}", duration(left)),
+            None => String::new(),
+        };
         let leaves = node.drain.as_ref().map_or("", |drain| match drain.done {
             true => ", drained",
             false => ", draining",
@@ -293,7 +297,7 @@ fn node_table(view: &ClusterView) -> String {
             .collect();
         vec![
             node.name.clone(),
-            format!("{state}{leaves}"),
+            format!("{state}{leaves}{maintenance}"),
             node.internal.clone(),
             node.external.clone(),
             disks.join(", "),

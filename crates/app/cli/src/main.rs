@@ -26,6 +26,7 @@ mod freeze;
 mod host_plan;
 mod key;
 mod limit;
+mod maintenance;
 mod plan;
 mod plan_args;
 mod policy;
@@ -52,8 +53,8 @@ use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{
-    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, NodeCommand,
-    ScrubCommand, VolumeAddressCommand, VolumeCommand,
+    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, MaintenanceCommand,
+    NodeCommand, ScrubCommand, VolumeAddressCommand, VolumeCommand,
 };
 use crate::exit::Failure;
 
@@ -125,6 +126,12 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
         Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
         Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
+        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::On(args))) => {
+            maintenance::on(&args)
+        }
+        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::Off(args))) => {
+            maintenance::off(&args)
+        }
         Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
         Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),

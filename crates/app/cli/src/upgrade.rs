@@ -15,7 +15,7 @@ use crate::print;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is in the way of stopping a node; empty: one may stop.
-fn in_the_way(view: &ClusterView) -> Vec<String> {
+pub fn in_the_way(view: &ClusterView) -> Vec<String> {
     let mut found = Vec::new();
     for node in &view.nodes {
         if !node.alive {
@@ -28,6 +28,12 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
         }
         if node.drain.is_some() {
             found.push(format!("node {} drains", node.name));
+        }
+        if node.maintenance_seconds.is_some() {
+            found.push(format!(
+                "node {0} is in maintenance: `cairn node maintenance off {0}` when it is back",
+                node.name
+            ));
         }
         for disk in node.disks.iter().filter(|disk| disk.state != "ok") {
             found.push(format!(
@@ -133,15 +139,15 @@ fn plan(view: &ClusterView) -> String {
         let has = match volumes.len() {
             0 => "owns no volume: nobody waits".to_owned(),
             _ => format!(
-                "owns {}: its clients wait for some seconds",
+                "owns {}: its clients wait for a moment, as it moves",
                 volumes.join(", ")
             ),
         };
         text += &format!("  {name}: {has}\n");
     }
-    text +=
-        "On each, for example: sudo apt install ./cairn_VERSION.deb   (it restarts the server)\n";
-    text += "Before the next one:  cairn node upgrade --wait";
+    text += "For each: cairn node maintenance on NODE    (moves its volumes first)\n";
+    text += "On it, for example: sudo apt install ./cairn_VERSION.deb   (it restarts the server)\n";
+    text += "Then: cairn node maintenance off NODE && cairn node upgrade --wait";
     text
 }
 

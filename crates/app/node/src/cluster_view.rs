@@ -233,6 +233,9 @@ fn nodes(
                 connected: record.id == own || peer.is_some_and(|peer| peer.is_connected),
                 problem: peer.and_then(|peer| peer.problem.clone()),
                 drain: drain(view, etcd, record),
+                maintenance_seconds: record
+                    .maintenance_left(inner.env.clock.now())
+                    .map(|left| left.as_secs()),
                 disks: disks
                     .map(|disk| ClusterDiskView {
                         id: disk.id.to_string(),

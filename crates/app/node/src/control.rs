@@ -17,7 +17,7 @@ use cairn_admin::api::{
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
-use cairn_base::{DiskId, Media, NodeId, VolumeId};
+use cairn_base::{DiskId, Media, NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::NodeRecord;
 use cairn_config::{
@@ -38,6 +38,9 @@ use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, Vol
 use cairn_pool::health::{Judgement, LostDisk, Observed, judge};
 use cairn_pool::truth::SaveError;
 use cairn_pool::warning::DiskLoss;
+
+/// A node is in maintenance for a week at most: data that is not rebuilt for longer is better moved.
+const MAINTENANCE_SECONDS_MAX: u64 = 7 * 24 * 3600;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -207,6 +210,30 @@ impl Control for Controller {
             let replaced_by = record.replaced_by.filter(|_| draining);
             self.set_draining(cluster, &record, draining, replaced_by)
                 .await
+        })
+    }
+
+    fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let record = cluster.record_named(&node).map_err(not_found)?;
+            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+            if seconds > MAINTENANCE_SECONDS_MAX {
+                let why = format!("{seconds} seconds are too long: at most a week");
+                return Err(conflict(why).hint("`cairn node drain` has a node leave"));
+            }
+            if seconds > 0 && record.draining {
+                return Err(conflict(format!("node {node} is to leave"))
+                    .hint("`cairn node drain --cancel` has it stay"));
+            }
+            let now = self.inner.env.clock.now().seconds;
+            let until = i64::try_from(seconds).ok();
+            let until = until.filter(|seconds| *seconds > 0);
+            let until = until.map(|seconds| Timestamp::new(now.saturating_add(seconds), 0));
+            let map = cluster.member.map();
+            let set = map.set_node_maintenance(record.id, until).await;
+            set.map_err(|error| conflict(error.to_string()).hint("try again"))?;
+            self.cluster_after(cluster).await
         })
     }
 
@@ -532,7 +559,12 @@ impl Controller {
             let set = map.set_node_draining(node.id, draining, replaced_by).await;
             set.map_err(|error| ControlError::new(ErrorKind::Conflict, error.to_string()))?;
         }
-        let written = map.written();
+        self.cluster_after(cluster).await
+    }
+
+    /// The cluster as it is after a change that this node made.
+    async fn cluster_after(&self, cluster: &ClusterNode) -> Result<ClusterView, ControlError> {
+        let written = cluster.member.map().written();
         let mut views = cluster.member.views();
         let seen = views.wait_for(|view| view.revision >= written);
         // What is shown may be a moment old: that is no reason to fail.

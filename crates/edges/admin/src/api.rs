@@ -424,6 +424,9 @@ pub struct ClusterNodeView {
     /// How far it is on its way out of the cluster, if it is to leave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<NodeDrainView>,
+    /// For how much longer it is meant to be away, if it is in maintenance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_seconds: Option<u64>,
 }
 
 /// What keeps a node that is to leave.
@@ -538,6 +541,13 @@ pub struct NodeChange {
     pub draining: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeMaintenance {
+    /// For so many seconds from now on the node is meant to be away. 0: it is back.
+    pub seconds: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeReplace {
@@ -610,6 +620,9 @@ pub struct ScrubView {
     pub damaged: u64,
     /// Failures of the scrub itself.
     pub errors: u64,
+    /// Nodes of the cluster that do not answer: what they read is not in these numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<crate::joined::SilentNode>,
 }
 
 /// Bytes of a file that cannot be read any more.

@@ -15,9 +15,9 @@ use crate::activity::{ActivityList, ActivityView};
 use crate::api::{
     CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
     DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
-    NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeMove, VolumeView,
+    NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView,
+    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -286,6 +286,15 @@ impl Client {
     pub fn node_set(&self, node: &str, change: &NodeChange) -> Result<ClusterView, ClientError> {
         let path = format!("/api/v1/cluster/nodes/{node}");
         self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn node_maintenance(
+        &self,
+        node: &str,
+        set: &NodeMaintenance,
+    ) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}/maintenance");
+        self.call(self.agent.put(self.at(&path)), set)
     }
 
     pub fn node_replace(

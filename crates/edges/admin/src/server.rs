@@ -34,10 +34,10 @@ use utoipa_axum::routes;
 use self::caller::{Encrypted, Peer};
 use crate::api::{
     CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
-    DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeReplace,
-    RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove,
-    VolumeView,
+    DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance,
+    NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -379,6 +379,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cluster_ticket))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(node_replace))
+        .routes(routes!(node_maintenance))
         .routes(routes!(volume_move))
         .routes(routes!(volume_address_set, volume_address_remove))
         .routes(routes!(
@@ -961,6 +962,21 @@ async fn node_set(
     Given(change): Given<NodeChange>,
 ) -> Result<Json<ClusterView>, ControlError> {
     to_the_end(async move { shared.control.node_drain(node, change.draining).await })
+        .await
+        .map(Json)
+}
+
+/// Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
+/// disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path)),
+    request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
+    (status = 409, description = "The node is to leave, or the time is too long")))]
+async fn node_maintenance(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+    Given(set): Given<NodeMaintenance>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.node_maintenance(node, set.seconds).await })
         .await
         .map(Json)
 }

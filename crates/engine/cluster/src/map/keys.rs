@@ -38,6 +38,11 @@ impl Keys {
         }
     }
 
+    /// What all keys of the cluster begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub fn all(&self) -> KeyRange {
         KeyRange::Prefix(self.prefix.clone())
     }
