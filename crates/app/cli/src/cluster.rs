@@ -106,9 +106,12 @@ pub fn join(args: &ClusterJoinArgs) -> Result<(), Failure> {
     let ticket = text.trim().parse();
     let ticket =
         ticket.map_err(|error: cairn_trust::TicketError| Failure::usage(error.to_string()))?;
-    let place = place(&args.place)?;
+    let mut place = place(&args.place)?;
+    if let Some(node) = &args.takes_over {
+        place.node_name.clone_from(node);
+    }
     let folder = &args.place.cluster_dir;
-    let joined = offline::join_with(folder, &ticket, &place);
+    let joined = offline::join_with(folder, &ticket, &place, args.takes_over.is_some());
     let joined = joined.map_err(|error| Failure::refused(error.to_string()))?;
     print::text(&format!(
         "this node is {} of cluster {}\nnext: cairn serve --cluster-dir {} --data DIR ...",

@@ -32,6 +32,7 @@ mod plan_args;
 mod policy;
 mod print;
 mod quota;
+mod recover;
 mod s3;
 mod s3_args;
 mod san;
@@ -124,6 +125,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
+        Command::Cluster(ClusterCommand::Backup(args)) => recover::backup(&args),
+        Command::Cluster(ClusterCommand::Recover(args)) => recover::recover(&args),
+        Command::Cluster(ClusterCommand::AcceptRestored(args)) => recover::accept_restored(&args),
         Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
         Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
         Command::Node(NodeCommand::Maintenance(MaintenanceCommand::On(args))) => {

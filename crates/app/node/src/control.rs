@@ -185,6 +185,16 @@ impl Control for Controller {
         })
     }
 
+    fn cluster_backup(&self) -> Answer<'_, String> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let copy = cluster.backup().await;
+            let copy = copy.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+            let text = String::from_utf8(copy.encode());
+            text.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
+        })
+    }
+
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
@@ -776,7 +786,8 @@ impl Controller {
         };
         let named = working.clone().filter(is_named).count();
         Observed {
-            disks_named: (named < working.count()).then_some(named),
+            // In a cluster the map says which disks there are, and a start that finds none of its own makes no pool.
+            disks_named: (named < working.count() && inner.cluster.is_none()).then_some(named),
             disk_count: pool.disks.len(),
             disks_lost: lost.collect(),
             disks_lost_empty,

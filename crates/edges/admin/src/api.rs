@@ -571,6 +571,19 @@ pub struct TicketCreate {
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterBackup {
+    /// The copy, to be written to a file as it is. It has hashes of passwords and tokens: keep it where nobody else can read it.
+    pub copy: String,
+}
+
+/// Shows none of it.
+impl std::fmt::Debug for ClusterBackup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterBackup(..)")
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TicketView {
     /// Lets one node join. A secret.
     pub ticket: String,

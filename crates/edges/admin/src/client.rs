@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::activity::{ActivityList, ActivityView};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
-    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
-    NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView,
-    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
+    DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView,
+    NodeChange, NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart,
+    ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
     VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
@@ -277,6 +277,11 @@ impl Client {
 
     pub fn cluster(&self) -> Result<ClusterView, ClientError> {
         self.get("/api/v1/cluster")
+    }
+
+    pub fn cluster_backup(&self) -> Result<ClusterBackup, ClientError> {
+        let ask = self.agent.post(self.at("/api/v1/cluster/backups"));
+        self.call(ask, &serde_json::json!({}))
     }
 
     pub fn cluster_ticket(&self, create: &TicketCreate) -> Result<TicketView, ClientError> {

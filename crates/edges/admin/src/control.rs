@@ -104,6 +104,8 @@ pub trait Control: Send + Sync + 'static {
     fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView>;
     /// The cluster that the node is in.
     fn cluster(&self) -> Answer<'_, ClusterView>;
+    /// A copy of the cluster's map, as text.
+    fn cluster_backup(&self) -> Answer<'_, String>;
     /// A ticket for one more node.
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
     /// Moves all that a node has to other nodes, or stops that.

@@ -33,11 +33,11 @@ use utoipa_axum::routes;
 
 use self::caller::{Encrypted, Peer};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
-    DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance,
-    NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeMove, VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
+    DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
+    NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView,
+    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -377,6 +377,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(volume_show, volume_set, volume_delete))
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
+        .routes(routes!(cluster_backup))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(node_replace))
         .routes(routes!(node_maintenance))
@@ -938,6 +939,15 @@ async fn rebuild_set(
     (status = 200, body = ClusterView), (status = 404, description = "The server is in no cluster")))]
 async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> {
     shared.control.cluster().await.map(Json)
+}
+
+/// Copies the cluster's map, without any data of clients, and has the node keep the copy, too: `cairn cluster recover` makes a map
+/// of one.
+#[utoipa::path(post, path = "/api/v1/cluster/backups", responses(
+    (status = 200, body = ClusterBackup), (status = 404, description = "The server is in no cluster")))]
+async fn cluster_backup(State(shared): Api) -> Result<Json<ClusterBackup>, ControlError> {
+    let copy = to_the_end(async move { shared.control.cluster_backup().await }).await?;
+    Ok(Json(ClusterBackup { copy }))
 }
 
 /// Makes a ticket with which one node can join the cluster.

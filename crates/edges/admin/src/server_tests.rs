@@ -375,6 +375,11 @@ impl Control for Pretend {
         answer(only_main(&name).map(|()| ClusterView::default()))
     }
 
+    fn cluster_backup(&self) -> Answer<'_, String> {
+        self.tell("backup".to_owned());
+        answer(Ok("{}".to_owned()))
+    }
+
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
         self.tell(format!("ticket {create:?}"));
         let ticket = "cairn1-abc".to_owned();

@@ -25,6 +25,7 @@ pub use lease::{LeaseSettings, LeaseState, OwnedLease};
 pub use map::{ClusterMap, MapError};
 pub use member::{
     EtcdMember, EtcdMemberSettings, EtcdMemberTls, MemberError, MemberState, check_program,
+    end_left_behind,
 };
 pub use memory::MemoryCoordinator;
 pub use settle::{Mark, Settled, Unsettled, transact_settled};

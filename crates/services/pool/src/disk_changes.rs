@@ -20,7 +20,6 @@ use futures_util::future::{Either, select};
 
 use crate::planner::{self, Standing};
 use crate::pool::{ChangeFailure, Pool, VolumeService};
-use crate::table::Condition;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::MediaChoice;
 
@@ -180,13 +179,13 @@ impl Pool {
         Ok(disk.id)
     }
 
-    /// Says that a disk which is missing is lost for good: what was on it is made anew, and it leaves by itself then. Its node may
+    /// Says that a disk of a node that is away is lost for good: what was on it is made anew, and it leaves by itself then. Its node may
     /// start with an empty folder in its place.
     pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {
         let disk = self.find_disk(words)?;
         let mut tried = self.begin_change().await?;
-        if self.table().condition(disk.id) != Condition::Missing {
-            return impossible(format!("disk {} is there", disk.label));
+        if self.table().is_here(disk.id) {
+            return impossible(format!("disk {} is one of this server", disk.label));
         }
         let mut state = PoolState::clone(&self.state());
         if let Some(entry) = state.disk_mut(disk.id) {

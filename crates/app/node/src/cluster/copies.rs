@@ -13,8 +13,8 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
@@ -38,6 +38,8 @@ const KEPT_EVERY_SECONDS: i64 = 24 * 3600;
 /// How often it is looked whether the map changed. A change that is not copied yet is one that a volume's log may have been
 /// moved by.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether a copy is to be kept.
+const LOOK_AT_KEPT: Duration = Duration::from_secs(60);
 /// Secrets' hashes are in it.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
@@ -180,7 +182,7 @@ fn mark_of(view: &MapView) -> u64 {
 /// Copies the map whenever it changed, until the node stops.
 pub async fn tend(
     member: Arc<ClusterMember>,
-    pool: Arc<Pool>,
+    pool: Weak<Pool>,
     folder: PathBuf,
     clock: Arc<dyn Clock>,
     is_stopping: Arc<AtomicBool>,
@@ -189,12 +191,20 @@ pub async fn tend(
     let is_writing = Arc::new(AtomicBool::new(false));
     let mut copied = None;
     let mut told = None;
+    let mut looked_at = None;
     while !is_stopping.load(Ordering::Acquire) {
         clock.sleep(LOOK).await;
         let mark = mark_of(&member.view());
-        let is_due = folder.is_due(clock.now().seconds);
+        // The list of copies is not read each time.
+        let now = clock.monotonic();
+        let is_look_due = looked_at.is_none_or(|at| now.saturating_sub(at) >= LOOK_AT_KEPT);
+        if is_look_due {
+            looked_at = Some(now);
+        }
+        let is_due = is_look_due && folder.is_due(clock.now().seconds);
         // A disk that hangs keeps the next copies from all: they are in the cluster folder first.
-        if copied == Some(mark) && !is_due || is_writing.swap(true, Ordering::AcqRel) {
+        let is_copied = copied == Some(mark) && !is_due;
+        if is_copied || is_writing.swap(true, Ordering::AcqRel) {
             continue;
         }
         let copy = match member.map().copy(VERSION).await {
@@ -206,7 +216,9 @@ pub async fn tend(
             }
         };
         copied = Some(mark);
+        let Some(pool) = pool.upgrade() else { return };
         let disks = pool.disks();
+        drop(pool);
         let disks = disks.iter().filter(|disk| !disk.health().failed);
         let places: Vec<PathBuf> = disks
             .filter_map(|disk| Some(disk.disk().folder()?.join(ON_DISK)))
@@ -232,9 +244,76 @@ pub async fn tend(
             // Tried again with the next look, told once.
             copied = None;
             if told.as_ref() != Some(&why) {
-                tracing::error!(why, "the cluster's map is not copied: it could not be recovered if etcd were lost");
+                tracing::error!(
+                    why,
+                    "the cluster's map is not copied: it could not be recovered if etcd were lost"
+                );
                 told = Some(why);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::env::Env;
+    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
+
+    use super::*;
+
+    struct Forgetful;
+
+    impl HighWaterStore for Forgetful {
+        fn load(&self) -> Result<Option<HighWater>, String> {
+            Ok(None)
+        }
+
+        fn store(&self, _seen: HighWater) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A map in memory, by the clock of the machine.
+    async fn map(env: &Env) -> ClusterMap {
+        let store: Arc<dyn Coordinator> = MemoryCoordinator::new(env.clone()).client("test");
+        let id = ClusterId(7);
+        let made = ClusterMap::create_cluster(store, env.clone(), id, "home", Arc::new(Forgetful));
+        made.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn copies_of_days_and_versions_are_kept_and_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = CopiesFolder::in_folder(root.path());
+        let env = cairn_base::real::env(tokio::runtime::Handle::current());
+        let map = map(&env).await;
+        let mut copy = map.copy("1.0").await.unwrap();
+        folder.take(&copy).unwrap();
+        assert_eq!(read_file(&folder.newest()).as_ref(), Ok(&copy));
+        assert_eq!(folder.kept().len(), 0, "the newest one is there");
+        // It is kept with the next, since there is none of the day, and then not again.
+        folder.take(&copy).unwrap();
+        folder.take(&copy).unwrap();
+        assert_eq!(folder.kept().len(), 1);
+        // Before a newer version writes over it.
+        copy = map.copy("1.1").await.unwrap();
+        folder.take(&copy).unwrap();
+        let kept = folder.kept();
+        assert_eq!(
+            kept.len(),
+            1,
+            "of the same second and revision it is the same"
+        );
+        assert_eq!(read_file(&kept[0]).unwrap().version, "1.0");
+        for day in 1..=20 {
+            let mut later = map.copy("1.1").await.unwrap();
+            later.taken.seconds += day * KEPT_EVERY_SECONDS;
+            folder.keep(&later).unwrap();
+        }
+        let kept = folder.kept();
+        assert_eq!(kept.len(), KEPT_MAX);
+        let days: Vec<i64> = kept.iter().filter_map(|path| seconds_of(path)).collect();
+        assert!(days.is_sorted() && days[0] > copy.taken.seconds + 5 * KEPT_EVERY_SECONDS);
     }
 }

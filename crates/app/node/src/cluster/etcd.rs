@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use cairn_cluster::map::NodeRecord;
 use cairn_cluster::{
-    Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls,
+    CoordinatorError, Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls,
+    EtcdSettings, EtcdTls,
 };
 use cairn_owner::ClusterMember;
 use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, host_of};
@@ -26,7 +27,7 @@ use crate::error::NodeError;
 
 const PROGRAM: &str = "etcd";
 /// Below the cluster folder.
-const FOLDER: &str = "etcd";
+pub const FOLDER: &str = "etcd";
 /// How long a start waits for etcd.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is tried meanwhile.
@@ -79,6 +80,18 @@ fn members_wanted(nodes: usize) -> usize {
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
+}
+
+/// Why a member does not count, in few words: its address is told beside.
+fn problem_of(error: &CoordinatorError) -> String {
+    match error {
+        CoordinatorError::TimedOut { after, .. } => {
+            format!("it does not answer within {} ms", after.as_millis())
+        }
+        CoordinatorError::Unreachable(_) => "it cannot be reached".to_owned(),
+        CoordinatorError::NoLeader(_) => "it has no leader: the others do not reach it".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// Whether the file system with a node's cluster folder is nearly full. etcd keeps its log and snapshots there, and ends when a
@@ -172,7 +185,7 @@ impl EtcdSide {
                         true => info.peer_urls.first().cloned().unwrap_or_default(),
                         false => info.name,
                     },
-                    problem: problem.map(|problem| problem.to_string()),
+                    problem: problem.as_ref().map(problem_of),
                 });
                 EtcdHealth {
                     members: members.collect(),
@@ -189,7 +202,7 @@ impl EtcdSide {
                     let problem = self.etcd.check_at(&entry.client_url).await.err();
                     EtcdMemberHealth {
                         name: entry.node_name,
-                        problem: problem.map(|problem| problem.to_string()),
+                        problem: problem.as_ref().map(problem_of),
                         url: entry.client_url,
                     }
                 });
@@ -292,6 +305,12 @@ impl EtcdSide {
         }
         if runs_member || own.draining {
             return Ok(());
+        }
+        // Of the machine that was this node before: it cannot come back, and keeps others from being added.
+        if let Some(stale) = of_node(own) {
+            tracing::info!("the member of etcd of this node's earlier machine is removed");
+            let removed = self.etcd.remove_member(stale.id).await;
+            return removed.map_err(|error| error.to_string());
         }
         let place = line
             .iter()
@@ -447,7 +466,7 @@ impl EtcdSide {
 }
 
 /// The URLs of this node's member: for clients, for other members.
-fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
+pub fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
     let EtcdSource::Own {
         client_port,
         peer_port,
@@ -472,7 +491,13 @@ fn member_settings(
     trust: &Trust,
     membership: &Membership,
 ) -> Result<EtcdMemberSettings, NodeError> {
-    let EtcdSource::Own { members, joins, .. } = &membership.etcd else {
+    let EtcdSource::Own {
+        members,
+        joins,
+        made_anew,
+        ..
+    } = &membership.etcd
+    else {
         return Err(failed("this node runs no member of etcd"));
     };
     let (client_url, peer_url) = urls_of(membership)?;
@@ -486,7 +511,10 @@ fn member_settings(
         client_url,
         members: members.collect(),
         joins: *joins,
-        cluster: membership.cluster.to_string(),
+        cluster: match made_anew {
+            Some(seconds) => format!("{}-{seconds}", membership.cluster),
+            None => membership.cluster.to_string(),
+        },
         tls: Some(EtcdMemberTls {
             ca: folder.authority_path(),
             certificate: folder.certificate_path(),

@@ -6,11 +6,13 @@
 
 mod admin;
 mod admit;
+mod copies;
 mod etcd;
 mod high_water;
 mod iscsi;
 pub mod offline;
 mod reach;
+pub mod recover;
 mod s3;
 mod twins;
 
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, NodeId};
+use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
     ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
 };
@@ -44,6 +47,7 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use self::admit::Admission;
+use self::copies::CopiesFolder;
 pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
@@ -654,6 +658,14 @@ impl ClusterNode {
             is_stopping.load(Ordering::Acquire)
         });
         env.spawner.spawn("etcd members", Box::pin(tending));
+        let copying = copies::tend(
+            Arc::clone(&self.member),
+            Arc::downgrade(pool),
+            self.trust.folder().path().to_owned(),
+            Arc::clone(&env.clock),
+            Arc::clone(&self.is_stopping),
+        );
+        env.spawner.spawn("copies of the map", Box::pin(copying));
     }
 
     /// Removes nodes that this one takes the place of, once nothing is on them any more; until the node stops.
@@ -688,6 +700,21 @@ impl ClusterNode {
     /// Takes a drained node out of the cluster.
     pub async fn remove_node(&self, node: &NodeRecord) -> Result<(), String> {
         remove_node(&self.member, &self.etcd, node).await
+    }
+
+    /// A copy of the map as it is now, which this node keeps, too.
+    pub async fn backup(&self) -> Result<MapCopy, String> {
+        let copy = self.map.copy(copies::VERSION).await;
+        let copy = copy.map_err(|error| error.to_string())?;
+        let folder = CopiesFolder::in_folder(self.trust.folder().path());
+        let kept = copy.clone();
+        let keeping = tokio::task::spawn_blocking(move || {
+            folder.take(&kept)?;
+            folder.keep(&kept)
+        });
+        let keeping = keeping.await.map_err(|error| error.to_string())?;
+        keeping.map_err(|error| format!("this node cannot keep it: {error}"))?;
+        Ok(copy)
     }
 
     /// Whether a node has a member of etcd that the cluster's nodes run.

@@ -18,7 +18,8 @@ use cairn_cluster::map::copy::{CopiedVolume, MapCopy};
 use cairn_cluster::map::{HighWater, HighWaterStore, MapGeneration};
 use cairn_cluster::{ClusterMap, Coordinator, end_left_behind};
 use cairn_formats::shard::promise::{decode_promise, promise_path};
-use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, TrustSettings};
+pub use cairn_trust::EtcdMemberEntry;
+use cairn_trust::{ClusterFolder, EtcdSource, Membership, Trust, TrustSettings};
 use parking_lot::Mutex;
 
 use super::copies::{CopiesFolder, ON_DISK, read_file};
@@ -172,7 +173,9 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
         };
         for entry in volumes.filter_map(Result::ok) {
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| u32::from_str_radix(name, 16).ok());
+            let number = name
+                .to_str()
+                .and_then(|name| u32::from_str_radix(name, 16).ok());
             let Some(volume) = number.map(VolumeId) else {
                 continue;
             };
@@ -185,7 +188,7 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
             let of_files = known.log_number.map_or(0, |number| number >> COUNTER_BITS);
             let promised = fs::read(disk.join(promise_path(volume))).ok();
             let promised = promised.and_then(|bytes| decode_promise(&bytes).ok());
-            let promised = promised.map_or(0, |promise| promise.epoch.0);
+            let promised = promised.map_or(0, |promise| promise.value.epoch.0);
             known.epoch = known.epoch.max(Epoch(of_files.max(promised)));
         }
     }
@@ -284,6 +287,7 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
                 members: vec![own],
                 runs_member: true,
                 joins: false,
+                made_anew: u64::try_from(env.clock.now().seconds).ok(),
             };
             locked.save_membership(&membership).map_err(failed)?;
         }
@@ -353,6 +357,7 @@ pub fn accept_restored(
                     members: vec![member],
                     runs_member: false,
                     joins: false,
+                    made_anew: None,
                 };
                 locked.save_membership(&membership).map_err(failed)?;
             }
@@ -396,12 +401,8 @@ async fn accept(
         Err(cairn_cluster::MapError::WentBack { .. }) => {
             let seen = high_water.load().map_err(failed)?;
             let above = seen.map_or(MapGeneration(0), |seen| seen.generation);
-            let raised = ClusterMap::accept_restored(
-                Arc::clone(&coordinator),
-                env.clone(),
-                name,
-                above,
-            );
+            let raised =
+                ClusterMap::accept_restored(Arc::clone(&coordinator), env.clone(), name, above);
             let raised = raised.await.map_err(failed)?;
             // It is readable, whatever was seen before.
             let opened = ClusterMap::open(coordinator, env.clone(), name, Arc::new(Forgetful));
@@ -414,8 +415,8 @@ async fn accept(
 
 #[cfg(test)]
 mod tests {
-    use cairn_cluster::map::{Ensemble, EnsembleId, VolumeLog};
     use cairn_base::{DiskId, LogPosition};
+    use cairn_cluster::map::{Ensemble, EnsembleId, VolumeLog};
 
     use super::*;
 

@@ -179,7 +179,7 @@ impl Tracker {
             if events.len() >= EVENTS_OF_A_LOOK_MAX {
                 continue;
             }
-            if !open.is_told && now.saturating_sub(open.since) >= told_after(*kind) {
+            if !open.is_told && now.saturating_sub(open.since) >= told_after(*kind, *warning) {
                 open.is_told = true;
                 let action = action_of(seen, key);
                 let event = (
@@ -232,7 +232,18 @@ fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
     seen
 }
 
-fn told_after(kind: EventKind) -> Duration {
+fn told_after(kind: EventKind, warning: Option<WarningKind>) -> Duration {
+    match warning {
+        // As they are for a moment when a node comes or goes.
+        Some(
+            WarningKind::EtcdMemberDown
+            | WarningKind::EtcdNoQuorum
+            | WarningKind::EtcdUnreachable
+            | WarningKind::NodeUnreached
+            | WarningKind::LogCopiesFew,
+        ) => return SETTLED_AFTER,
+        Some(_) | None => {}
+    }
     match kind {
         EventKind::VolumeNotServed
         | EventKind::VolumeWithoutOwner

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::keys::Keys;
 use super::values::{
-    ClusterId, ClusterRecord, EpochRecord, LogRecord, MapGeneration, NodeRecord, VolumeLog,
-    decode, encode,
+    ClusterId, ClusterRecord, EpochRecord, LogRecord, MapGeneration, NodeRecord, VolumeLog, decode,
+    encode,
 };
 use super::{ClusterMap, MapError};
 use crate::coordinator::{Coordinator, Entry, Key, KeyRange, Op, Outcome, Revision, Txn};
