@@ -289,7 +289,7 @@ class Recovery(OperatorTest):
         cluster.start_nodes(node)
         for follower in (gone, other):
             of = self.folder(cluster, follower)
-            self.offline(*command[2:5], "--cluster-dir", of / "cluster")
+            self.offline(*command[2:5], "--cluster-dir", of / "cluster", "--data", of / "disk1")
         cluster.start_nodes(gone, other)
         cluster.await_etcd()
         self.await_well(cluster, other)

@@ -237,7 +237,7 @@ pub enum ClusterCommand {
     ///
     /// Offline. `cairn cluster recover` prints this command for the other nodes.
     ///
-    /// Example: cairn cluster accept-restored --member one,https://10.0.0.1:2379,https://10.0.0.1:2380
+    /// Example: cairn cluster accept-restored --member one,https://10.0.0.1:2379,https://10.0.0.1:2380 --data /disk1
     AcceptRestored(ClusterAcceptArgs),
 }
 
@@ -418,8 +418,14 @@ pub struct ClusterAcceptArgs {
     #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
     pub cluster_dir: std::path::PathBuf,
     /// The member of etcd that has the recovered map [default: the etcd that this node knows]
-    #[arg(long, value_name = "NODE,CLIENT_URL,PEER_URL", value_parser = crate::recover::parse_member)]
+    #[arg(long, value_name = "NODE,CLIENT_URL,PEER_URL", value_parser = crate::recover::parse_member, requires = "data")]
     pub member: Option<crate::recover::MemberAt>,
+    /// A disk of this node: it does not follow a map that does not know its logs; to be given for each of them
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<std::path::PathBuf>,
+    /// Also if disks have logs that are newer than the map: what was acknowledged since is given up
+    #[arg(long)]
+    pub give_up_newer: bool,
 }
 
 #[derive(Debug, Args)]

@@ -194,9 +194,9 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     shown(&disk, args.view.json, |disk| {
         if disk.id == id {
             return format!(
-                "{} is lost for good, and what was on it is made anew; start its node with --data {} next, and what the folder \
-                 has becomes a new disk",
-                args.disk, args.folder
+                "{} is lost for good, and what was on it is made anew; start its node with --data {} next, and the folder \
+                 becomes a new disk; `cairn disk remove {}` once it is drained",
+                args.disk, args.folder, disk.id
             );
         }
         format!(

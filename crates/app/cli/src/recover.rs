@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use cairn_node::cluster::recover::{
-    self, EtcdMemberEntry, Newer, RecoveryPlan, accept_restored as accept,
+    self, Accepted, EtcdMemberEntry, Newer, RecoveryPlan, accept_restored as accept,
 };
 
 use crate::access;
@@ -90,7 +90,7 @@ pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
     lines.push("next, start the server of this node; then on each other node that is there, and before its server is started:".to_owned());
     lines.push(match &done.member {
         Some(member) => format!(
-            "  cairn cluster accept-restored --member {},{},{}",
+            "  cairn cluster accept-restored --member {},{},{} --data DISK ...   (each disk of that node)",
             member.node_name, member.client_url, member.peer_url
         ),
         None => "  cairn cluster accept-restored".to_owned(),
@@ -157,15 +157,32 @@ fn newer_line(newer: &Newer) -> String {
 pub fn accept_restored(args: &ClusterAcceptArgs) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let member = args.member.as_ref().map(|member| member.0.clone());
-    let accepted = accept(&args.cluster_dir, member);
+    let accepted = accept(&args.cluster_dir, member, &args.data, args.give_up_newer);
     let accepted = accepted.map_err(|error| Failure::refused(error.to_string()))?;
-    let mut lines = vec![match accepted.raised_to {
+    let (raised_to, moved_to) = match accepted {
+        Accepted::Follows {
+            raised_to,
+            moved_to,
+        } => (raised_to, moved_to),
+        Accepted::Newer(newer) => {
+            let lines: Vec<String> = newer.iter().map(newer_line).collect();
+            print::text(&lines.join("\n"))?;
+            return Err(Failure::refused(
+                "the recovered map is older than what this node has: what was acknowledged since would be lost. Nothing was changed",
+            )
+            .hint(
+                "stop all servers, and recover again with the copy of this node (`cairn cluster recover`); --give-up-newer follows \
+                 all the same",
+            ));
+        }
+    };
+    let mut lines = vec![match raised_to {
         Some(generation) => format!(
             "the restored map is accepted, as generation {generation}; all nodes take it from now on"
         ),
         None => "this node takes the map that etcd has now".to_owned(),
     }];
-    if let Some(aside) = &accepted.moved_to {
+    if let Some(aside) = &moved_to {
         lines.push(format!(
             "what its earlier member of etcd had is in {}; remove it when all is well",
             aside.display()

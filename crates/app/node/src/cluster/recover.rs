@@ -139,13 +139,18 @@ pub fn plan(
 
 /// Volumes whose log has files on these disks that are newer than all that the copy names.
 fn newer_logs(volumes: &[CopiedVolume], on_disks: &BTreeMap<VolumeId, OnDisks>) -> Vec<Newer> {
-    let in_copy = |volume: VolumeId| {
-        let known = volumes.iter().find(|known| known.volume == volume)?;
-        let parts = known.log.as_ref()?.ensembles.iter();
-        parts
-            .map(|part| (part.id.epoch.0 << COUNTER_BITS) | u64::from(part.id.counter))
-            .max()
-    };
+    let known = volumes
+        .iter()
+        .filter_map(|known| Some((known.volume, known.log.as_ref()?.newest_number()?)));
+    newer_than(&known.collect(), on_disks)
+}
+
+/// The same, of the newest file of each log that is known.
+fn newer_than(
+    known: &BTreeMap<VolumeId, u64>,
+    on_disks: &BTreeMap<VolumeId, OnDisks>,
+) -> Vec<Newer> {
+    let in_copy = |volume: VolumeId| known.get(&volume).copied();
     let found = on_disks.iter().filter_map(|(volume, found)| {
         let on_disk = found.log_number?;
         let in_copy = in_copy(*volume);
@@ -321,7 +326,10 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
 pub fn accept_restored(
     folder: &Path,
     member: Option<EtcdMemberEntry>,
+    disks: &[PathBuf],
+    gives_up_newer: bool,
 ) -> Result<Accepted, NodeError> {
+    let on_disks = look_at_disks(disks)?;
     let runtime = runtime()?;
     let env: Env = cairn_base::real::env(runtime.handle().clone());
     runtime.block_on(async {
@@ -329,7 +337,7 @@ pub fn accept_restored(
         let mut membership = locked.membership().map_err(failed)?;
         let trust = Trust::open(env.clone(), Arc::clone(&locked), TrustSettings::default());
         let trust = trust.map_err(failed)?;
-        let mut moved_to = None;
+        let follows = member.is_some();
         match (&membership.etcd, member) {
             (EtcdSource::Given { .. }, Some(_)) => {
                 return Err(failed(
@@ -349,38 +357,68 @@ pub fn accept_restored(
                         "that is this node itself, which has the recovered map already: start its server",
                     ));
                 }
-                let (client_port, peer_port) = (*client_port, *peer_port);
-                moved_to = put_member_aside(folder, &env).await?;
                 membership.etcd = EtcdSource::Own {
-                    client_port,
-                    peer_port,
+                    client_port: *client_port,
+                    peer_port: *peer_port,
                     members: vec![member],
                     runs_member: false,
                     joins: false,
                     made_anew: None,
                 };
-                locked.save_membership(&membership).map_err(failed)?;
             }
             (EtcdSource::Own { .. } | EtcdSource::Given { .. }, None) => {}
         }
         let name = membership.cluster_name.clone();
-        let shared = Arc::new(Mutex::new(membership));
+        let shared = Arc::new(Mutex::new(membership.clone()));
         let side = EtcdSide::start(Arc::clone(&locked), trust, shared).await?;
         let coordinator: Arc<dyn Coordinator> = Arc::new(side.etcd.clone());
-        let accepted = accept(coordinator, &env, &name, folder).await;
+        let found = recovered_logs(Arc::clone(&coordinator), &env, &name).await;
+        let newer = match &found {
+            Ok(Some(known)) => newer_than(known, &on_disks),
+            Ok(None) | Err(_) => Vec::new(),
+        };
+        // Before anything of this node is changed.
+        if found.is_err() || !newer.is_empty() && !gives_up_newer {
+            side.stop().await;
+            found?;
+            return Ok(Accepted::Newer(newer));
+        }
+        let raised_to = accept(coordinator, &env, &name, folder).await;
         side.stop().await;
-        Ok(Accepted {
-            raised_to: accepted?,
+        let raised_to = raised_to?;
+        let mut moved_to = None;
+        if follows {
+            moved_to = put_member_aside(folder, &env).await?;
+            locked.save_membership(&membership).map_err(failed)?;
+        }
+        Ok(Accepted::Follows {
+            raised_to,
             moved_to,
         })
     })
 }
 
 #[derive(Clone, Debug)]
-pub struct Accepted {
-    /// The generation that was made the map's, if it was older than what this node had seen.
-    pub raised_to: Option<MapGeneration>,
-    pub moved_to: Option<PathBuf>,
+pub enum Accepted {
+    Follows {
+        /// The generation that was made the map's, if it was older than what this node had seen.
+        raised_to: Option<MapGeneration>,
+        moved_to: Option<PathBuf>,
+    },
+    /// The disks of this node have logs that the recovered map does not know. Nothing was changed.
+    Newer(Vec<Newer>),
+}
+
+/// The newest files of logs that the map was made anew of, if it was.
+async fn recovered_logs(
+    coordinator: Arc<dyn Coordinator>,
+    env: &Env,
+    name: &str,
+) -> Result<Option<BTreeMap<VolumeId, u64>>, NodeError> {
+    let opened = ClusterMap::open(coordinator, env.clone(), name, Arc::new(Forgetful));
+    let map = opened.await.map_err(failed)?;
+    let recovered = map.recovered().await.map_err(failed)?;
+    Ok(recovered.map(|recovered| recovered.logs))
 }
 
 async fn accept(

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::keys::Keys;
 use super::values::{
-    ClusterId, ClusterRecord, EpochRecord, LogRecord, MapGeneration, NodeRecord, VolumeLog, decode,
-    encode,
+    ClusterId, ClusterRecord, EpochRecord, LogRecord, MapGeneration, NodeRecord, RecoveredRecord,
+    VolumeLog, decode, encode,
 };
 use super::{ClusterMap, MapError};
 use crate::coordinator::{Coordinator, Entry, Key, KeyRange, Op, Outcome, Revision, Txn};
@@ -211,7 +211,8 @@ impl MapCopy {
         let mut steps = Vec::new();
         for entry in &self.entries {
             // The record comes last: without it there is no map yet. What disks have left is told by revisions of this store's past.
-            if entry.key == "cluster" || entry.key.ends_with("/left") {
+            let is_of_before = entry.key == "recovered" || entry.key.ends_with("/left");
+            if entry.key == "cluster" || is_of_before {
                 continue;
             }
             let key = Key::new(format!("{}{}", keys.prefix(), entry.key));
@@ -227,6 +228,14 @@ impl MapCopy {
                 put(coordinator, std::mem::take(&mut steps)).await?;
             }
         }
+        let key = keys.recovered();
+        let logs = self.volumes().into_iter();
+        let logs = logs.filter_map(|volume| Some((volume.volume, volume.log?.newest_number()?)));
+        let recovered = RecoveredRecord {
+            at: env.clock.now(),
+            logs: logs.collect(),
+        };
+        steps.push(Op::put(key.clone(), encode(&key, &recovered)?));
         put(coordinator, steps).await?;
         let key = keys.cluster();
         let found = self.entries.iter().find(|entry| entry.key == "cluster");
@@ -283,6 +292,12 @@ async fn put(coordinator: &Arc<dyn Coordinator>, steps: Vec<Op>) -> Result<(), M
 }
 
 impl ClusterMap {
+    /// What the map was made anew of last, if it ever was.
+    pub async fn recovered(&self) -> Result<Option<RecoveredRecord>, MapError> {
+        let found = self.read_one::<RecoveredRecord>(self.keys().recovered());
+        Ok(found.await?.map(|found| found.value))
+    }
+
     /// A copy of the map as it is now. `version`: of this program.
     pub async fn copy(&self, version: &str) -> Result<MapCopy, MapError> {
         let reply = self.read(self.keys().all()).await?;

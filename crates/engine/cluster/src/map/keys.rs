@@ -136,6 +136,11 @@ impl Keys {
         self.key(format_args!("classes"))
     }
 
+    /// What the map was made anew of, if it was.
+    pub fn recovered(&self) -> Key {
+        self.key(format_args!("recovered"))
+    }
+
     /// All users of the admin API, in one value.
     pub fn users(&self) -> Key {
         self.key(format_args!("users"))

@@ -314,6 +314,18 @@ impl Value for AliveRecord {
     const WHAT: &'static str = "a node's sign of life";
 }
 
+/// What a map was made anew of: a node with newer logs than these on its disks must not follow it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveredRecord {
+    pub at: Timestamp,
+    /// The number of the newest file of each volume's log that the copy knew: epoch, and 32 bits that count.
+    pub logs: BTreeMap<VolumeId, u64>,
+}
+
+impl Value for RecoveredRecord {
+    const WHAT: &'static str = "what the map was recovered from";
+}
+
 /// Volumes of which snapshots of one instant are being taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
@@ -543,7 +555,19 @@ pub struct VolumeLog {
     pub state: Option<StateAt>,
 }
 
+/// Bits of a file's number below its epoch.
+const COUNTER_BITS: u32 = 32;
+
 impl VolumeLog {
+    /// The number of its newest file: epoch, and 32 bits that count.
+    pub fn newest_number(&self) -> Option<u64> {
+        let numbers = self.ensembles.iter().map(|part| {
+            let epoch = part.id.epoch.0 << COUNTER_BITS;
+            epoch | u64::from(part.id.counter)
+        });
+        numbers.max()
+    }
+
     /// The one that takes what is appended. None in a new volume, before its first owner opens one.
     pub fn open(&self) -> Option<&Ensemble> {
         self.ensembles.last().filter(|last| last.to.is_none())

@@ -1,6 +1,6 @@
 //! The operations of the map, against both stores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -489,12 +489,14 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     let locked = BTreeSet::from([VolumeId(3)]);
     let sign = Sign {
         locked: locked.clone(),
+        failed: BTreeMap::from([(VolumeId(4), "two disks are away".to_owned())]),
         ..Sign::default()
     };
     map.announce(later, &sign).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     let now = &there[0].value;
     assert_eq!((&now.locked, now.since), (&locked, before.since));
+    assert_eq!(now.failed, sign.failed);
 }
 
 async fn a_node_leaves_with_all_its_disks(world: &World) {
@@ -984,6 +986,12 @@ async fn a_copy_makes_the_map_again() {
     assert!(alive.is_empty(), "who was alive says so again");
     let found = restored.volume(volume).await.unwrap();
     assert!(found.owner.is_none());
+    let recovered = restored.recovered().await.unwrap();
+    assert!(
+        recovered.is_some_and(|recovered| recovered.logs.is_empty()),
+        "it had no log yet"
+    );
+    assert_eq!(map.recovered().await.unwrap(), None);
     let later = process(&empty, 1, 6).await;
     let owned = restored.take_over(volume, later, Epoch(0)).await.unwrap();
     // Above all that disks promised.
