@@ -16,6 +16,9 @@ CARGO_FLAGS := --release --locked
 CAIRN := $(CARGO_TARGET_DIR)/release/cairn
 # What tests run, the program included: it compiles in a third of the time (Cargo.toml).
 TEST_FLAGS := --profile fast --locked
+# What `make run`, `make cluster` and `make demo` build: `fast` takes half the time of `release`, at 0.83 to 1.05 of its rates.
+PROFILE ?= fast
+TRIED := $(CARGO_TARGET_DIR)/$(PROFILE)/cairn
 
 .PHONY: help
 help: ## List the targets
@@ -29,13 +32,18 @@ setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm se
 build: setup-build ## Build the program `cairn`
 	cargo build $(CARGO_FLAGS) -p cairn
 
+.PHONY: build-tried
+build-tried: setup-build
+	@[[ $(PROFILE) != fast ]] || echo "building with the quick profile; PROFILE=release takes twice as long and serves up to a fifth faster"
+	cargo build --profile $(PROFILE) --locked -p cairn
+
 .PHONY: run
-run: build ## Build and start a server on ./data; it prints how to mount it
-	exec $(CAIRN) serve --data $(DATA)
+run: build-tried ## Build and start a server on ./data; it prints how to mount it. PROFILE=release: as installed
+	exec $(TRIED) serve --data $(DATA)
 
 .PHONY: cluster
-cluster: setup-cluster build ## A whole cluster on this machine, in ./cluster-data; as root with a network for each node: CLUSTER="--nodes 3"
-	exec $(CAIRN) dev-cluster --dir cluster-data $(CLUSTER)
+cluster: setup-cluster build-tried ## A whole cluster on this machine, in ./cluster-data; as root with a network for each node: CLUSTER="--nodes 3"
+	exec $(TRIED) dev-cluster --dir cluster-data $(CLUSTER)
 
 .PHONY: build-test
 build-test: setup-test
@@ -136,8 +144,8 @@ docs-check: ## Every link in the documents leads somewhere
 	scripts/link-check
 
 .PHONY: demo
-demo: build ## One minute: copy a tree in, kill -9, delete two disks, compare
-	scripts/demo
+demo: build-tried ## One minute: copy a tree in, kill -9, delete two disks, compare
+	CAIRN=$(TRIED) scripts/demo
 
 .PHONY: bench-nfs
 bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/results/performance.md

@@ -7,7 +7,7 @@ import socket
 import struct
 
 TIMEOUT_SECONDS = 30
-GOOD, CHECK_CONDITION = 0, 2
+GOOD, CHECK_CONDITION, BUSY = 0, 2, 8
 # The data of a command comes in its own PDU: no more than this.
 IMMEDIATE_LEN_BYTES_MAX = 256 << 10
 UNTAGGED = 0xFFFFFFFF
@@ -26,6 +26,15 @@ class CommandFailed(Exception):
     def __init__(self, sense):
         self.key, self.code = sense[2] & 0x0F, (sense[12], sense[13])
         super().__init__(f"sense key {self.key:x}, code {self.code[0]:02x}/{self.code[1]:02x}")
+
+
+class Busy(CommandFailed):
+    """A command that ended with BUSY: it was not done, and the initiator sends it again. As NOT READY for who looks at keys."""
+
+    def __init__(self):
+        sense = bytearray(18)
+        sense[2], sense[12], sense[13] = 2, 4, 1
+        super().__init__(sense)
 
 
 class Shared:
@@ -206,6 +215,8 @@ class Session:
                 raise ConnectionError(f"a command was answered with {opcode:02x}")
             if status == CHECK_CONDITION:
                 raise CommandFailed(part[2:])
+            if status == BUSY:
+                raise Busy
             if status != GOOD:
                 raise ConnectionError(f"a command ended with status {status:02x}")
             return bytes(got[:received])

@@ -1,11 +1,12 @@
 """A model of the log of one volume on several nodes, small enough to try every order of its steps.
 
 It has what docs/design/cluster.md says of the log: ensembles, promises of disks, takeovers that carry what is retained into a
-new file, re-forming, copies of the state for which the log is cut, more copies of what is sealed, transactions of unknown
-outcome. Every state is checked:
+new file or keep it in place, re-forming, copies of the state for which the log is cut, more copies of what is sealed, transactions of unknown
+outcome, files that are used again with another volume's records in them. Every state is checked:
 
   kept       what was acknowledged is in the log that an owner begins to serve
   one        no two values are acknowledged at one position
+  own        nothing that another volume wrote is in that log
   reachable  as long as each part that the map names has a node that lives, a takeover that hears all that live finds
              everything that was acknowledged
 
@@ -15,6 +16,9 @@ time, if the disk's promise allows that. A disk answers for what is durable. A n
     log_model.py                          the bounds of CI, some seconds
     log_model.py --bugs                   the same with a mistake each: all must be found
     log_model.py --nodes 4 --m 2 ...      other bounds
+
+A file is used again as it is: what was in it stays behind what is written. In the worst case that are records of another
+volume at the same positions, in a file of the same number, so that only the use of the file, a random number, tells them apart.
 
 Not in it: shards of data, the clock of leases, damage, more than one group under way.
 """
@@ -27,6 +31,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 OPEN = 0  # the end of the ensemble that is written to
+OTHER = 99  # what another volume wrote
 
 # Each with bounds in which it shows.
 BUGS = {
@@ -44,9 +49,12 @@ BUGS = {
     "wider-named-first": ("the map names another copy of a sealed range before it is there", "reforms=1 widens=1 losses=2 nodes=4"),
     "late-member-named": ("a sealed ensemble names a disk that lacks its end", "reforms=1 losses=2 nodes=4"),
     "unknown-is-done": ("a transaction of unknown outcome counts as made", "reforms=1 timeouts=1"),
+    "kept-unasked": ("a takeover keeps a part in place on disks that did not promise, or lack its end", "keeps=1 losses=2 nodes=4"),
     "number-again": ("numbers of log files come back", "terms=3"),
+    "use-unchecked": ("what was in a file before it was used again counts", ""),
+    "header-late": ("a file takes records before the header of its use is durable", ""),
 }
-BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0}
+BOUNDS = {"nodes": 3, "m": 1, "terms": 2, "writes": 2, "reforms": 0, "losses": 1, "ships": 0, "widens": 0, "timeouts": 0, "keeps": 0}
 # What CI walks through: each name of a bound and its value.
 CI = [
     "reforms=1",
@@ -55,6 +63,8 @@ CI = [
     "reforms=1 timeouts=1 writes=1",
     "reforms=1 widens=1 losses=2 nodes=4 writes=1 terms=2",
     "nodes=4 m=2 losses=2 writes=1",
+    "keeps=1 terms=3 writes=1",
+    "keeps=1 reforms=1 writes=1",
 ]
 
 Values = tuple[int, ...]
@@ -81,6 +91,9 @@ class Disk(NamedTuple):
     promise: int
     files: tuple[tuple[int, Values], ...]
     state: Values | None
+    free: Values = ()  # in the file that is used next
+    under: tuple[tuple[int, Values], ...] = ()  # what was in files before they were used for these
+    headless: tuple[int, ...] = ()  # files whose header is not durable yet
 
 
 class Map(NamedTuple):
@@ -131,11 +144,6 @@ def file_of(disk: Disk, number: int) -> Values | None:
     return dict(disk.files).get(number)
 
 
-def with_file(disk: Disk, number: int, values: Values, epoch: int) -> Disk:
-    files = tuple(sorted([*(f for f in disk.files if f[0] != number), (number, values)]))
-    return disk._replace(files=files, promise=max(disk.promise, epoch))
-
-
 class Model:
     def __init__(self, bounds: dict[str, int], bug: str | None) -> None:
         self.bounds, self.bug = bounds, bug
@@ -144,10 +152,10 @@ class Model:
         count, copies = self.bounds["nodes"], self.bounds["m"] + 1
         nodes = (1 << copies) - 1
         part, state = Part(self.number(1, 0), 1, OPEN, nodes), State((), 0)
-        disks = tuple(
-            Disk(True, 1, ((part.number, ()),) if index < copies else (), None) for index in range(count)
-        )
-        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts")
+        blank = Disk(True, 1, (), None, free=(OTHER, OTHER))
+        made = self.with_file(blank, part.number, (), 1)._replace(headless=())
+        disks = tuple(made if index < copies else blank for index in range(count))
+        names = ("terms", "writes", "reforms", "losses", "ships", "widens", "timeouts", "keeps")
         left = {name: self.bounds[name] for name in names} | {"terms": self.bounds["terms"] - 1}
         return World(
             Map(1, 1, (0, 0), (part,), state),
@@ -157,6 +165,23 @@ class Model:
             (),
             tuple(sorted(left.items())),
         )
+
+    def with_file(self, disk: Disk, number: int, values: Values, epoch: int) -> Disk:
+        """The file has these values, and with them it is made if it is not there: all of it durable at once, the header first."""
+        if file_of(disk, number) is None:
+            disk = disk._replace(free=(), under=tuple(sorted([*disk.under, (number, disk.free)])))
+            if self.bug == "header-late":
+                disk = disk._replace(headless=tuple(sorted([*disk.headless, number])))
+        files = tuple(sorted([*(f for f in disk.files if f[0] != number), (number, values)]))
+        return disk._replace(files=files, promise=max(disk.promise, epoch))
+
+    def read(self, disk: Disk, number: int) -> Values | None:
+        """What counts of a file for who reads it."""
+        values = file_of(disk, number)
+        if values is None or number in disk.headless:
+            return None
+        under = dict(disk.under).get(number, ())
+        return values + under[len(values) :] if self.bug == "use-unchecked" else values
 
     def number(self, term: int, counter: int) -> int:
         return counter + 1 if self.bug == "number-again" else term * 10 + counter
@@ -184,7 +209,7 @@ class Model:
         best: Values = ()
         for index in bits(part.nodes):
             disk = world.disks[index]
-            values = file_of(disk, part.number) if disk.lives else None
+            values = self.read(disk, part.number) if disk.lives else None
             best = max(best, values or (), key=len)
         length = part.to - part.start + 1
         return best[:length] if len(best) >= length else None
@@ -214,7 +239,7 @@ class Model:
         opened: Values | None = None
         for index in bits(parts[-1].nodes):
             disk = world.disks[index]
-            values = file_of(disk, parts[-1].number) if disk.lives else None
+            values = self.read(disk, parts[-1].number) if disk.lives else None
             if values is not None:
                 opened = max(opened or (), values, key=len)
         if opened is None:
@@ -227,6 +252,8 @@ class Model:
     def lost(self, world: World, values: Values) -> str | None:
         if values[: len(world.told)] != world.told:
             return f"kept: {world.told} was acknowledged, {values} is found"
+        if OTHER in values:
+            return f"own: {values} is found, with what another volume wrote"
         return None
 
     # Steps
@@ -260,6 +287,10 @@ class Model:
             if self.bug == "promise-forgotten" and world.disks[index].promise:
                 forgot = world.disks[index]._replace(promise=0)
                 yield f"node {index} restarts", world._replace(disks=put(world.disks, index, forgot)), None
+            for number in world.disks[index].headless:
+                headless = tuple(other for other in world.disks[index].headless if other != number)
+                headed = world.disks[index]._replace(headless=headless)
+                yield f"node {index} has the header of {number}", self.on(world, index, headed), None
         for at, (term, revision, changed) in enumerate(world.late):
             if self.may_change(world, term, revision):
                 after = world._replace(map=changed, late=world.late[:at] + world.late[at + 1 :])
@@ -309,7 +340,7 @@ class Model:
         opened = owner.parts[-1]
         for index in bits(opened.nodes & ~owner.answered):
             disk = world.disks[index]
-            values = file_of(disk, opened.number)
+            values = self.read(disk, opened.number)
             if not self.takes(disk, term) or values is None:
                 continue
             if self.bug != "no-fence":
@@ -324,6 +355,25 @@ class Model:
             part = Part(self.number(term, 0), applied + 1, OPEN, nodes)
             after = owner._replace(phase="carry", values=values, told=len(values), plan=(part,), answered=0, got=())
             yield f"owner {term} has {values} and chooses {bits(nodes)}", self.set(world, term, after), None
+        yield from self.keep(world, term, owner, values)
+
+    def keep(self, world: World, term: int, owner: Owner, values: Values) -> Iterator[tuple[str, World, str | None]]:
+        """What is retained stays where it is, and a new file is opened behind it: disks have no room for more."""
+        opened, end = owner.parts[-1], len(values)
+        length = end - opened.start + 1
+        whole = [i for i in bits(owner.answered) if len(self.read(world.disks[i], opened.number) or ()) == length]
+        holders = opened.nodes if self.bug == "kept-unasked" else sum(1 << index for index in whole)
+        # Never fewer than the least number.
+        if length and len(bits(holders)) < 2:
+            return
+        if (spent := self.spend(world, "keeps")) is None:
+            return
+        kept = (opened._replace(to=end, nodes=holders),) if length else ()
+        for nodes in self.choices(world):
+            part = Part(self.number(term, 0), end + 1, OPEN, nodes)
+            plan = (*owner.parts[:-1], *kept, part)
+            after = owner._replace(phase="carry", values=values, told=end, plan=plan, answered=0, got=())
+            yield f"owner {term} has {values}, keeps it and goes on on {bits(nodes)}", self.set(spent, term, after), None
 
     def carry(self, world: World, term: int, owner: Owner) -> Iterator[tuple[str, World, str | None]]:
         part = owner.plan[-1]
@@ -331,7 +381,7 @@ class Model:
         values = () if self.bug == "no-copy" else owner.values[part.start - 1 :]
         for index in missing:
             if self.takes(world.disks[index], term):
-                disk = with_file(world.disks[index], part.number, values, term)
+                disk = self.with_file(world.disks[index], part.number, values, term)
                 yield f"owner {term} copies to node {index}", self.on(world, index, disk), None
         if not missing or self.bug == "serve-early":
             yield from self.transact(world, term, owner, owner, "the takeover")
@@ -389,7 +439,7 @@ class Model:
         missing = [i for i in bits(part.nodes) if file_of(world.disks[i], part.number) is None]
         for index in missing:
             if self.takes(world.disks[index], term):
-                disk = with_file(world.disks[index], part.number, owner.values[part.start - 1 :], term)
+                disk = self.with_file(world.disks[index], part.number, owner.values[part.start - 1 :], term)
                 yield f"owner {term} sends its group to node {index} again", self.on(world, index, disk), None
         if missing:
             return
@@ -438,7 +488,7 @@ class Model:
         is_there = file_of(world.disks[index], old.number) == owner.values[old.start - 1 : old.to]
         values = self.sealed(world, old)
         if not is_there and values is not None and self.takes(world.disks[index], term):
-            disk = with_file(world.disks[index], old.number, values[:length], term)
+            disk = self.with_file(world.disks[index], old.number, values[:length], term)
             yield f"node {index} has a copy of {old.number}", self.on(world, index, disk), None
         if is_there or self.bug == "wider-named-first":
             yield from self.transact(world, term, owner, owner, "another copy")
@@ -456,7 +506,7 @@ class Model:
                     continue
                 position = part.start + len(values)
                 if position <= len(owner.values):
-                    grown = with_file(disk, part.number, (*values, owner.values[position - 1]), term)
+                    grown = self.with_file(disk, part.number, (*values, owner.values[position - 1]), term)
                     yield f"node {index} appends record {position} of owner {term}", self.on(world, index, grown), None
 
 

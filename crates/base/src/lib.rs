@@ -4,6 +4,7 @@
 //! randomness, tasks and disks come in, so that the engine can run on simulated ones.
 //! Must not know: files, segments, protocols, configuration.
 
+pub mod backoff;
 pub mod buf;
 pub mod disk;
 pub mod domain;
@@ -17,6 +18,7 @@ pub mod units;
 pub mod view;
 pub mod words;
 
+pub use backoff::Backoff;
 pub use buf::AlignedBuf;
 pub use domain::{DiskRole, DomainPath, Media};
 pub use ids::{

@@ -76,6 +76,8 @@ pub enum Bug {
     LateDiskCountsAsWritten,
     LogCopiesOnOneNode,
     LogFileNumberUsedAgain,
+    LogFileUseIsItsNumber,
+    SealedCopyOfOldUse,
     LogCutBehindTheCopies,
     LogCutBehindTheOwnState,
     OldStateTaken,
@@ -85,6 +87,11 @@ pub enum Bug {
     NoReplyTakenAsDone,
     GivenUpBeforeItIsClosed,
     ListedWhileOpeningNotFollowed,
+    LeaseLastsOverSuspension,
+    PromiseWaitsForAnyVolume,
+    SweepTakesOtherVolume,
+    TrailerOfOtherVolumeTaken,
+    LeaseEndLeavesOneVolume,
     // segment
     RecordChecksumIgnored,
     ReadCacheChecksumIgnored,
@@ -164,6 +171,14 @@ pub enum Bug {
     DiskUsedBeforeItIsMember,
     LostDiskNotedEmptyEarly,
     AwayDiskCountsAsThere,
+    // forward; found by its own tests and by clusters with clients that change nodes
+    ForwardTermIgnored,
+    ForwardNotCaughtUp,
+    ForwardNotSettled,
+    ForwardEndedCallsBegin,
+    ForwardStandstillIgnored,
+    ForwardLateCall,
+    ForwardOldBytesTaken,
 }
 
 impl Bug {
@@ -286,6 +301,13 @@ impl Bug {
         Bug::LogCopiesOnOneNode,
         Bug::GivenUpBeforeItIsClosed,
         Bug::ListedWhileOpeningNotFollowed,
+        Bug::LogFileUseIsItsNumber,
+        Bug::SealedCopyOfOldUse,
+        Bug::LeaseLastsOverSuspension,
+        Bug::PromiseWaitsForAnyVolume,
+        Bug::SweepTakesOtherVolume,
+        Bug::TrailerOfOtherVolumeTaken,
+        Bug::LeaseEndLeavesOneVolume,
     ];
 
     /// Those that a search of 18 s each did not find: something else stands in front of them, or they bite in orders that are seldom.

@@ -17,7 +17,7 @@ use cairn_base::{
 use crate::encryption::{Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey};
 use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
-use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
+use crate::metadata::log::{FileHeader, FileUse, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
     AppliedRecord, ApplyRecord, ApplyState, CloneRecord, CookieRecord, CountersRecord,
     DirentRecord, ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord,
@@ -476,7 +476,8 @@ fn the_log_is_golden() {
     let header = FileHeader {
         volume: VolumeId(3),
         sequence: 4,
-        nonce: 5,
+        file_use: FileUse(5 << 64 | 6),
+        speaks_as: 3,
         file_len_bytes: 32 << 20,
         retained_from: LogPosition(7),
         copies: 2,
@@ -529,10 +530,10 @@ fn the_log_is_golden() {
         through: LogPosition(9),
     });
     let mut record: RecordBuf = group.encode(Epoch(8), 9);
-    record.seal(5, LogPosition(7));
+    record.seal(header.file_use, LogPosition(7));
     let golden = kept("log-record.bin", &record.bytes);
     assert!(golden == record.bytes[..], "log-record.bin: other bytes");
-    let found = find_records(&golden, 5);
+    let found = find_records(&golden, header.file_use);
     let [found] = &found[..] else {
         panic!("one record, not {}", found.len());
     };

@@ -1,6 +1,7 @@
 //! Seeds of what nodes of a cluster say before they trust one another.
 
 use cairn_base::{NodeId, Timestamp};
+use cairn_forward::{Preamble, Service, Term};
 use cairn_trust::frame::{Answer, Ask, Message, encode};
 use cairn_trust::{
     Admitted, EtcdMemberEntry, EtcdSource, Fingerprint, HandleKey, JoinRequest, Ticket,
@@ -18,6 +19,36 @@ const AUTHORITY_KEY_PEM: &str = include_str!("cluster-ca.key");
 pub fn write_seeds(corpus: &Corpus) {
     tickets(corpus);
     frames(corpus);
+    streams(corpus);
+}
+
+/// Beginnings of streams for clients, of each service, and what follows.
+fn streams(corpus: &Corpus) {
+    let frame = |bytes: &[u8]| {
+        let mut frame = (bytes.len() as u32).to_be_bytes().to_vec();
+        frame.extend([0, 0, 0, 0, 0, 0, 3, 232]);
+        frame.extend(bytes);
+        frame
+    };
+    for service in Service::ALL {
+        let preamble = Preamble {
+            service,
+            term: Term(0x5e5e_5e5e),
+            revision: 77,
+            client: ([10, 0, 0, 9], 1023).into(),
+        };
+        let mut stream = preamble.encode().to_vec();
+        stream.extend(frame(b"a call"));
+        stream.extend(frame(&[7; 300]));
+        write(corpus, "forward_stream", service.name(), &stream);
+    }
+    let mut beats = Vec::new();
+    for (beat, volumes) in [(1000_u64, Some([1_u32, 7, 9])), (1100, None)] {
+        beats.extend(beat.to_be_bytes());
+        beats.extend(volumes.map_or(u32::MAX, |all| all.len() as u32).to_be_bytes());
+        beats.extend(volumes.into_iter().flatten().flat_map(u32::to_be_bytes));
+    }
+    write(corpus, "forward_stream", "beats-told", &beats);
 }
 
 fn tickets(corpus: &Corpus) {

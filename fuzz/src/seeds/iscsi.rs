@@ -177,7 +177,6 @@ fn nodes(corpus: &Corpus) {
     };
     let caller = Caller {
         volume: VolumeId(7),
-        client: ([10, 0, 0, 1], 4000).into(),
         local: ([0xfe80, 0, 0, 0, 0, 0, 0, 1], 3260).into(),
         group: 3,
         status_number: 2,

@@ -15,7 +15,7 @@ use cairn_formats::encryption::{
     Encryption, MasterKeyId, VolumeEncryption, WRAPPED_LEN_BYTES, WrappedKey,
 };
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
-use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
+use cairn_formats::metadata::log::{FileHeader, FileUse, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CloneRecord, CookieRecord, CountersRecord, DirentRecord,
     ExtentPlace, ExtentRecord, Fold, GraceRecord, Group, InodeKind, InodeRecord, JournalEntry, Key,
@@ -295,11 +295,11 @@ fn meta(corpus: &Corpus) {
 
     let group = group();
     let mut record = group.encode(Epoch(1), 9);
-    record.seal(5, LogPosition(1));
+    record.seal(FileUse(5), LogPosition(1));
     let payload_end = RECORD_HEAD_BYTES + record.head.payload_len_bytes as usize;
     seed(3, "log-record", &record.bytes[8..payload_end]);
     let mut empty = RecordBuf::copy_of(&[], (LogPosition(1), LogPosition(2)), Epoch(1), 9);
-    empty.seal(5, LogPosition(1));
+    empty.seal(FileUse(5), LogPosition(1));
     seed(3, "log-record-empty", &empty.bytes[8..RECORD_HEAD_BYTES]);
     let pieces =
         b"\x00\x00......\x09\x00abcdef\x50\x00......\xff\x03......\x80\x02......\x90\x01......\x01\x00......";
@@ -495,7 +495,8 @@ fn header() -> FileHeader {
     FileHeader {
         volume: VolumeId(3),
         sequence: 4,
-        nonce: 5,
+        file_use: FileUse(5),
+        speaks_as: 4,
         file_len_bytes: 1 << 20,
         retained_from: LogPosition(7),
         copies: 2,

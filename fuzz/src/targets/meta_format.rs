@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cairn_base::{Epoch, Ino, LogPosition, crc32c};
+use cairn_base::{Epoch, Ino, LogPosition, crc32c, crc32c_append};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
+    BLOCK_BYTES, FileHeader, FileUse, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
     AppliedRecord, ApplyRecord, CookieRecord, CountersRecord, DirentRecord, ExtentPlace,
@@ -193,48 +193,51 @@ fn header(bytes: &[u8]) {
     }
 }
 
-/// The input is a record in a file, from the nonce in its head on; its payload is what is left.
+/// The input is a record in a file, from what its head shows of the file's use on; its payload is what is left.
 fn record_head(bytes: &[u8]) {
-    let Some((nonce, _)) = bytes.split_first_chunk::<8>() else {
+    let Some((shown, _)) = bytes.split_first_chunk::<8>() else {
         return;
     };
-    let nonce = u64::from_be_bytes(*nonce);
-    find_all(bytes, nonce);
+    let shown = u64::from_be_bytes(*shown);
+    let file_use = FileUse(u128::from(!shown) << 64 | u128::from(shown));
+    find_all(bytes, file_use);
 
     let mut file = RECORD_MAGIC.to_vec();
     file.extend_from_slice(&[0; 4]);
     file.extend_from_slice(bytes);
     file.resize(file.len().max(RECORD_HEAD_BYTES), 0);
     // The payload may be cut short; then its checksum cannot be right.
-    let payload_len = RecordHead::decode(&with_head_crc(file.clone()), nonce)
+    let payload_len = RecordHead::decode(&with_head_crc(file.clone(), file_use), file_use)
         .map_or(0, |head| head.payload_len_bytes as usize);
     let payload = file.get(RECORD_HEAD_BYTES..RECORD_HEAD_BYTES.saturating_add(payload_len));
     let payload_crc = crc32c(payload.unwrap_or_default());
     file[RECORD_HEAD_BYTES - 4..RECORD_HEAD_BYTES].copy_from_slice(&payload_crc.to_be_bytes());
-    let file = with_head_crc(file);
-    let is_whole = RecordHead::decode(&file, nonce).is_some_and(|head| {
-        assert_eq!(head.nonce, nonce);
+    let file = with_head_crc(file, file_use);
+    let is_whole = RecordHead::decode(&file, file_use).is_some_and(|head| {
         assert!(head.first.0 >= 1);
         assert!(head.first <= head.last);
         head.payload_len_bytes as usize <= file.len() - RECORD_HEAD_BYTES
     });
-    let first = find_all(&file, nonce);
+    let first = find_all(&file, file_use);
+    // It is no record of another use of the file that shows the same.
+    let other = find_all(&file, FileUse(file_use.0 ^ 1 << 64));
+    assert_ne!(other, Some(RECORD_HEAD_BYTES));
     assert_eq!(first == Some(RECORD_HEAD_BYTES), is_whole);
 }
 
-fn with_head_crc(mut file: Vec<u8>) -> Vec<u8> {
-    let crc = crc32c(&file[8..RECORD_HEAD_BYTES]);
+fn with_head_crc(mut file: Vec<u8>, file_use: FileUse) -> Vec<u8> {
+    let crc = crc32c(&file_use.0.to_be_bytes());
+    let crc = crc32c_append(crc, &file[8..RECORD_HEAD_BYTES]);
     file[4..8].copy_from_slice(&crc.to_be_bytes());
     file
 }
 
 /// What is found is in the file, in order, apart, and of this use of it. Gives where the payload
 /// of the first is.
-fn find_all(file: &[u8], nonce: u64) -> Option<usize> {
-    let found = find_records(file, nonce);
+fn find_all(file: &[u8], file_use: FileUse) -> Option<usize> {
+    let found = find_records(file, file_use);
     let mut free = 0;
     for record in &found {
-        assert_eq!(record.head.nonce, nonce);
         assert!(record.payload.start >= free + RECORD_HEAD_BYTES);
         assert_eq!((record.payload.start - RECORD_HEAD_BYTES) % BLOCK_BYTES, 0);
         assert_eq!(record.payload.len(), record.head.payload_len_bytes as usize);
@@ -251,7 +254,7 @@ fn find_all(file: &[u8], nonce: u64) -> Option<usize> {
 /// repeats to and what happened to that record. Exactly the whole ones of this use are found.
 fn log_file(input: &[u8]) {
     // Of the whole input, so that no piece of it can be the head of a record.
-    let nonce = u64::from(crc32c(input)) << 32 | 1;
+    let file_use = FileUse(u128::from(crc32c(input)) << 32 | 1);
     let mut file = Vec::new();
     let mut want = Vec::new();
     for (index, piece) in input.chunks(PIECE_LEN).take(PIECE_COUNT_MAX).enumerate() {
@@ -264,7 +267,13 @@ fn log_file(input: &[u8]) {
             .collect();
         let position = LogPosition(index as u64 + 1);
         let mut record = RecordBuf::copy_of(&payload, (position, position), Epoch(1), 2);
-        record.seal(nonce ^ u64::from(fate % 4 == 1), LogPosition(1));
+        // Its use before shows the same, or something else.
+        let other = [1, 1 << 64][usize::from(fate / 4 % 2)];
+        let written_in = match fate % 4 {
+            1 => FileUse(file_use.0 ^ other),
+            _ => file_use,
+        };
+        record.seal(written_in, LogPosition(1));
         let start = file.len();
         file.extend_from_slice(&record.bytes);
         match fate % 4 {
@@ -278,7 +287,7 @@ fn log_file(input: &[u8]) {
             _ => want.push((position, payload)),
         }
     }
-    let found: Vec<_> = find_records(&file, nonce)
+    let found: Vec<_> = find_records(&file, file_use)
         .into_iter()
         .map(|record| (record.head.first, file[record.payload].to_vec()))
         .collect();

@@ -6,6 +6,7 @@ pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
 pub mod file_handle;
+pub mod forward_stream;
 pub mod history_file;
 pub mod iscsi_nodes;
 pub mod iscsi_pdu;
@@ -100,6 +101,7 @@ all![
     bench_result,
     config_file,
     file_handle,
+    forward_stream,
     history_file,
     iscsi_nodes,
     iscsi_pdu,

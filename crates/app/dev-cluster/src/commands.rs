@@ -268,6 +268,12 @@ fn etcd(state: &State, machine: &Machine) -> Vec<String> {
         CLUSTER_NAME,
         "--initial-cluster-state",
         "new",
+        // What the guide asks of any etcd.
+        "--pre-vote",
+        "--heartbeat-interval",
+        "100",
+        "--election-timeout",
+        "800",
     ])
 }
 

@@ -90,7 +90,7 @@ async fn name_of(
     };
     let (path, attr) = match found.await {
         Ok(found) => found,
-        Err(error @ (FsError::Fenced | FsError::TryLater)) => {
+        Err(error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_))) => {
             return Err(ControlError::new(ErrorKind::Unavailable, error.to_string()));
         }
         Err(error) => {

@@ -809,7 +809,12 @@ impl Controller {
                 .pool
                 .rebuild_lost_bytes()
                 .saturating_sub(inner.pool.scrub.lost_bytes_known()),
-            damaged_reads: inner.pool.store.stats().damaged_reads,
+            damaged_reads: inner
+                .pool
+                .store
+                .stats()
+                .damaged_reads
+                .saturating_sub(inner.pool.scrub.damaged_reads_known()),
             free_percent: percent(space.free_bytes, space.total_bytes),
             caches: crate::read_cache::warnings(inner),
             cluster,

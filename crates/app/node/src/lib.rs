@@ -19,6 +19,7 @@ mod control;
 mod convert;
 mod disk_folders;
 mod disks;
+mod ending;
 mod entry_log;
 mod error;
 mod events;

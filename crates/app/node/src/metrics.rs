@@ -370,6 +370,7 @@ fn store(stats: &SegmentStats, internal_bytes: u64, out: &mut Families) {
         ("cairn_store_degraded_reads_total", "Reads that needed redundancy", stats.degraded_reads),
         ("cairn_store_checksum_errors_total", "Wrong bytes read from disks", stats.checksum_errors),
         ("cairn_store_damaged_reads_total", "Reads of data damaged beyond repair", stats.damaged_reads),
+        ("cairn_store_unreachable_reads_total", "Reads for which too few disks answered, tried again later", stats.unreachable_reads),
         ("cairn_store_repairs_total", "Runs of bytes written anew from redundancy", stats.repairs),
         ("cairn_store_repairs_failed_total", "Repairs that failed", stats.repairs_failed),
         ("cairn_store_repairs_skipped_total", "Repairs put off because enough were under way", stats.repairs_skipped),

@@ -243,6 +243,17 @@ impl Host for NodeHost {
             })
             .collect();
         self.exports.replace(exports);
+        if let Some(cluster) = &self.cluster {
+            // After the exports: whoever hears of it is answered.
+            let served = volumes.iter().filter(|(_, service)| is_served(service));
+            let served: BTreeSet<VolumeId> = served.map(|(id, _)| *id).collect();
+            let clones = state.clones.iter();
+            let clones = clones.filter(|clone| served.contains(&clone.store));
+            let clones: Vec<VolumeId> = clones.map(|clone| clone.volume.id).collect();
+            cluster
+                .forward
+                .serve_volumes(served.into_iter().chain(clones));
+        }
         let serving = volumes.values().filter_map(|service| match service {
             VolumeService::Serving(fs) => Some(fs.clone()),
             VolumeService::Failed(_) => None,
@@ -375,14 +386,14 @@ impl Inner {
         let exports = Arc::new(Exports::new(Vec::new()));
         let shaper = Shaper::new(&env);
         shaper.tend(&env);
-        let nodes = cluster.as_ref().map(|cluster| cluster.iscsi_nodes());
+        let portals = cluster.as_ref().map(|cluster| cluster.iscsi_cluster());
         let activities = Activities::new(&env);
         activities.tend(&env);
         let targets = Targets::new(
             env.clone(),
             Arc::clone(&shaper),
             Arc::clone(&activities),
-            nodes,
+            portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
         let keys = KeyHolder::new(config.master_keys.clone());

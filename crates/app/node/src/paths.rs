@@ -31,7 +31,7 @@ pub(crate) async fn directory_at(fs: &Fs, path: &str, only: &str) -> Result<Ino,
             | Err(FsError::NotFound | FsError::Stale | FsError::NameTooLong | FsError::Invalid) => {
                 return Err(absent());
             }
-            Err(error @ (FsError::Fenced | FsError::TryLater)) => {
+            Err(error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_))) => {
                 return Err(ControlError::new(ErrorKind::Unavailable, error.to_string()));
             }
             Err(error) => {

@@ -24,7 +24,9 @@ fn failed(volume: &VolumeName, path: &str, error: &FsError) -> ControlError {
             ErrorKind::NotFound,
             format!("there is no directory {path} in volume {volume} any more"),
         ),
-        FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable, error.to_string()),
+        FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
+            refuse(ErrorKind::Unavailable, error.to_string())
+        }
         error => {
             tracing::error!(%volume, %path, %error, "a change of policies failed");
             refuse(ErrorKind::Internal, error.to_string()).hint("the server's log says more")

@@ -35,7 +35,9 @@ fn refused(path: &str, error: FsError) -> ControlError {
                 "a volume has at most {QUOTA_COUNT_MAX} quotas, and at most {QUOTA_DEPTH_MAX} directories with quotas in one another"
             ),
         ),
-        FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable, error.to_string()),
+        FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
+            refuse(ErrorKind::Unavailable, error.to_string())
+        }
         FsError::Invalid => {
             invalid("a quota needs a limit: on bytes or files; hard, soft or advisory")
         }

@@ -5,13 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
+use cairn_cluster::MEMBER_STOP_MAX;
 use cairn_config::Config;
 use cairn_exports::HandleSigner;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
@@ -29,6 +30,7 @@ use crate::classes;
 use crate::cluster;
 use crate::control::Controller;
 use crate::disks::{PoolDisks, descriptors_max};
+use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::lock_wait::open_pool_in_time;
 use crate::metrics::NodeCollector;
@@ -42,6 +44,16 @@ use crate::token::{self, OnDisks, Place};
 const RPCBIND_PORT: u16 = 111;
 /// How long requests under way may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// The same where other nodes answer what clients send again.
+const STOP_GRACE_IN_CLUSTER: Duration = Duration::from_secs(3);
+/// A member of etcd that most others do not answer is killed after so long.
+const ETCD_STOP_MAX: Duration = Duration::from_secs(2);
+/// A node without a lease ends within so long.
+const STOP_MAX: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    CUT_OFF_MAX.as_millis() + ETCD_STOP_MAX.as_millis() < STOP_MAX.as_millis()
+        && STOP_GRACE_IN_CLUSTER.as_millis() < CUT_OFF_MAX.as_millis()
+);
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
 /// Files that say where the server is are removed in so long when it ends, or stay.
@@ -223,7 +235,10 @@ impl Node {
             },
             inner.env.clone(),
             oidc,
-            inner.cluster.as_ref().map(|cluster| cluster.admin_nodes()),
+            inner
+                .cluster
+                .as_ref()
+                .map(|cluster| Arc::clone(&cluster.forward)),
         );
         if let Some(cluster) = &inner.cluster {
             cluster.serve_admin(server.passed());
@@ -338,37 +353,72 @@ impl Node {
     }
 
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
+    ///
+    /// A node of a cluster that has no lease (etcd does not answer, for example) ends within [`STOP_MAX`].
     pub fn stop(self) {
+        let inner = Arc::clone(&self.started.inner);
+        let cluster = inner.cluster.as_ref();
+        let is_cut_off = || cluster.is_some_and(|cluster| cluster.member.is_cut_off());
+        let ending = Ending::new(Arc::clone(&inner.env.clock), is_cut_off);
         self.runtime.block_on(async {
-            crate::benchmarks::stop(&self.started.inner).await;
-            self.started.inner.pool.scrub_stop().await;
-            self.started.inner.pool.stop();
+            let work = async {
+                crate::benchmarks::stop(&inner).await;
+                inner.pool.scrub_stop().await;
+            };
+            ending.step("benchmarks and the scrub", work).await;
+            inner.pool.stop();
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
-            self.started.inner.exports.end();
+            inner.exports.end();
+            let grace = match cluster {
+                None => STOP_GRACE,
+                Some(_) => STOP_GRACE_IN_CLUSTER,
+            };
             // Side by side: a client of one that does not end costs the others no time.
-            tokio::join!(
-                self.started.iscsi.stop(STOP_GRACE),
-                self.started.s3.stop(STOP_GRACE),
-                self.started.nfs.stop(STOP_GRACE),
-            );
-            if let Some(cluster) = &self.started.inner.cluster {
-                cluster.stop().await;
+            let requests = async {
+                tokio::join!(
+                    self.started.iscsi.stop(grace),
+                    self.started.s3.stop(grace),
+                    self.started.nfs.stop(grace),
+                );
+            };
+            ending.step("requests under way", requests).await;
+            if let Some(cluster) = cluster {
+                let left = cluster.stop();
+                ending.step("volumes that it leaves to others", left).await;
             }
-            self.started.inner.history.stop();
-            if let Err(error) = self.started.admin.await {
+            inner.history.stop();
+            let admin = ending.step("requests of the admin API", self.started.admin);
+            if let Some(Err(error)) = admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }
-            classes::write_all(&self.started.inner).await;
-            self.started.inner.close_volumes().await;
-            self.started.inner.pool.store.repairs_done().await;
-            crate::read_cache::close_all(&self.started.inner).await;
-            crate::events::stopped(&self.started.inner).await;
-            if let Some(cluster) = &self.started.inner.cluster {
-                cluster.stop_etcd().await;
+            let volumes = async {
+                classes::write_all(&inner).await;
+                inner.close_volumes().await;
+                inner.pool.store.repairs_done().await;
+            };
+            ending
+                .step("volumes that are written to disk", volumes)
+                .await;
+            let rest = async {
+                crate::read_cache::close_all(&inner).await;
+                crate::events::stopped(&inner).await;
+            };
+            ending
+                .step("read caches and the list of events", rest)
+                .await;
+            if let Some(cluster) = cluster {
+                // Always: nothing else would end its process.
+                let patience = match ending.is_over() {
+                    true => ETCD_STOP_MAX,
+                    false => MEMBER_STOP_MAX,
+                };
+                cluster.stop_etcd(patience).await;
             }
         });
-        if self.started.inner.env.spawner.thread_count() > 0 {
+        let is_left_behind = ending.is_over() || inner.env.spawner.thread_count() > 0;
+        drop(inner);
+        if is_left_behind {
             // A volume was left behind, and its thread waits for a disk, or with this runtime's timers, which must stay. It
             // ends with the process.
             std::mem::forget(self.runtime);
@@ -447,13 +497,14 @@ fn start_nfs(
     inner.pool.clients.watch(nfs3.request_counter());
     // Only here.
     let _ = inner.mounts.set(Box::new(nfs3.mounts()));
-    let own_calls = Arc::new(OnceLock::new());
+    let mut server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     if let Some(cluster) = &inner.cluster {
         let member = Arc::clone(&cluster.member);
-        let forward = cluster.forward(Arc::clone(&own_calls));
-        nfs3.in_cluster(forward, move || member.lease_is_valid());
+        let forward = Arc::clone(&cluster.forward);
+        nfs3.in_cluster(Arc::clone(&forward), move || member.lease_is_valid());
+        forward.metrics.register(registry)?;
+        server = server.in_cluster(forward);
     }
-    let server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     let listeners = Listeners {
         programs: vec![nfs],
         rpcbind,
@@ -461,9 +512,7 @@ fn start_nfs(
     };
     let running = server.start(listeners).map_err(failed)?;
     if let Some(cluster) = &inner.cluster {
-        // Only here.
-        let _ = own_calls.set(running.forwarded());
-        cluster.serve_forwarded(running.forwarded());
+        cluster.serve_rpc(running.forwarded());
         let more = running.more_addresses(tokio::runtime::Handle::current());
         let addresses = Addresses::new(inner.config.address_hook.clone(), more);
         // Only here.

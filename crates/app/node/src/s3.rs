@@ -37,7 +37,8 @@ impl S3Server {
         bound: Option<TcpListener>,
     ) {
         let server = Arc::clone(self);
-        let nodes = inner.cluster.as_ref().map(|cluster| cluster.s3_nodes());
+        let forward = inner.cluster.as_ref();
+        let forward = forward.map(|cluster| Arc::clone(&cluster.forward));
         if let Some(cluster) = &inner.cluster
             && let Some(passed) = server.start(Arc::clone(&shared))
         {
@@ -53,10 +54,10 @@ impl S3Server {
         let task = async move {
             let used_here = async move { is_used.wait_for(|used| *used).await.is_ok() };
             let used_elsewhere = async move {
-                let Some(nodes) = nodes else {
+                let Some(forward) = forward else {
                     return std::future::pending().await;
                 };
-                while !cairn_s3::is_used_elsewhere(&nodes).await {
+                while !cairn_s3::is_used_elsewhere(&forward).await {
                     clock.sleep(NEEDED_INTERVAL).await;
                 }
                 true
@@ -142,12 +143,12 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
     };
     let cluster = inner.cluster.as_ref();
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
-    let nodes = cluster.map(|cluster| cluster.s3_nodes());
+    let forward = cluster.map(|cluster| Arc::clone(&cluster.forward));
     let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
     Ok(Shared::new(
         Arc::clone(&inner.stores),
         settings,
-        nodes,
+        forward,
         may_answer,
     ))
 }
@@ -174,7 +175,9 @@ fn refused(error: ObjectError) -> ControlError {
             return ControlError::new(ErrorKind::Conflict, message).hint("choose another --path");
         }
         ObjectError::Path(_) | ObjectError::Invalid(_) => (ErrorKind::Invalid, ""),
-        ObjectError::Fs(FsError::Fenced | FsError::TryLater) => (ErrorKind::Unavailable, ""),
+        ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
+            (ErrorKind::Unavailable, "")
+        }
         _ => {
             tracing::error!(%message, "a change of buckets failed");
             (ErrorKind::Internal, "the server's log says more")

@@ -148,9 +148,11 @@ fn refused(error: SanError) -> ControlError {
         }
         SanError::Invalid(_) => ControlError::new(ErrorKind::Invalid, message),
         SanError::Conflict(_) => ControlError::new(ErrorKind::Conflict, message),
-        SanError::Fs(cairn_fs::FsError::Fenced | cairn_fs::FsError::TryLater) => {
-            ControlError::new(ErrorKind::Unavailable, message)
-        }
+        SanError::Fs(
+            cairn_fs::FsError::Fenced
+            | cairn_fs::FsError::TryLater
+            | cairn_fs::FsError::Unreachable(_),
+        ) => ControlError::new(ErrorKind::Unavailable, message),
         SanError::Fs(_) | SanError::Damaged(..) => {
             tracing::error!(%message, "a change of LUNs failed");
             ControlError::new(ErrorKind::Internal, message).hint("the server's log says more")

@@ -78,7 +78,9 @@ fn diff_refused(failure: DiffFailure) -> ControlError {
         DiffFailure::Gone => refuse(ErrorKind::NotFound),
         DiffFailure::Stale => refuse(ErrorKind::Conflict),
         DiffFailure::Snapshot(error) => refused("of now", error),
-        DiffFailure::Fs(FsError::Fenced | FsError::TryLater) => refuse(ErrorKind::Unavailable),
+        DiffFailure::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
+            refuse(ErrorKind::Unavailable)
+        }
         DiffFailure::Fs(error) => {
             tracing::error!(%error, "listing what changed since a snapshot");
             refuse(ErrorKind::Internal).hint("the server's log says more")

@@ -15,10 +15,11 @@ use std::time::Duration;
 use cairn_admin::api::ErrorKind;
 use cairn_admin::groups::{GroupAsk, GroupDone, GroupStep};
 use cairn_admin::snapshots::{GroupSnapshotCreate, GroupSnapshotView, SnapshotView};
-use cairn_admin::{ControlError, Nodes, ask_group};
+use cairn_admin::{ControlError, ask_group};
 use cairn_base::{NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
 use cairn_config::VolumeName;
+use cairn_forward::Forward;
 use cairn_fs::{Fs, JointSnapshots, SnapshotError, SnapshotFailure};
 use cairn_pool::{ChangeFailure, VolumeService};
 use futures_util::future::join_all;
@@ -102,7 +103,7 @@ pub enum ByOwner {
 struct Group<'a> {
     controller: &'a Controller,
     cluster: &'a ClusterNode,
-    nodes: Arc<dyn Nodes>,
+    forward: Arc<Forward>,
     number: u64,
     name: String,
     owners: &'a BTreeMap<NodeId, Vec<VolumeName>>,
@@ -116,10 +117,10 @@ impl Group<'_> {
             volumes: self.owners.get(&node).cloned().unwrap_or_default(),
             step,
         };
-        if node == self.nodes.own() {
+        if node == self.forward.own() {
             return self.controller.group_step(ask).await;
         }
-        ask_group(&self.nodes, node, &ask, STEP_MAX).await
+        ask_group(&self.forward, node, &ask, STEP_MAX).await
     }
 
     /// All nodes at once; fails if one of them does.
@@ -229,7 +230,7 @@ impl Controller {
         let group = Group {
             controller: self,
             cluster,
-            nodes: cluster.admin_nodes(),
+            forward: Arc::clone(&cluster.forward),
             number,
             name: create.name.clone(),
             owners: &owners,

@@ -135,7 +135,9 @@ fn restore_refused(error: RestoreFailure) -> ControlError {
             FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
                 refuse(ErrorKind::Conflict)
             }
-            FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable),
+            FsError::Fenced | FsError::TryLater | FsError::Unreachable(_) => {
+                refuse(ErrorKind::Unavailable)
+            }
             _ => refuse(ErrorKind::Internal).hint("the server's log says more"),
         },
     }
@@ -162,9 +164,9 @@ fn clone_refused(from: &str, error: CloneFailure) -> ControlError {
 fn schedules_refused(error: ScheduleFailure) -> ControlError {
     match error {
         ScheduleFailure::Refused(error) => ControlError::new(ErrorKind::Invalid, error.to_string()),
-        ScheduleFailure::Fs(error @ (FsError::Fenced | FsError::TryLater)) => {
-            ControlError::new(ErrorKind::Unavailable, error.to_string())
-        }
+        ScheduleFailure::Fs(
+            error @ (FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)),
+        ) => ControlError::new(ErrorKind::Unavailable, error.to_string()),
         error => {
             tracing::error!(%error, "schedules of snapshots");
             ControlError::new(ErrorKind::Internal, error.to_string())
@@ -200,7 +202,7 @@ pub(crate) fn refused(name: &str, error: SnapshotFailure) -> ControlError {
             ControlError::new(ErrorKind::Invalid, message)
         }
         SnapshotFailure::Refused(SnapshotError::Closed)
-        | SnapshotFailure::Fs(FsError::Fenced | FsError::TryLater) => {
+        | SnapshotFailure::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             ControlError::new(ErrorKind::Unavailable, message)
         }
         SnapshotFailure::Fs(_) => {

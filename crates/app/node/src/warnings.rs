@@ -350,7 +350,7 @@ fn text(warning: &Warning) -> Told {
         Warning::ReadsDamaged { count } => told(
             WarningKind::ReadsDamaged,
             POOL,
-            format!("{count} reads since the start met data that is damaged beyond repair"),
+            format!("{count} reads met data that is damaged beyond repair"),
             "the log names it; `cairn scrub start` finds all such files",
         ),
     }

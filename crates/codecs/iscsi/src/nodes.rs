@@ -44,7 +44,6 @@ pub enum Ask {
 #[serde(deny_unknown_fields)]
 pub struct Caller {
     pub volume: VolumeId,
-    pub client: SocketAddr,
     /// Where the client came in.
     pub local: SocketAddr,
     /// The target port group of that place; never 0.
@@ -189,7 +188,6 @@ mod tests {
     fn caller() -> Caller {
         Caller {
             volume: VolumeId(7),
-            client: "10.0.0.1:4000".parse().unwrap(),
             local: "[fe80::1]:3260".parse().unwrap(),
             group: 3,
             status_number: 2,

@@ -47,7 +47,7 @@ pub mod warnings;
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
-pub use pass::{Nodes, Passed, Stream, ask_group};
+pub use pass::{Passed, ask_group};
 #[doc(hidden)]
 pub use server::caller::basic;
 pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use cairn_base::NodeId;
+use cairn_forward::Forward;
 use futures_util::future::{Either, join, select};
 use futures_util::stream;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -30,7 +31,7 @@ use crate::joined::SilentNode;
 use crate::live::{
     HistoryList, HistoryQuery, HistoryView, LiveControl, LiveNumber, LiveView, MountList,
 };
-use crate::pass::{Nodes, OfANode, Whose, ask_numbers};
+use crate::pass::{OfANode, Whose, ask_numbers};
 use crate::query::Query;
 
 /// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
@@ -173,7 +174,7 @@ pub(super) struct OtherNumbers {
 impl Shared {
     fn whose(&self, is_of_a_node: bool, query: &Query) -> Result<Whose, ControlError> {
         let name = query.values("node").last();
-        Whose::of(self.nodes.as_ref(), is_of_a_node, name)
+        Whose::of(self.forward.as_ref(), is_of_a_node, name)
     }
 
     /// What one other node answers.
@@ -201,22 +202,22 @@ impl Shared {
         uri: Uri,
         max: Duration,
     ) -> (Vec<T>, Vec<SilentNode>) {
-        let Some(nodes) = &self.nodes else {
+        let Some(forward) = &self.forward else {
             return (Vec::new(), Vec::new());
         };
-        let (told, silent) = ask_numbers(nodes, others, uri, max).await;
+        let (told, silent) = ask_numbers(forward, others, uri, max).await;
         (told.into_iter().map(|(_, view)| view).collect(), silent)
     }
 
     /// The server as it is now, with the numbers of all nodes of its cluster in one.
     async fn live_of_all(&self) -> Result<LiveView, ControlError> {
         let mut view = live_control(self)?.live().await?;
-        let Some(nodes) = &self.nodes else {
+        let Some(forward) = &self.forward else {
             return Ok(view);
         };
         // Who asks meanwhile waits, and has the same.
         let mut others = self.other_numbers.lock().await;
-        others.renew(self, nodes).await;
+        others.renew(self, forward).await;
         let all = std::iter::once(&view.numbers).chain(&others.numbers);
         view.numbers = across::numbers(all.map(Vec::as_slice));
         view.silent.clone_from(&others.silent);
@@ -246,8 +247,8 @@ impl Shared {
 }
 
 impl OtherNumbers {
-    async fn renew(&mut self, shared: &Shared, nodes: &Arc<dyn Nodes>) {
-        let others = nodes.others();
+    async fn renew(&mut self, shared: &Shared, forward: &Arc<Forward>) {
+        let others = forward.nodes().others();
         let age_max =
             OTHERS_AGE_EACH.saturating_mul(u32::try_from(others.len()).unwrap_or(u32::MAX));
         let now = shared.env.clock.monotonic();

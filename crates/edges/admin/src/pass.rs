@@ -1,7 +1,7 @@
 //! Requests that another node has to answer: any node takes any request.
 //!
 //! Owns: how a request goes to the node that has its volume, which lists are of all nodes.
-//! Must not know: how nodes reach one another ([`Nodes`]), what a request does, who may ask: the node that was asked has
+//! Must not know: how nodes reach one another ([`Forward`]), what a request does, who may ask: the node that was asked has
 //! looked at that.
 //!
 //! A handler that finds its volume at another node says so ([`ControlError::at`]). The request, whose body is short, then
@@ -11,6 +11,7 @@
 mod scrub;
 mod told;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
+use cairn_forward::{Admission, Forward, Incoming, Refused, Serve, ServeReads, Service, Stream};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1;
@@ -30,7 +32,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::api::{ErrorBody, ErrorKind};
@@ -75,27 +76,14 @@ const SCRUBS: [&str; 4] = [
 /// What is named without its volume.
 const NAMED_ALONE: [&str; 2] = ["/api/v1/buckets/", "/api/v1/s3/keys/"];
 
-/// A stream between two nodes.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
-
-/// The nodes of the cluster.
-pub trait Nodes: Send + Sync + 'static {
-    /// Other nodes that own volumes, as far as this one knows.
-    fn owners(&self) -> Vec<NodeId>;
-    /// All other nodes of the cluster.
-    fn others(&self) -> Vec<NodeId>;
-    /// The node that was asked.
-    fn own(&self) -> NodeId;
-    /// The names of volumes that no node owns now, as far as this one knows.
-    fn without_owner(&self) -> Vec<String>;
-    /// Whether a node is in the cluster now, as far as this one knows.
-    fn is_alive(&self, node: NodeId) -> bool;
-    /// What users call a node.
-    fn name(&self, node: NodeId) -> String;
-    /// A stream to what [`Passed::serve`] serves on another node.
-    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
+/// Other nodes that own volumes, as far as this one knows.
+fn owners(forward: &Forward) -> Vec<NodeId> {
+    let own = forward.own();
+    let owners = forward.nodes().owners().into_iter();
+    let others: BTreeSet<NodeId> = owners
+        .filter_map(|(_, owner)| owner.filter(|owner| *owner != own))
+        .collect();
+    others.into_iter().collect()
 }
 
 /// Of an answer: which node has what the request is about.
@@ -117,15 +105,40 @@ impl Passed {
     }
 
     /// Serves one stream, until the other node ends it. That node has proved who it is.
-    pub async fn serve(self, stream: impl Stream) {
+    async fn serve_on(router: Router, stream: impl Stream) {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(CONNECT_MAX)
             .max_buf_size(HEAD_LEN_BYTES_MAX);
-        let service = TowerToHyperService::new(self.0);
+        let service = TowerToHyperService::new(router);
         if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
             tracing::debug!(%error, "a request that a node passed on ended");
         }
+    }
+}
+
+impl Serve for Passed {
+    fn serve(self: Arc<Self>, incoming: Incoming) -> BoxFuture<()> {
+        let Incoming { stream, admission } = incoming;
+        let held = Arc::clone(&admission);
+        let admitted = move |request, next| admit(Arc::clone(&held), request, next);
+        let router = self.0.clone();
+        let router = router.layer(axum::middleware::from_fn(admitted));
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                _ = admission.ended() => {}
+                () = Self::serve_on(router, stream) => {}
+            }
+        })
+    }
+}
+
+impl ServeReads for Passed {
+    fn serve(self: Arc<Self>, stream: Box<dyn Stream>) -> BoxFuture<()> {
+        let router = self.0.clone();
+        let router = router.layer(axum::middleware::from_fn(only_reads));
+        Box::pin(Self::serve_on(router, stream))
     }
 }
 
@@ -134,8 +147,76 @@ async fn mark(mut request: Request) -> Request {
     request
 }
 
+async fn only_reads(request: Request, next: Next) -> Response {
+    match request.method().is_safe() {
+        true => next.run(request).await,
+        false => ControlError::new(ErrorKind::Invalid, "a change came over a stream of looks")
+            .into_response(),
+    }
+}
+
+/// Begins a request only as long as nothing in it can be too old, and ends a change whatever becomes of its stream: who comes
+/// next waits for it.
+async fn admit(admission: Arc<Admission>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    if !admission.is_live() {
+        return too_late();
+    }
+    let begun = tokio::spawn(async move {
+        let response = next.run(request).await;
+        drop(admission);
+        response
+    });
+    begun.await.unwrap_or_else(|_| {
+        ControlError::new(ErrorKind::Internal, "the request broke off").into_response()
+    })
+}
+
+fn too_late() -> Response {
+    let message = "the request waited for so long that somebody may have changed this meanwhile; nothing was done";
+    let error = ControlError::new(ErrorKind::Unavailable, message);
+    error
+        .hint("look how things are now, then try again")
+        .into_response()
+}
+
+/// Admits a change that a client asks this node for; at once or not at all.
+async fn admit_change(forward: &Arc<Forward>, came: &Came) -> Result<Arc<Admission>, Response> {
+    if came.generation != forward.pulse().generation() {
+        return Err(too_late());
+    }
+    let admitting = timeout(CONNECT_MAX, forward.registry().admit_own()).await;
+    let admitted = admitting.unwrap_or(Err(Refused::Behind));
+    let admission = admitted.map_err(|why| {
+        let message = format!("this node changes nothing now: {why}");
+        let error = ControlError::new(ErrorKind::Unavailable, message);
+        error.hint(
+            "`cairn cluster status` says whether etcd answers; try again, or ask another node",
+        )
+    });
+    let admission = admission.map_err(ControlError::into_response)?;
+    match admission.is_fresh(came.read_at) {
+        true => Ok(admission),
+        false => Err(too_late()),
+    }
+}
+
+/// When and over which connection a request came.
+struct Came {
+    read_at: Duration,
+    generation: u64,
+}
+
+/// The pulse's generation when a connection was accepted.
+#[derive(Clone, Copy)]
+pub(crate) struct AcceptedIn(pub u64);
+
 /// What of a request goes to another node.
 struct Asked {
+    /// Of a change: what it is admitted under here.
+    admission: Option<Arc<Admission>>,
     method: Method,
     uri: Uri,
     content_type: Option<HeaderValue>,
@@ -145,11 +226,17 @@ struct Asked {
 impl Asked {
     async fn of(
         &self,
-        nodes: &Arc<dyn Nodes>,
+        forward: &Arc<Forward>,
         node: NodeId,
         max: Duration,
     ) -> io::Result<Response> {
-        let connecting = timeout(CONNECT_MAX, nodes.connect(node));
+        let connecting = async {
+            match &self.admission {
+                Some(admission) => forward.connect(node, Service::Admin, admission).await,
+                None => forward.connect_for_reads(node).await,
+            }
+        };
+        let connecting = timeout(CONNECT_MAX, connecting);
         let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
         let (mut requests, connection) = http1::handshake(TokioIo::new(stream))
             .await
@@ -178,12 +265,12 @@ impl Asked {
     /// What a node answers, read.
     async fn read<T: DeserializeOwned>(
         &self,
-        nodes: &Arc<dyn Nodes>,
+        forward: &Arc<Forward>,
         node: NodeId,
         max: Duration,
     ) -> io::Result<T> {
         let answer = async {
-            let answer = self.of(nodes, node, max).await?;
+            let answer = self.of(forward, node, max).await?;
             match answer.status() {
                 StatusCode::OK => page_in(answer).await,
                 status => Err(io::Error::other(format!("it answers with {status}"))),
@@ -196,13 +283,13 @@ impl Asked {
     /// The same of several nodes at once; and those that do not answer.
     async fn read_all<T: DeserializeOwned>(
         &self,
-        nodes: &Arc<dyn Nodes>,
+        forward: &Arc<Forward>,
         asked: Vec<NodeId>,
         max: Duration,
     ) -> (Vec<(String, T)>, Vec<SilentNode>) {
         let answers = asked.into_iter().map(|node| async move {
-            let answer = self.read(nodes, node, max).await;
-            (nodes.name(node), answer)
+            let answer = self.read(forward, node, max).await;
+            (forward.nodes().name(node), answer)
         });
         let mut told = Vec::new();
         let mut silent = Vec::new();
@@ -231,14 +318,14 @@ pub(crate) enum Whose {
 impl Whose {
     /// By the name of a node in the question, if there is one. What another node asks is about this one.
     pub fn of(
-        nodes: Option<&Arc<dyn Nodes>>,
+        forward: Option<&Arc<Forward>>,
         is_of_a_node: bool,
         name: Option<&str>,
     ) -> Result<Self, ControlError> {
         if is_of_a_node {
             return Ok(Self::Own);
         }
-        let Some(nodes) = nodes else {
+        let Some(forward) = forward else {
             return match name {
                 None => Ok(Self::Own),
                 Some(_) => Err(ControlError::new(
@@ -247,14 +334,16 @@ impl Whose {
                 )),
             };
         };
-        let others = nodes.others();
+        let others = forward.nodes().others();
         let Some(name) = name else {
             return Ok(Self::All(others));
         };
-        if nodes.name(nodes.own()) == name {
+        if forward.nodes().name(forward.own()) == name {
             return Ok(Self::Own);
         }
-        let found = others.into_iter().find(|node| nodes.name(*node) == name);
+        let found = others
+            .into_iter()
+            .find(|node| forward.nodes().name(*node) == name);
         found.map(Self::Of).ok_or_else(|| no_such_node(name))
     }
 }
@@ -267,22 +356,24 @@ fn no_such_node(name: &str) -> ControlError {
 /// What other nodes answer to a question, and those that do not within `max`. One that is away is not asked: pages would wait
 /// for it each time.
 pub(crate) async fn ask_numbers<T: DeserializeOwned>(
-    nodes: &Arc<dyn Nodes>,
+    forward: &Arc<Forward>,
     asked: Vec<NodeId>,
     uri: Uri,
     max: Duration,
 ) -> (Vec<(String, T)>, Vec<SilentNode>) {
     let question = Asked {
+        admission: None,
         method: Method::GET,
         uri,
         content_type: None,
         body: Bytes::new(),
     };
-    let (alive, away): (Vec<NodeId>, Vec<NodeId>) =
-        asked.into_iter().partition(|node| nodes.is_alive(*node));
-    let (told, mut silent) = question.read_all(nodes, alive, max).await;
+    let (alive, away): (Vec<NodeId>, Vec<NodeId>) = asked
+        .into_iter()
+        .partition(|node| forward.nodes().is_alive(*node));
+    let (told, mut silent) = question.read_all(forward, alive, max).await;
     silent.extend(away.into_iter().map(|node| SilentNode {
-        node: nodes.name(node),
+        node: forward.nodes().name(node),
         why: "it is away".to_owned(),
     }));
     (told, silent)
@@ -290,23 +381,26 @@ pub(crate) async fn ask_numbers<T: DeserializeOwned>(
 
 /// Has another node take a step of a group of snapshots.
 pub async fn ask_group(
-    nodes: &Arc<dyn Nodes>,
+    forward: &Arc<Forward>,
     node: NodeId,
     ask: &GroupAsk,
     max: Duration,
 ) -> Result<GroupDone, ControlError> {
     let failed = |why: String| {
-        let name = nodes.name(node);
+        let name = forward.nodes().name(node);
         ControlError::new(ErrorKind::Unavailable, format!("node {name}: {why}"))
     };
     let body = serde_json::to_vec(ask).map_err(|error| failed(error.to_string()))?;
+    let admission = forward.registry().admit_own().await;
+    let admission = admission.map_err(|why| failed(format!("it is not asked: {why}")))?;
     let asked = Asked {
+        admission: Some(admission),
         method: Method::POST,
         uri: Uri::from_static(groups::PATH),
         content_type: Some(HeaderValue::from_static("application/json")),
         body: body.into(),
     };
-    let answer = asked.of(nodes, node, max).await;
+    let answer = asked.of(forward, node, max).await;
     let answer = answer.map_err(|error| failed(format!("it does not answer: {error}")))?;
     let status = answer.status();
     let read = timeout(max, list_in(answer)).await;
@@ -327,8 +421,8 @@ pub async fn ask_group(
     }
 }
 
-fn silent(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId, error: &io::Error) -> Response {
-    let name = nodes.name(node);
+fn silent(forward: &Arc<Forward>, asked: &Asked, node: NodeId, error: &io::Error) -> Response {
+    let name = forward.nodes().name(node);
     // A change may have been made, with its answer lost.
     let hint = match asked.method.is_safe() {
         true => "try again: its volumes go to other nodes when it is lost",
@@ -345,8 +439,12 @@ fn silent(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId, error: &io::Error
 }
 
 /// What to say while some volumes have no owner: nobody knows what they have.
-fn homeless(nodes: &Arc<dyn Nodes>) -> Option<Response> {
-    let volumes = nodes.without_owner();
+fn homeless(forward: &Arc<Forward>) -> Option<Response> {
+    let owners = forward.nodes().owners().into_iter();
+    let unowned = owners.filter(|(_, owner)| owner.is_none());
+    let volumes: Vec<String> = unowned
+        .map(|(volume, _)| forward.nodes().volume_name(volume))
+        .collect();
     if volumes.is_empty() {
         return None;
     }
@@ -361,7 +459,7 @@ fn homeless(nodes: &Arc<dyn Nodes>) -> Option<Response> {
 
 /// Answers a request here, or has the node answer that has what it is about.
 pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Response {
-    let Some(nodes) = &shared.nodes else {
+    let Some(forward) = &shared.forward else {
         return next.run(request).await;
     };
     if request.extensions().get::<OfANode>().is_some() {
@@ -372,7 +470,22 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         Ok(body) => body,
         Err(refused) => return refused.into_response(),
     };
+    let admission = match parts.method.is_safe() {
+        true => None,
+        false => {
+            let accepted = parts.extensions.get::<AcceptedIn>();
+            let came = Came {
+                read_at: forward.now(),
+                generation: accepted.map_or_else(|| forward.pulse().generation(), |it| it.0),
+            };
+            match admit_change(forward, &came).await {
+                Ok(admission) => Some(admission),
+                Err(refused) => return refused,
+            }
+        }
+    };
     let asked = Asked {
+        admission,
         method: parts.method.clone(),
         uri: parts.uri.clone(),
         content_type: parts.headers.get(header::CONTENT_TYPE).cloned(),
@@ -380,19 +493,19 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     };
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if let Some(Elsewhere(node)) = response.extensions().get() {
-        let answer = asked.of(nodes, *node, ANSWER_MAX).await;
-        return answer.unwrap_or_else(|error| silent(nodes, &asked, *node, &error));
+        let answer = asked.of(forward, *node, ANSWER_MAX).await;
+        return answer.unwrap_or_else(|error| silent(forward, &asked, *node, &error));
     }
     let path = asked.uri.path();
     if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
-        return all_of(nodes, &asked, response).await;
+        return all_of(forward, &asked, response).await;
     }
     if asked.method == Method::GET && response.status() == StatusCode::OK {
         if path == AUDIT {
-            return log_of_all::<AuditPage>(nodes, &asked, AuditQuery::KEYS, response).await;
+            return log_of_all::<AuditPage>(forward, &asked, AuditQuery::KEYS, response).await;
         }
         if path == EVENTS {
-            return log_of_all::<EventPage>(nodes, &asked, EventQuery::KEYS, response).await;
+            return log_of_all::<EventPage>(forward, &asked, EventQuery::KEYS, response).await;
         }
     }
     if SCRUBS.contains(&path) {
@@ -400,30 +513,30 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
     }
     let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
     if is_alone && response.status() == StatusCode::NOT_FOUND {
-        return found(nodes, &asked, response).await;
+        return found(forward, &asked, response).await;
     }
-    told::complete(nodes, &asked, response).await
+    told::complete(forward, &asked, response).await
 }
 
 /// The answer of the node that has what is named; `absent` if none has.
-async fn found(nodes: &Arc<dyn Nodes>, asked: &Asked, absent: Response) -> Response {
+async fn found(forward: &Arc<Forward>, asked: &Asked, absent: Response) -> Response {
     let mut unsure = None;
-    for node in nodes.owners() {
-        match asked.of(nodes, node, ANSWER_MAX).await {
+    for node in owners(forward) {
+        match asked.of(forward, node, ANSWER_MAX).await {
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {}
             Ok(answer) => return answer,
             // It may be the one, if no other is.
-            Err(error) => unsure = Some(silent(nodes, asked, node, &error)),
+            Err(error) => unsure = Some(silent(forward, asked, node, &error)),
         }
     }
-    unsure.or_else(|| homeless(nodes)).unwrap_or(absent)
+    unsure.or_else(|| homeless(forward)).unwrap_or(absent)
 }
 
 /// A list with what all nodes have. Without one of them it would look as if that had nothing.
-async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
-    let answers = nodes.owners().into_iter().map(|node| async move {
+async fn all_of(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
+    let answers = owners(forward).into_iter().map(|node| async move {
         let list = async {
-            let answer = asked.of(nodes, node, LIST_MAX).await?;
+            let answer = asked.of(forward, node, LIST_MAX).await?;
             match answer.status() {
                 StatusCode::OK => list_in(answer).await,
                 status => Err(io::Error::other(format!("it answers with {status}"))),
@@ -443,10 +556,10 @@ async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Respons
     for (node, list) in answers {
         match list {
             Ok(list) => join(&mut all, list),
-            Err(error) => return silent(nodes, asked, node, &error),
+            Err(error) => return silent(forward, asked, node, &error),
         }
     }
-    if let Some(unsure) = homeless(nodes) {
+    if let Some(unsure) = homeless(forward) {
         return unsure;
     }
     head.headers.remove(header::CONTENT_LENGTH);
@@ -455,7 +568,7 @@ async fn all_of(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Respons
 
 /// The page of a log with what all nodes have. Who does not answer is named: what the others know is worth seeing without it.
 async fn log_of_all<P: LogPage>(
-    nodes: &Arc<dyn Nodes>,
+    forward: &Arc<Forward>,
     asked: &Asked,
     keys: &[&'static str],
     own: Response,
@@ -467,7 +580,7 @@ async fn log_of_all<P: LogPage>(
         .unwrap_or_default();
     let is_wanted = |node: &NodeId| {
         let name = part.node.as_ref();
-        name.is_none_or(|name| *name == nodes.name(*node))
+        name.is_none_or(|name| *name == forward.nodes().name(*node))
     };
     let (mut head, body) = own.into_parts();
     let own = match page_in::<P>(Response::new(body)).await {
@@ -477,14 +590,19 @@ async fn log_of_all<P: LogPage>(
             return ControlError::new(ErrorKind::Internal, message).into_response();
         }
     };
-    let others: Vec<NodeId> = nodes.others().into_iter().filter(is_wanted).collect();
-    let has_own = is_wanted(&nodes.own());
+    let others: Vec<NodeId> = forward
+        .nodes()
+        .others()
+        .into_iter()
+        .filter(is_wanted)
+        .collect();
+    let has_own = is_wanted(&forward.own());
     if let (Some(name), true) = (&part.node, others.is_empty() && !has_own) {
         return no_such_node(name).into_response();
     }
-    let (mut pages, silent) = asked.read_all(nodes, others, LOG_MAX).await;
+    let (mut pages, silent) = asked.read_all(forward, others, LOG_MAX).await;
     if has_own {
-        pages.push((nodes.name(nodes.own()), own));
+        pages.push((forward.nodes().name(forward.own()), own));
     }
     let mut all: P = joined(part.limit, pages);
     *all.parts().silent = silent;

@@ -2,14 +2,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 
-use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
+use cairn_base::{NodeId, VolumeId};
+use cairn_forward::{MapTerms, Nodes, Serve, Service, Stream, Term};
 
 use super::tests::{Pretend, TOKEN, ask};
 use super::*;
-use crate::pass::Stream;
 
 const TWO: NodeId = NodeId(2);
+/// Of volumes without an owner.
+const UNOWNED_FIRST: u32 = 100;
 
 /// Other nodes, over streams in memory. Those that are not there do not answer.
 #[derive(Default)]
@@ -21,68 +23,109 @@ struct Others(
     Mutex<Vec<NodeId>>,
 );
 
-impl Nodes for Others {
-    fn owners(&self) -> Vec<NodeId> {
+impl Others {
+    fn nodes(&self) -> Vec<NodeId> {
         self.0.lock().unwrap().keys().copied().collect()
+    }
+}
+
+/// All nodes, each in a term that has its number.
+fn terms() -> MapTerms {
+    let term = |node: u128| (NodeId(node), Term(node + 1));
+    MapTerms {
+        revision: 1,
+        alive: (0..10).map(term).collect(),
+    }
+}
+
+/// What a node passes on to others.
+fn forward(own: NodeId, others: &Arc<Others>) -> Arc<Forward> {
+    let nodes = Arc::new(Known(own, Arc::clone(others)));
+    let own_term = move || Some(Term(own.0 + 1));
+    Forward::new(cairn_testkit::test_env(), nodes, own_term).unwrap()
+}
+
+struct Known(NodeId, Arc<Others>);
+
+impl Nodes for Known {
+    fn own(&self) -> NodeId {
+        self.0
     }
 
     fn others(&self) -> Vec<NodeId> {
-        self.owners()
-    }
-
-    fn own(&self) -> NodeId {
-        NodeId(1)
-    }
-
-    fn without_owner(&self) -> Vec<String> {
-        self.1.lock().unwrap().clone()
-    }
-
-    fn is_alive(&self, node: NodeId) -> bool {
-        !self.2.lock().unwrap().contains(&node)
+        self.1.nodes()
     }
 
     fn name(&self, node: NodeId) -> String {
         format!("node{}", node.0)
     }
 
-    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
-        let found = self.0.lock().unwrap().get(&node).cloned().flatten();
+    fn is_alive(&self, node: NodeId) -> bool {
+        !self.1.2.lock().unwrap().contains(&node)
+    }
+
+    fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
+        let owned = self.1.nodes().into_iter();
+        let owned = owned.map(|node| (VolumeId(node.0 as u32), Some(node)));
+        let unowned = 0..self.1.1.lock().unwrap().len() as u32;
+        let unowned = unowned.map(|index| (VolumeId(UNOWNED_FIRST + index), None));
+        owned.chain(unowned).collect()
+    }
+
+    fn volume_name(&self, volume: VolumeId) -> String {
+        self.1.1.lock().unwrap()[(volume.0 - UNOWNED_FIRST) as usize].clone()
+    }
+
+    fn lost(&self, _: VolumeId, _: NodeId) -> BoxFuture<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dial(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
+        let found = self.1.0.lock().unwrap().get(&node).cloned().flatten();
+        let (own, others) = (self.0, Arc::clone(&self.1));
         Box::pin(async move {
-            let passed = found.ok_or(io::ErrorKind::ConnectionRefused)?;
+            let passed = Arc::new(found.ok_or(io::ErrorKind::ConnectionRefused)?);
             let (here, there) = tokio::io::duplex(1024);
-            tokio::spawn(passed.serve(there));
+            tokio::spawn(async move {
+                let far = forward(node, &others);
+                far.handle(Service::Admin, Arc::clone(&passed) as Arc<dyn Serve>);
+                far.handle_reads(passed);
+                far.learn(terms()).await;
+                far.serve(own, Box::new(there)).await;
+            });
             Ok(Box::new(here) as Box<dyn Stream>)
         })
     }
 }
 
-fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
+async fn node(pretend: Pretend, others: &Arc<Others>) -> AdminServer {
     let settings = AdminSettings {
         metrics_open: false,
         audit: false,
     };
+    let own = forward(NodeId(1), others);
+    own.learn(terms()).await;
     AdminServer::new(
         Arc::new(pretend),
         Token::parse(TOKEN).unwrap(),
         settings,
         cairn_testkit::test_env(),
         None,
-        Some(Arc::clone(others) as Arc<dyn Nodes>),
+        Some(own),
     )
 }
 
 /// Two nodes; the first one is asked.
-fn two(second: Pretend) -> (AdminServer, Arc<Others>) {
+async fn two(second: Pretend) -> (AdminServer, Arc<Others>) {
     let others = Arc::new(Others::default());
-    let second = node(second, &others).passed();
+    let second = node(second, &others).await.passed();
     others.0.lock().unwrap().insert(TWO, Some(second));
     let first = Pretend {
         away: Some(TWO),
         buckets: vec!["one", "three"],
         ..Pretend::default()
     };
-    (node(first, &others), others)
+    (node(first, &others).await, others)
 }
 
 fn has_two() -> Pretend {
@@ -94,7 +137,7 @@ fn has_two() -> Pretend {
 
 #[tokio::test]
 async fn what_another_node_has_is_answered_there() {
-    let (first, others) = two(has_two());
+    let (first, others) = two(has_two()).await;
     let router = first.router();
     let yes = Some(TOKEN);
     #[rustfmt::skip]
@@ -177,7 +220,8 @@ async fn what_volumes_use_their_owner_tells() {
         };
         node(pretend, &others)
     };
-    let (first, second) = (owns(Some("node2"), 0), owns(None, 77).passed());
+    let first = owns(Some("node2"), 0).await;
+    let second = owns(None, 77).await.passed();
     others.0.lock().unwrap().insert(TWO, Some(second));
     let router = first.router();
     let paths = ["/api/v1/volumes", "/api/v1/volumes/main"];
@@ -197,7 +241,7 @@ async fn what_volumes_use_their_owner_tells() {
     assert_eq!(asked(paths[0]).await, (vec![77, 77, 77], String::new()));
     assert_eq!(asked(paths[1]).await, (vec![77], String::new()));
     // It was the owner: what it knows is no better.
-    let was = owns(Some("node3"), 99).passed();
+    let was = owns(Some("node3"), 99).await.passed();
     others.0.lock().unwrap().insert(TWO, Some(was));
     assert_eq!(asked(paths[1]).await, (vec![0], String::new()));
     others.0.lock().unwrap().insert(TWO, None);
@@ -217,7 +261,7 @@ async fn requests_do_not_go_in_circles() {
         away: Some(NodeId(1)),
         ..Pretend::default()
     };
-    let (first, _others) = two(second);
+    let (first, _others) = two(second).await;
     let (status, text) = ask(
         &first.router(),
         "GET",
@@ -252,7 +296,7 @@ async fn the_log_of_changes_is_of_all_nodes() {
         .unwrap()
         .extend([change(1, "/c"), change(2, "/d"), change(3, "/e")]);
     let others = Arc::new(Others::default());
-    let second = node(second, &others).passed();
+    let second = node(second, &others).await.passed();
     others.0.lock().unwrap().insert(TWO, Some(second));
     let first = Pretend::default();
     first
@@ -261,7 +305,7 @@ async fn the_log_of_changes_is_of_all_nodes() {
         .lock()
         .unwrap()
         .extend([change(1, "/a"), change(2, "/b")]);
-    let router = node(first, &others).router();
+    let router = node(first, &others).await.router();
     let asked = async |query: &str| {
         let path = format!("/api/v1/audit{query}");
         let (status, text) = ask(&router, "GET", &path, Some(TOKEN), "").await;
@@ -308,9 +352,9 @@ async fn numbers_are_of_all_nodes() {
         has_live: true,
         ..Pretend::default()
     };
-    let second = node(live(), &others).passed();
+    let second = node(live(), &others).await.passed();
     others.0.lock().unwrap().insert(TWO, Some(second));
-    let router = node(live(), &others).router();
+    let router = node(live(), &others).await.router();
     let asked = async |path: &str| {
         let (status, text) = ask(&router, "GET", path, Some(TOKEN), "").await;
         let view: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -355,7 +399,7 @@ async fn numbers_are_of_all_nodes() {
 /// Pages are of what all nodes have.
 #[tokio::test]
 async fn lists_of_all_nodes_come_in_pages() {
-    let (first, _others) = two(has_two());
+    let (first, _others) = two(has_two()).await;
     let router = first.router();
     let asked = async |query: &str| {
         let path = format!("/api/v1/buckets{query}");

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
 use cairn_base::env::Env;
 use cairn_config::{ClientNet, UserName, UserRecord, VolumeName};
+use cairn_forward::{Door, Forward};
 use cairn_https::Certificate;
 use cairn_oidc::Provider;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -45,7 +46,7 @@ use crate::control::{Control, ControlError};
 use crate::entries::Part;
 use crate::list_query::ListQuery;
 use crate::pages;
-use crate::pass::{self, Elsewhere, Nodes, Passed};
+use crate::pass::{self, AcceptedIn, Elsewhere, Passed};
 use crate::passwords::Passwords;
 use crate::patience::Patient;
 use crate::places::{Place, Places};
@@ -85,7 +86,7 @@ pub struct AdminSettings {
 pub(crate) struct Shared {
     control: Arc<dyn Control>,
     /// Of the cluster that the node is in.
-    pub nodes: Option<Arc<dyn Nodes>>,
+    pub forward: Option<Arc<Forward>>,
     token: Token,
     settings: AdminSettings,
     document: String,
@@ -149,7 +150,7 @@ impl Budget {
 impl Shared {
     /// Only in a cluster one node of several can be meant.
     pub fn check_node(&self, part: &Part) -> Result<(), ControlError> {
-        if part.node.is_some() && self.nodes.is_none() {
+        if part.node.is_some() && self.forward.is_none() {
             let message = "this server is in no cluster: leave out node";
             return Err(ControlError::new(ErrorKind::Invalid, message));
         }
@@ -199,13 +200,13 @@ impl AdminServer {
         settings: AdminSettings,
         env: Env,
         oidc: Option<Provider>,
-        nodes: Option<Arc<dyn Nodes>>,
+        forward: Option<Arc<Forward>>,
     ) -> Self {
         let stopping = watch::Sender::new(false);
         let now = env.clock.monotonic();
         let shared = Arc::new(Shared {
             control,
-            nodes,
+            forward,
             sessions: Sessions::new(&token),
             token,
             settings,
@@ -267,16 +268,18 @@ impl AdminServer {
             .header_read_timeout(CLIENT_TIMEOUT)
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
+        let mut door = Door::new(self.shared.forward.clone());
         loop {
             let accept = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;
                 // Never closed.
-                (permit.ok(), listener.accept().await)
+                (permit.ok(), door.accept(&listener).await)
             };
-            let (permit, stream, peer) = tokio::select! {
+            let (permit, stream, (peer, generation)) = tokio::select! {
                 () = &mut stop => break,
                 (permit, accepted) = accept => match accepted {
-                    Ok((stream, peer)) => (permit, stream, peer),
+                    // Not admitted as a whole: who looks sees a node without a lease, too. Changes are, one by one.
+                    Ok((stream, peer, entry)) => (permit, stream, (peer, entry.generation())),
                     Err(error) => {
                         // Most often too many open files: they do not close faster by asking often.
                         tracing::warn!(%error, "the admin API cannot accept a connection");
@@ -290,7 +293,10 @@ impl AdminServer {
                 continue;
             };
             let permit = (permit, place);
-            let router = router.clone().layer(Extension(Peer(peer)));
+            let router = router
+                .clone()
+                .layer(Extension(Peer(peer)))
+                .layer(Extension(AcceptedIn(generation)));
             let stream = Patient::new(stream, CLIENT_TIMEOUT);
             let Some(tls) = tls.clone() else {
                 let service = TowerToHyperService::new(router);

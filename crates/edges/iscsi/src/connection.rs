@@ -13,6 +13,7 @@ use cairn_codec_iscsi::{
     Elsewhere, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Reply, Request,
     login_status,
 };
+use cairn_forward::Admission;
 use tokio::sync::{mpsc, watch};
 
 use crate::lane::{Broken, Lane, Pdu, Window};
@@ -83,10 +84,13 @@ pub async fn serve(
     match entered {
         Ok(Entered::Gone) => {}
         Ok(Entered::Away(handover)) => {
+            let admission = lane.entry.admission.clone();
             let (link, input, _permit) = lane.into_parts();
             // Only connections of initiators are passed on.
-            if let (Link::Tcp(stream), Some(nodes)) = (link, shared.targets.nodes()) {
-                pass::pass(&shared, nodes, stream, handover, input, stop).await;
+            if let (Link::Tcp(stream), Some(cluster), Some(admission)) =
+                (link, shared.targets.cluster(), admission)
+            {
+                pass::pass(&shared, cluster, &admission, stream, handover, input, stop).await;
             }
         }
         Ok(Entered::Leading) => {
@@ -140,25 +144,36 @@ pub(crate) fn note_end(shared: &Shared, peer: SocketAddr, ended: Result<(), Brok
     }
 }
 
-/// Where the login goes whose first request this is. `came`: the initiator, where it came in, and the target port group of that
-/// if another node said so.
+/// Where the login goes whose first request this is. `came`: where it came in, and the target port group of that if another
+/// node said so.
 async fn route(
     shared: Arc<Shared>,
-    came: (SocketAddr, SocketAddr, Option<u16>),
+    admission: Option<Arc<Admission>>,
+    came: (SocketAddr, Option<u16>),
     status_number: u32,
     header: Header,
     text: &[u8],
 ) -> Route {
     let here = |group| Route::Here(group, Elsewhere::default());
-    let (client, local, group) = came;
-    let (Some(nodes), None) = (shared.targets.nodes(), group) else {
+    let (local, group) = came;
+    let (Some(cluster), Some(admission), None) = (shared.targets.cluster(), admission, group)
+    else {
         return here(group.unwrap_or(PORT_GROUP));
     };
     let Ok(keys) = Keys::parse(text) else {
         return here(PORT_GROUP);
     };
     let first = || pass::whole_request(&header.0, text);
-    pass::route(&shared, nodes, &keys, client, local, status_number, first).await
+    pass::route(
+        &shared,
+        cluster,
+        &admission,
+        &keys,
+        local,
+        status_number,
+        first,
+    )
+    .await
 }
 
 impl Entering {
@@ -230,8 +245,9 @@ impl Entering {
         if !self.login.has_begun() {
             let shared = Arc::clone(&self.shared);
             let entry = &self.lane.entry;
-            let came = (self.lane.peer, entry.local, entry.group);
-            match route(shared, came, self.lane.status_number(), pdu.header, &text).await {
+            let (admission, came) = (entry.admission.clone(), (entry.local, entry.group));
+            let number = self.lane.status_number();
+            match route(shared, admission, came, number, pdu.header, &text).await {
                 Route::Here(group, elsewhere) => {
                     self.login.group = group;
                     self.targets_elsewhere.clone_from(&elsewhere.targets);

@@ -17,7 +17,7 @@ use cairn_fs::{Credentials, FsError};
 use cairn_qos::{Gate, Operation};
 use cairn_san::{Lun, SanError};
 
-use crate::pass::{NodePortals, Nodes};
+use crate::pass::{Cluster, NodePortals};
 use crate::reservation::{Effects, Refused};
 use crate::third_party::{segment_len_bytes_max, token_limits};
 use crate::tokens::Tokens;
@@ -46,7 +46,7 @@ pub struct Place {
     /// The target port group through which it is asked, and the one port in it.
     pub group: u16,
     /// Of the cluster: each is a group of its own.
-    pub nodes: Option<Arc<dyn Nodes>>,
+    pub cluster: Option<Arc<Cluster>>,
     /// What hosts make on a LUN is to be aligned to what is stored as one.
     pub tells_of_physical_blocks: bool,
     pub revision: [u8; 4],
@@ -63,17 +63,17 @@ pub struct Place {
 impl Place {
     /// All target port groups, and the state of each (SPC-4, section 5.15.2.4).
     fn port_groups(&self) -> Vec<(u16, u8)> {
-        let Some(nodes) = &self.nodes else {
+        let Some(cluster) = &self.cluster else {
             return vec![(self.group, OPTIMISED)];
         };
-        let own = nodes.own();
+        let own = cluster.own();
         let state = |node: NodePortals| match (node.node == own, node.is_alive) {
             // This node has the volume.
             (true, _) => (node.group, OPTIMISED),
             (false, true) => (node.group, NON_OPTIMISED),
             (false, false) => (node.group, UNAVAILABLE),
         };
-        let mut groups: Vec<_> = nodes.portals().into_iter().map(state).collect();
+        let mut groups: Vec<_> = cluster.portals().into_iter().map(state).collect();
         if !groups.iter().any(|(group, _)| *group == self.group) {
             groups.push((self.group, NON_OPTIMISED));
         }
@@ -126,6 +126,8 @@ impl From<Refused> for Outcome {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Conflict => Self::of(Status::ReservationConflict),
+            // Initiators send it again after a pause. QEMU's takes a sense of NOT READY for an I/O error.
+            Refused::Sense(NOT_NOW) => Self::of(Status::Busy),
             Refused::Sense(sense) => Self::failed(sense),
         }
     }
@@ -146,6 +148,10 @@ impl From<SanError> for Refused {
     }
 }
 
+/// It can be done later, and nothing is wrong with the medium. Of a command it is told as BUSY; as sense it is kept where a
+/// host asks for the result of a copy later.
+pub(crate) const NOT_NOW: Sense = Sense::new(Key::NotReady, code::BECOMING_READY);
+
 /// What an error of the file service is to an initiator.
 pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
     match error {
@@ -154,8 +160,8 @@ pub(crate) fn sense_of(error: FsError, is_write: bool) -> Sense {
             Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)
         }
         FsError::ReadOnly => Sense::new(Key::DataProtect, code::WRITE_PROTECTED),
-        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
-            Sense::new(Key::NotReady, code::BECOMING_READY)
+        FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced | FsError::Unreachable(_) => {
+            NOT_NOW
         }
         FsError::Stale | FsError::NotFound => Sense::illegal(code::LUN_NOT_SUPPORTED),
         FsError::Io(_) if is_write => Sense::new(Key::MediumError, code::WRITE_ERROR),
@@ -785,7 +791,7 @@ impl Work<'_> {
                 &self.place.revision,
                 true,
                 scsi::Alua {
-                    explicit: self.place.nodes.is_none(),
+                    explicit: self.place.cluster.is_none(),
                 },
             ),
             Some(0x00) => scsi::supported_pages(),
@@ -846,7 +852,7 @@ pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
             allocation,
         }) => {
             let alua = scsi::Alua {
-                explicit: place.nodes.is_none(),
+                explicit: place.cluster.is_none(),
             };
             let bytes = scsi::standard_inquiry(&place.revision, false, alua);
             Outcome::reply(bytes, allocation)

@@ -11,12 +11,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use cairn_base::env::BoxFuture;
 use cairn_base::{crc32c, crc32c_append};
 use cairn_codec_iscsi::{
     CHECKSUM_LEN_BYTES, DATA_SEGMENT_LEN_BYTES_MAX, HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX,
     Negotiated, Reply,
 };
 use cairn_qos::Client;
+use parking_lot::Mutex;
 
 use crate::link::{Entry, FreeLink, Link};
 use crate::portal::Permit;
@@ -44,6 +46,9 @@ pub(crate) enum Broken {
     /// Rule 9 of the cluster: another node may have changed what was read.
     #[error("this node's lease ended before an answer could be sent")]
     NoLease,
+    /// The initiator may have sent them over another path meanwhile.
+    #[error("commands in it may be old")]
+    Old,
 }
 
 /// A PDU with its data.
@@ -92,6 +97,8 @@ pub(crate) struct Lane {
     pub ended: Option<Result<(), Broken>>,
     sent_bytes: u64,
     ticks_without_progress: u32,
+    /// Ready when the admission ends; `None` once it was, and without one.
+    admission_end: Mutex<Option<BoxFuture<()>>>,
 }
 
 /// What is ready of a connection.
@@ -103,7 +110,14 @@ pub(crate) struct Ready {
 
 impl Lane {
     pub fn new(link: Link, peer: SocketAddr, entry: Entry, permit: Permit) -> Self {
+        let admission_end = entry.admission.as_ref().map(|admission| -> BoxFuture<()> {
+            let ended = admission.ended();
+            Box::pin(async move {
+                ended.await;
+            })
+        });
         Self {
+            admission_end: Mutex::new(admission_end),
             link,
             peer,
             client: Client::address(peer.ip()),
@@ -165,8 +179,17 @@ impl Lane {
         let is_ready = |polled: Poll<io::Result<()>>| polled.is_ready();
         // A lane that holds a command back takes nothing in: what came is not more than the socket holds.
         let may_read = self.takes() && self.early.is_none();
+        let is_over = {
+            let mut end = self.admission_end.lock();
+            let is_over = |end: &mut BoxFuture<()>| end.as_mut().poll(context).is_ready();
+            let is_over = end.as_mut().is_some_and(is_over);
+            if is_over {
+                *end = None;
+            }
+            is_over
+        };
         Ready {
-            reads: may_read && is_ready(self.link.poll_readable(context)),
+            reads: is_over || may_read && is_ready(self.link.poll_readable(context)),
             writes: self.ended.is_none()
                 && self.has_output()
                 && is_ready(self.link.poll_writable(context)),
@@ -198,10 +221,27 @@ impl Lane {
 
     /// The same of a connection of a session, which ends with what it says.
     pub fn take_in(&mut self) {
+        self.end_if_old();
+        if self.ended.is_some() {
+            return;
+        }
         match self.read() {
             Ok(true) => {}
             Ok(false) => self.ended = Some(Ok(())),
             Err(error) => self.ended = Some(Err(error)),
+        }
+    }
+
+    /// Whether commands that came over it may begin.
+    pub fn is_live(&self) -> bool {
+        let admission = self.entry.admission.as_ref();
+        admission.is_none_or(|admission| admission.is_live())
+    }
+
+    pub fn end_if_old(&mut self) {
+        if self.ended.is_none() && !self.is_live() {
+            self.link.reset();
+            self.ended = Some(Err(Broken::Old));
         }
     }
 
@@ -219,6 +259,10 @@ impl Lane {
 
     /// The next PDU, if all of it is there.
     pub fn next_pdu(&mut self) -> Result<Option<Pdu>, Broken> {
+        if !self.is_live() {
+            self.link.reset();
+            return Err(Broken::Old);
+        }
         let Some(header) = self.input.first_chunk::<HEADER_LEN_BYTES>() else {
             return Ok(None);
         };

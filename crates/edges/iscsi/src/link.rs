@@ -4,9 +4,11 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use cairn_forward::Admission;
 use tokio::net::{TcpStream, UnixStream};
 
 /// How a connection came here.
@@ -19,6 +21,8 @@ pub(crate) struct Entry {
     pub status_number: u32,
     /// By another node.
     pub is_passed: bool,
+    /// In a cluster: what its commands are admitted under.
+    pub admission: Option<Arc<Admission>>,
 }
 
 impl Entry {
@@ -28,6 +32,7 @@ impl Entry {
             group: None,
             status_number: 1,
             is_passed: false,
+            admission: None,
         }
     }
 }
@@ -40,6 +45,14 @@ pub(crate) enum FreeLink {
 }
 
 impl FreeLink {
+    /// Has the initiator connect again at once, when this is dropped.
+    pub fn reset(&self) {
+        match self {
+            Self::Tcp(stream) => cairn_forward::reset(stream),
+            Self::Passed(_) => {}
+        }
+    }
+
     /// Makes it one of the runtime that this is called in.
     pub fn attach(self) -> io::Result<Link> {
         match self {
@@ -67,6 +80,14 @@ impl Link {
         match self {
             Self::Tcp(stream) => stream.into_std().map(FreeLink::Tcp),
             Self::Passed(stream) => stream.into_std().map(FreeLink::Passed),
+        }
+    }
+
+    /// Has the initiator connect again at once, when this is dropped.
+    pub fn reset(&self) {
+        match self {
+            Self::Tcp(stream) => cairn_forward::reset(stream),
+            Self::Passed(_) => {}
         }
     }
 

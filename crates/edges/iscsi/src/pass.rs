@@ -1,7 +1,7 @@
 //! Targets that another node of the cluster has: any node is a portal of all of them.
 //!
 //! Owns: which node has a target, what nodes ask one another about targets, passing a connection on.
-//! Must not know: how nodes reach one another ([`Nodes`]), what comes over a connection after its first login request.
+//! Must not know: how nodes reach one another ([`Forward`]), what comes over a connection after its first login request.
 //!
 //! A connection is passed on as a whole, from its first login request: the owner of the volume serves it as if the initiator
 //! had come to it, but for the target port group, which is that of the node that the initiator reached. When the volume gets
@@ -10,7 +10,7 @@
 //! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] the bytes of the connection
 //! follow.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
 use cairn_codec_iscsi::{
     Ask, Caller, Elsewhere, Found, Frame, FrameError, KEYS_LEN_BYTES_MAX, Keys, Proof, Secret,
     decode_frame, encode_frame, frame_len_bytes, login_status,
 };
+use cairn_forward::{
+    Admission, Forward, Incoming, Located, Remembered, Search, Service, Stream, locate,
+};
 use cairn_san::{Chap, Initiator};
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -46,11 +47,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const KNOWN_COUNT_MAX: usize = 4096;
 const BUFFER_LEN_BYTES: usize = 256 << 10;
 
-/// A stream between two nodes.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
-
 /// A node as a portal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortals {
@@ -62,17 +58,31 @@ pub struct NodePortals {
     pub is_alive: bool,
 }
 
-/// The nodes of the cluster.
-pub trait Nodes: Send + Sync + 'static {
-    fn own(&self) -> NodeId;
-    /// Those that serve iSCSI, in order of their groups.
-    fn portals(&self) -> Vec<NodePortals>;
-    /// All volumes, and who owns each as far as this node knows.
-    fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)>;
-    /// Ready when the node owns the volume no more.
-    fn lost(&self, volume: VolumeId, owner: NodeId) -> BoxFuture<()>;
-    /// A stream to what [`Passed::serve`] serves on another node.
-    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
+/// The nodes of the cluster, as portals of all targets.
+pub struct Cluster {
+    pub forward: Arc<Forward>,
+    portals: Box<dyn Fn() -> Vec<NodePortals> + Send + Sync>,
+}
+
+impl Cluster {
+    /// `portals` tells of the nodes that serve iSCSI, in order of their groups.
+    pub fn new(
+        forward: Arc<Forward>,
+        portals: impl Fn() -> Vec<NodePortals> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            forward,
+            portals: Box::new(portals),
+        })
+    }
+
+    pub fn portals(&self) -> Vec<NodePortals> {
+        (self.portals)()
+    }
+
+    pub fn own(&self) -> NodeId {
+        self.forward.own()
+    }
 }
 
 async fn write_frame(to: &mut (impl AsyncWrite + Unpin), value: &impl Frame) -> io::Result<()> {
@@ -118,12 +128,14 @@ pub(crate) fn initiator_of(proof: Proof) -> Initiator {
 }
 
 async fn ask<T: Frame>(
-    nodes: &Arc<dyn Nodes>,
+    cluster: &Cluster,
+    admission: &Arc<Admission>,
     node: NodeId,
     question: &Ask,
 ) -> io::Result<(T, Box<dyn Stream>)> {
     let asking = async {
-        let mut stream = nodes.connect(node).await?;
+        let forward = &cluster.forward;
+        let mut stream = forward.connect(node, Service::Iscsi, admission).await?;
         write_frame(&mut stream, question).await?;
         let answer = read_frame(&mut stream).await?;
         Ok((answer, stream))
@@ -137,96 +149,68 @@ async fn ask<T: Frame>(
 }
 
 /// Which volume a target is of, where that was found out once: that never changes.
-#[derive(Default)]
-pub(crate) struct Known(Mutex<HashMap<String, VolumeId>>);
+pub(crate) type Known = Remembered<String>;
 
-impl Known {
-    fn volume(&self, target: &str) -> Option<VolumeId> {
-        self.0.lock().get(target).copied()
-    }
-
-    fn note(&self, target: &str, volume: VolumeId) {
-        let mut known = self.0.lock();
-        if known.len() >= KNOWN_COUNT_MAX {
-            known.clear();
-        }
-        known.insert(target.to_owned(), volume);
-    }
+pub(crate) fn known() -> Known {
+    Remembered::new(None, KNOWN_COUNT_MAX)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Located {
-    Here,
-    On(NodeId, VolumeId),
-    /// It may be somewhere: a volume has no owner, or a node does not answer.
-    Unsure,
-    Nowhere,
+/// The search for a target by its name.
+struct Searched<'a> {
+    targets: &'a Targets,
+    cluster: &'a Cluster,
+    admission: &'a Arc<Admission>,
+    name: &'a str,
 }
 
-async fn locate(targets: &Targets, nodes: &Arc<dyn Nodes>, name: &str) -> Located {
-    if targets.named(name).is_some() {
-        return Located::Here;
+impl Search for Searched<'_> {
+    fn is_here(&self) -> bool {
+        self.targets.named(self.name).is_some()
     }
-    let own = nodes.own();
-    let owners = nodes.owners();
-    if let Some(volume) = targets.known.volume(name) {
-        let owner = owners.iter().find(|(id, _)| *id == volume);
-        match owner {
-            Some((_, Some(owner))) if *owner != own => return Located::On(*owner, volume),
-            // It is being taken over, or opened here.
-            Some(_) => return Located::Unsure,
-            None => {}
-        }
+
+    fn is_sure_of_own(&self) -> bool {
+        !self.targets.is_starting()
     }
-    let mut is_sure = !targets.is_starting();
-    let mut others = BTreeSet::new();
-    for (volume, owner) in &owners {
-        match owner {
-            None => is_sure = false,
-            Some(owner) if *owner == own => is_sure &= targets.of_volume(*volume).is_some(),
-            Some(owner) => drop(others.insert(*owner)),
-        }
+
+    fn serves(&self, volume: VolumeId) -> bool {
+        self.targets.of_volume(volume).is_some()
     }
-    let question = Ask::Find {
-        target: name.to_owned(),
-    };
-    let answers = others.into_iter().map(|node| {
-        let question = &question;
-        async move { (node, ask::<Found>(nodes, node, question).await) }
-    });
-    for (node, answer) in join_all(answers).await {
-        match answer {
-            Ok((
-                Found {
-                    volume: Some(volume),
-                    ..
-                },
-                _,
-            )) => {
-                targets.known.note(name, volume);
-                return Located::On(node, volume);
-            }
-            Ok((found, _)) => is_sure &= found.is_sure,
-            Err(_) => is_sure = false,
-        }
+
+    fn remembered(&self) -> Option<VolumeId> {
+        self.targets.known.volume(self.name, Duration::ZERO)
     }
-    match is_sure {
-        true => Located::Nowhere,
-        false => Located::Unsure,
+
+    fn remember(&self, volume: VolumeId) {
+        let name = self.name.to_owned();
+        self.targets.known.note(name, volume, Duration::ZERO);
+    }
+
+    async fn ask(&self, node: NodeId, _: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+        let question = Ask::Find {
+            target: self.name.to_owned(),
+        };
+        let (found, _) = ask::<Found>(self.cluster, self.admission, node, &question).await?;
+        Ok(cairn_forward::Found {
+            volume: found.volume,
+            is_sure: found.is_sure,
+        })
     }
 }
 
 /// What other nodes have for an initiator. A node that does not answer is left out.
-async fn gather(nodes: &Arc<dyn Nodes>, initiator: &str) -> Elsewhere {
-    let own = nodes.own();
-    let owners = nodes.owners();
+async fn gather(cluster: &Cluster, admission: &Arc<Admission>, initiator: &str) -> Elsewhere {
+    let own = cluster.own();
+    let owners = cluster.forward.nodes().owners();
     let others: BTreeSet<NodeId> = owners.iter().filter_map(|(_, owner)| *owner).collect();
     let question = Ask::Targets {
         initiator: initiator.to_owned(),
     };
     let answers = others.into_iter().filter(|node| *node != own).map(|node| {
         let question = &question;
-        async move { (node, ask::<Elsewhere>(nodes, node, question).await) }
+        async move {
+            let answer = ask::<Elsewhere>(cluster, admission, node, question).await;
+            (node, answer)
+        }
     });
     let mut all = Elsewhere::default();
     for (node, answer) in join_all(answers).await {
@@ -259,12 +243,12 @@ pub(crate) enum Route {
     Refused(u16),
 }
 
-/// Where a login goes. `first` is its request, `keys` its text.
+/// Where a login goes. `first` is its request, `keys` its text, `local` the address that the initiator reached.
 pub(crate) async fn route(
     shared: &Shared,
-    nodes: &Arc<dyn Nodes>,
+    cluster: &Cluster,
+    admission: &Arc<Admission>,
     keys: &Keys,
-    client: SocketAddr,
     local: SocketAddr,
     status_number: u32,
     first: impl Fn() -> Vec<u8>,
@@ -273,8 +257,8 @@ pub(crate) async fn route(
     let deadline = Instant::now() + LOGIN_HOLD_MAX;
     let is_discovery = keys.get("SessionType") == Some("Discovery");
     loop {
-        let own = nodes.own();
-        let portals = nodes.portals().into_iter();
+        let own = cluster.own();
+        let portals = cluster.portals().into_iter();
         let group = portals
             .filter(|portal| portal.node == own)
             .map(|portal| portal.group)
@@ -285,25 +269,31 @@ pub(crate) async fn route(
             let Some(target) = target else {
                 let initiator = keys.get("InitiatorName").filter(|_| is_discovery);
                 let elsewhere = match initiator {
-                    Some(initiator) => gather(nodes, initiator).await,
+                    Some(initiator) => gather(cluster, admission, initiator).await,
                     None => Elsewhere::default(),
                 };
                 return Route::Here(group, elsewhere);
             };
-            match locate(targets, nodes, target).await {
+            let search = Searched {
+                targets,
+                cluster,
+                admission,
+                name: target,
+            };
+            match locate(&**cluster.forward.nodes(), &search).await {
                 Located::Here => return Route::Here(group, Elsewhere::default()),
                 Located::Nowhere => return Route::Refused(login_status::NOT_FOUND),
                 Located::Unsure => {}
                 Located::On(owner, volume) => {
                     let caller = Caller {
                         volume,
-                        client,
                         local,
                         group,
                         status_number,
                     };
-                    if let Ok((true, stream)) = ask::<bool>(nodes, owner, &Ask::Serve(caller)).await
-                    {
+                    let question = Ask::Serve(caller);
+                    let served = ask::<bool>(cluster, admission, owner, &question).await;
+                    if let Ok((true, stream)) = served {
                         return Route::Away(Handover {
                             volume,
                             owner,
@@ -337,8 +327,9 @@ pub(crate) fn whole_request(header: &[u8; LOGIN_HEADER_LEN_BYTES], text: &[u8]) 
 /// Passes a connection on until either side ends it, or the volume has another owner.
 pub(crate) async fn pass(
     shared: &Shared,
-    nodes: &Arc<dyn Nodes>,
-    client: TcpStream,
+    cluster: &Cluster,
+    admission: &Admission,
+    mut client: TcpStream,
     handover: Handover,
     rest: BytesMut,
     mut stop: watch::Receiver<bool>,
@@ -354,35 +345,53 @@ pub(crate) async fn pass(
         stream.write_all(&first).await?;
         stream.write_all(&rest).await?;
         stream.flush().await?;
-        pump(client, stream).await
+        pump(&mut client, stream, admission).await
     };
+    let mut is_old = false;
     let ended = tokio::select! {
+        biased;
+        _ = admission.ended() => {
+            is_old = true;
+            Ok(())
+        }
         ended = passing => ended,
-        () = nodes.lost(volume, owner) => Ok(()),
+        () = cluster.forward.nodes().lost(volume, owner) => Ok(()),
         _ = stop.wait_for(|stops| *stops) => Ok(()),
     };
     shared.passed_count.fetch_sub(1, Ordering::Relaxed);
+    if is_old || !admission.is_live() {
+        cairn_forward::reset(&client);
+    }
     if let Err(error) = ended {
         tracing::debug!(%volume, %owner, %error, "a connection that is passed on ended");
     }
 }
 
 /// Copies in both directions until either ends.
-async fn pump(one: impl Stream, other: impl Stream) -> io::Result<()> {
+async fn pump(
+    one: impl AsyncRead + AsyncWrite + Unpin,
+    other: impl Stream,
+    admission: &Admission,
+) -> io::Result<()> {
     let (mut from_one, mut to_one) = tokio::io::split(one);
     let (mut from_other, mut to_other) = tokio::io::split(other);
     tokio::select! {
-        ended = copy(&mut from_one, &mut to_other) => ended,
-        ended = copy(&mut from_other, &mut to_one) => ended,
+        ended = copy(&mut from_one, &mut to_other, admission) => ended,
+        ended = copy(&mut from_other, &mut to_one, admission) => ended,
     }
 }
 
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
+    admission: &Admission,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(BUFFER_LEN_BYTES);
     while from.read_buf(&mut buffer).await? > 0 {
+        // Between reading and passing on: the process may have stood still before it read.
+        if !admission.is_live() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         to.write_all_buf(&mut buffer).await?;
         to.flush().await?;
         buffer.reserve(BUFFER_LEN_BYTES);
@@ -400,7 +409,11 @@ pub struct Passed {
 
 impl Passed {
     /// Serves one stream of another node to its end.
-    pub async fn serve(&self, mut stream: impl Stream) {
+    pub async fn serve(&self, incoming: Incoming) {
+        let Incoming {
+            mut stream,
+            admission,
+        } = incoming;
         let question = timeout(ASK_MAX, read_frame::<Ask>(&mut stream)).await;
         let question = match question {
             Ok(Ok(question)) => question,
@@ -426,16 +439,22 @@ impl Passed {
                 };
                 write_frame(&mut stream, &answer).await
             }
-            Ask::Serve(caller) => self.take_over(caller, stream).await,
+            Ask::Serve(caller) => self.take_over(caller, stream, admission).await,
         };
         if let Err(error) = served {
             tracing::debug!(%error, "a stream of another node ended");
         }
     }
 
-    async fn take_over(&self, caller: Caller, mut stream: impl Stream) -> io::Result<()> {
+    async fn take_over(
+        &self,
+        caller: Caller,
+        mut stream: impl Stream,
+        admission: Arc<Admission>,
+    ) -> io::Result<()> {
         let is_here = self.shared.targets.of_volume(caller.volume).is_some();
-        let permit = self.shared.permit(caller.client.ip().to_canonical());
+        let client = admission.client();
+        let permit = self.shared.permit(client.ip().to_canonical());
         let Some(permit) = permit.filter(|_| is_here) else {
             return write_frame(&mut stream, &false).await;
         };
@@ -443,14 +462,16 @@ impl Passed {
         near.set_nonblocking(true)?;
         let accepted = Accepted {
             link: FreeLink::Passed(far),
-            peer: caller.client,
+            peer: client,
             permit,
             entry: Entry {
                 local: caller.local,
                 group: Some(caller.group),
                 status_number: caller.status_number,
                 is_passed: true,
+                admission: Some(Arc::clone(&admission)),
             },
+            accepting: None,
         };
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len().max(1);
         let sent = self
@@ -461,7 +482,12 @@ impl Passed {
         if !sent {
             return Ok(());
         }
-        pump(tokio::net::UnixStream::from_std(near)?, stream).await
+        let near = tokio::net::UnixStream::from_std(near)?;
+        tokio::select! {
+            biased;
+            _ = admission.ended() => Ok(()),
+            ended = pump(near, stream, &admission) => ended,
+        }
     }
 }
 
@@ -506,12 +532,27 @@ mod tests {
         assert_eq!(&pdu[LOGIN_HEADER_LEN_BYTES..], b"InitiatorName=a\0");
     }
 
+    /// What a node alone admits its clients under.
+    async fn admission() -> Arc<Admission> {
+        let clock = Arc::new(cairn_testkit::ManualClock::default());
+        let (node, term) = (NodeId(1), cairn_forward::Term(1));
+        let pulse = Arc::new(cairn_forward::Pulse::new(clock));
+        let registry = cairn_forward::Registry::new(node, pulse, move || Some(term));
+        let terms = cairn_forward::MapTerms {
+            revision: 1,
+            alive: [(node, term)].into(),
+        };
+        registry.learn(terms).await;
+        registry.admit_own().await.unwrap()
+    }
+
     #[test]
     fn what_is_passed_on_comes_through_in_both_directions() {
         runtime().block_on(async {
             let (mut client, entry) = tokio::io::duplex(64);
             let (exit, mut owner) = tokio::io::duplex(64);
-            let pumping = tokio::spawn(pump(entry, exit));
+            let admission = admission().await;
+            let pumping = tokio::spawn(async move { pump(entry, exit, &admission).await });
             let sent: Vec<u8> = (0..5000_u32).map(|index| index as u8).collect();
             let back: Vec<u8> = sent.iter().rev().copied().collect();
             for (from, to, bytes) in [(true, false, &sent), (false, true, &back)] {

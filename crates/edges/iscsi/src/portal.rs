@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cairn_forward::{Door, Entry as Accepting};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -95,8 +96,8 @@ impl Shared {
 
     /// What discovery tells who reached `local`: addresses with their target port groups.
     pub fn portals(&self, local: SocketAddr) -> Vec<(SocketAddr, u16)> {
-        if let Some(nodes) = self.targets.nodes() {
-            let all = nodes.portals().into_iter();
+        if let Some(cluster) = self.targets.cluster() {
+            let all = cluster.portals().into_iter();
             // Those of nodes that are away, too: hosts that look for paths only now must know them.
             return all
                 .flat_map(|node| node.addresses.into_iter().map(move |at| (at, node.group)))
@@ -157,6 +158,8 @@ pub(crate) struct Accepted {
     pub peer: SocketAddr,
     pub permit: Permit,
     pub entry: Entry,
+    /// Of a connection that this node accepted itself.
+    pub accepting: Option<Accepting>,
 }
 
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
@@ -250,9 +253,24 @@ async fn run(
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stops| *stops) => break,
-            Some(Accepted { link, peer, permit, entry }) = accepted.recv() => {
-                let (shared, stop) = (Arc::clone(&shared), stop.clone());
+            Some(Accepted { link, peer, permit, mut entry, accepting }) = accepted.recv() => {
+                let (shared, mut stop) = (Arc::clone(&shared), stop.clone());
                 connections.spawn(async move {
+                    if let Some(accepting) = accepting {
+                        let admitted = tokio::select! {
+                            biased;
+                            _ = stop.wait_for(|stops| *stops) => return,
+                            admitted = accepting.admit(peer) => admitted,
+                        };
+                        match admitted {
+                            Ok(admission) => entry.admission = admission,
+                            Err(why) => {
+                                link.reset();
+                                tracing::debug!(%peer, %why, "iSCSI connection closed");
+                                return;
+                            }
+                        }
+                    }
                     match link.attach() {
                         Ok(link) => connection::serve(shared, link, peer, entry, permit, stop).await,
                         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
@@ -280,8 +298,10 @@ async fn accept(
         }
     };
     let mut next = 0;
+    let cluster = shared.targets.cluster();
+    let mut door = Door::new(cluster.map(|cluster| Arc::clone(&cluster.forward)));
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer, accepting) = match door.accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("cannot accept iSCSI connections: {error}");
@@ -307,6 +327,7 @@ async fn accept(
                 peer,
                 permit,
                 entry: Entry::of_listener(local),
+                accepting: Some(accepting),
             });
         }
     }

@@ -24,6 +24,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
 
 use crate::connection::note_end;
+use cairn_forward::Admission;
+
 use crate::lane::{Broken, FreeLane, Lane, Pdu, Window};
 use crate::login::Login;
 use crate::portal::Shared;
@@ -160,6 +162,8 @@ pub(crate) struct SessionTask {
     pub running: FuturesUnordered<Running>,
     /// Of those how many each connection began.
     pub running_of: HashMap<u64, usize>,
+    /// Of connections that have ended, as long as what they began runs.
+    pub admissions: HashMap<u64, Arc<Admission>>,
     pub running_commands: usize,
     pub ordered_runs: bool,
     pub transfer_tag_next: u32,
@@ -206,6 +210,7 @@ pub(crate) async fn serve(
         active: HashMap::new(),
         running: FuturesUnordered::new(),
         running_of: HashMap::new(),
+        admissions: HashMap::new(),
         running_commands: 0,
         ordered_runs: false,
         transfer_tag_next: 1,
@@ -214,8 +219,10 @@ pub(crate) async fn serve(
     if let Err(error) = task.run(joins, stop).await {
         note_end(&shared, peer, Err(error));
     }
-    // Nobody waits for answers any more.
-    task.lanes.clear();
+    // Nobody waits for answers any more. Who comes next waits until what was begun is done.
+    let mut admissions: Vec<_> = std::mem::take(&mut task.admissions).into_values().collect();
+    let lanes = std::mem::take(&mut task.lanes).into_iter();
+    admissions.extend(lanes.filter_map(|mut lane| lane.entry.admission.take()));
     // What was begun is done to its end, so that a new session of the initiator does not race with it.
     task.waiting.clear();
     task.incoming.clear();
@@ -223,6 +230,7 @@ pub(crate) async fn serve(
     task.delayed.clear();
     while task.running.next().await.is_some() {}
     drop(task);
+    drop(admissions);
     shared.targets.end_session(id);
 }
 
@@ -236,6 +244,9 @@ impl SessionTask {
         let mut end = self.session.end.subscribe();
         let mut timer = clock.sleep(IDLE_TIME_MAX);
         loop {
+            for lane in &mut self.lanes {
+                lane.end_if_old();
+            }
             self.take_all();
             // Before anybody is told.
             self.count();
@@ -643,6 +654,11 @@ impl SessionTask {
             }
             let mut lane = self.lanes.remove(index);
             let is_last = self.lanes.is_empty() && self.waiting_joins.is_empty();
+            if let Some(admission) = lane.entry.admission.take()
+                && (is_last || self.running_of.contains_key(&lane.number))
+            {
+                self.admissions.insert(lane.number, admission);
+            }
             if !is_last {
                 self.forget_lane(lane.number);
             }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::execute::Place;
 use crate::login::Login;
-use crate::pass::{Known, Nodes};
+use crate::pass::{self, Cluster, Known};
 use crate::session::Joining;
 use crate::tokens::Tokens;
 use crate::unit::{Nexus, Unit};
@@ -36,7 +36,7 @@ pub struct Target {
     gate: Arc<Gate>,
     activity: Arc<Activity>,
     tokens: Arc<Tokens>,
-    nodes: Option<Arc<dyn Nodes>>,
+    cluster: Option<Arc<Cluster>>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
     version: AtomicU64,
@@ -86,7 +86,7 @@ pub struct Targets {
     env: Env,
     shaper: Arc<Shaper>,
     activities: Arc<Activities>,
-    nodes: Option<Arc<dyn Nodes>>,
+    cluster: Option<Arc<Cluster>>,
     pub(crate) known: Known,
     /// Where hosts find this server, once it serves.
     portals: RwLock<Vec<SocketAddr>>,
@@ -99,19 +99,19 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// `nodes`: of the cluster, if this node is in one.
+    /// `cluster`: if this node is in one.
     pub fn new(
         env: Env,
         shaper: Arc<Shaper>,
         activities: Arc<Activities>,
-        nodes: Option<Arc<dyn Nodes>>,
+        cluster: Option<Arc<Cluster>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             env,
             shaper,
             activities,
-            nodes,
-            known: Known::default(),
+            cluster,
+            known: pass::known(),
             portals: RwLock::default(),
             table: RwLock::default(),
             sessions: Mutex::default(),
@@ -125,15 +125,15 @@ impl Targets {
         &self.env
     }
 
-    pub fn nodes(&self) -> Option<&Arc<dyn Nodes>> {
-        self.nodes.as_ref()
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
     }
 
     /// Where hosts find targets: the addresses of all nodes in a cluster.
     pub fn portals(&self) -> Vec<SocketAddr> {
-        match &self.nodes {
-            Some(nodes) => {
-                let all = nodes.portals().into_iter();
+        match &self.cluster {
+            Some(cluster) => {
+                let all = cluster.portals().into_iter();
                 all.flat_map(|node| node.addresses).collect()
             }
             None => self.portals.read().clone(),
@@ -202,7 +202,7 @@ impl Targets {
                 gate: self.shaper.gate(fs.volume()),
                 activity: self.activities.of(fs.volume()),
             };
-            match Target::open(fs.clone(), self.env.clone(), counted, self.nodes.clone()).await {
+            match Target::open(fs.clone(), self.env.clone(), counted, self.cluster.clone()).await {
                 Ok(target) => {
                     let has_luns = target.san.has_luns();
                     if let Some(place) = self.table.write().volumes.get_mut(&fs.volume())
@@ -348,7 +348,7 @@ impl Target {
         fs: Fs,
         env: Env,
         counted: Counted,
-        nodes: Option<Arc<dyn Nodes>>,
+        cluster: Option<Arc<Cluster>>,
     ) -> Result<Self, SanError> {
         let volume = fs.volume();
         let target = Self {
@@ -357,7 +357,7 @@ impl Target {
             san: Arc::new(San::open(fs, env).await?),
             gate: counted.gate,
             activity: counted.activity,
-            nodes,
+            cluster,
             units: RwLock::default(),
             version: AtomicU64::new(1),
         };
@@ -382,7 +382,7 @@ impl Target {
                 Some(unit) => unit.changed(lun.clone()),
                 None => {
                     // Hosts do not notice that the volume has another owner: nothing of theirs may be gone.
-                    let keeps_all = self.nodes.is_some();
+                    let keeps_all = self.cluster.is_some();
                     let unit = Unit::open(Arc::clone(&self.san), lun.clone(), keeps_all).await?;
                     self.units.write().entry(lun.ino).or_insert(unit);
                 }
@@ -402,7 +402,7 @@ impl Target {
         Place {
             target_name: self.san.target().unwrap_or_default(),
             group,
-            nodes: self.nodes.clone(),
+            cluster: self.cluster.clone(),
             tells_of_physical_blocks: self.san.os_of(initiator).is_some(),
             gate: Arc::clone(&self.gate),
             activity: Arc::clone(&self.activity),

@@ -442,6 +442,10 @@ impl SessionTask {
 
     /// Begins what can begin. An ordered command waits for those before it, and those after it wait for it.
     pub fn pump(&mut self) {
+        // What waits came before: the process may have stood still since.
+        if !self.lanes.iter().all(|lane| lane.is_live()) {
+            return;
+        }
         while let Some(next) = self.waiting.front() {
             let is_ordered = next.asked.header.attribute == Attribute::Ordered;
             if self.ordered_runs || (is_ordered && self.running_commands > 0) {
@@ -551,6 +555,7 @@ impl SessionTask {
         if let Some(count) = self.running_of.get_mut(&lane) {
             *count -= 1;
             if *count == 0 {
+                self.admissions.remove(&lane);
                 self.running_of.remove(&lane);
             }
         }

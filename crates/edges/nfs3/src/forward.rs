@@ -5,21 +5,24 @@
 //!
 //! A call whose stream breaks, or whose owner does not own the volume any more, is sent again to the next owner with its
 //! number, as the client itself would send it again. So is one that this node was doing itself when it lost the volume.
+//! A change goes to an owner only for a second after it was read: its client may have turned to another node by then. Later
+//! the client's connection is closed, and the client, if it is there, sends the change again. Until an owner serves the
+//! volume the connection stays: closing it would only make the client wait longer.
 //! What nobody answers in time is told to come later: clients wait, and see no error.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
+use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{CallHeader, FragmentHeader, Writer};
 use cairn_exports::{Exports, Place};
-use cairn_rpc_server::forwarded::{Stream, encode_preamble};
+use cairn_forward::{Admission, ConnectError, Forward, Service, Stream};
 use cairn_rpc_server::intake::RECORD_LEN_BYTES_MAX;
 use cairn_rpc_server::{Peer, Reply, ReplyFuture};
 use parking_lot::Mutex;
@@ -33,45 +36,45 @@ use crate::forward_metrics::{ForwardMetrics, Held, PassedCounts};
 const HOLD_MAX: Duration = Duration::from_secs(30);
 /// An owner that does not answer, or says that it is none, is asked again after so long, unless the table changes.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// For a connection to an owner.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A reply has at most as many bytes as a request, and the attributes before its data.
 const REPLY_LEN_BYTES_MAX: u32 = RECORD_LEN_BYTES_MAX + 4096;
 /// Where a reply says whether it was accepted (RFC 5531, section 9): transaction id, REPLY, MSG_ACCEPTED, verifier, status.
 const ACCEPTED_WORDS: [u32; 2] = [1, 0];
 const SYSTEM_ERROR: u32 = 5;
 
-/// How the owner of a volume is reached.
-pub trait Forward: Send + Sync + 'static {
-    /// A stream to the node's server for forwarded calls. This node itself may be meant.
-    fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
-}
-
 /// A call as it came, without its record mark.
 pub struct Passed {
     xid: u32,
     parts: Vec<Bytes>,
+    /// When it had been read, by the clock that counts suspended time.
+    read_at: Duration,
     /// An owner may have made it.
     was_sent: AtomicBool,
 }
 
 impl Passed {
-    /// `args`: all that followed the header, in order.
-    pub fn new(call: &CallHeader<'_>, args: impl IntoIterator<Item = Bytes>) -> Self {
+    /// `args`: all that followed the header, in order. `read_at`: [`Routes::now`] when these were there.
+    pub fn new(
+        call: &CallHeader<'_>,
+        args: impl IntoIterator<Item = Bytes>,
+        read_at: Duration,
+    ) -> Self {
         let mut head = Vec::with_capacity(CALL_HEADER_LEN_BYTES_MAX);
         Writer::new(&mut head).put(call);
         let parts = [Bytes::from(head)].into_iter().chain(args);
         Self {
             xid: call.xid,
             parts: parts.filter(|part| !part.is_empty()).collect(),
+            read_at,
             was_sent: AtomicBool::new(false),
         }
     }
 
-    /// The same with more arguments behind these.
-    pub fn and(mut self, args: impl IntoIterator<Item = Bytes>) -> Self {
+    /// The same with more arguments behind these, which came later.
+    pub fn and(mut self, args: impl IntoIterator<Item = Bytes>, read_at: Duration) -> Self {
         let args = args.into_iter().filter(|part| !part.is_empty());
         self.parts.extend(args);
+        self.read_at = read_at;
         self
     }
 
@@ -88,7 +91,7 @@ impl Passed {
 
 /// The ways of one client's connection to the owners of volumes.
 pub struct Routes {
-    forward: Arc<dyn Forward>,
+    forward: Arc<Forward>,
     exports: Arc<Exports>,
     metrics: Arc<ForwardMetrics>,
     peer: Arc<Peer>,
@@ -117,7 +120,7 @@ type Waiting = Option<HashMap<u32, Vec<oneshot::Sender<Bytes>>>>;
 
 impl Routes {
     pub fn new(
-        forward: Arc<dyn Forward>,
+        forward: Arc<Forward>,
         exports: Arc<Exports>,
         metrics: Arc<ForwardMetrics>,
         peer: Arc<Peer>,
@@ -131,9 +134,14 @@ impl Routes {
         })
     }
 
+    /// When a call that is decoded now was read.
+    pub fn now(&self) -> Duration {
+        self.forward.now()
+    }
+
     /// Passes a call on and waits for its reply. `later` is the reply that tells the client to come later. A change that an
     /// owner may have is not answered so: the client would send it under a new number, and the one that was sent could
-    /// still be made after what is acknowledged meanwhile. Without a reply it sends the same again.
+    /// still be made after what is acknowledged meanwhile. Its connection is closed instead, and it sends the same again.
     pub fn pass(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -143,30 +151,46 @@ impl Routes {
     ) -> ReplyFuture {
         let routes = Arc::clone(self);
         Box::pin(async move {
+            // It is gone only with the connection.
+            let Some(admission) = routes.peer.admission.as_ref().and_then(Weak::upgrade) else {
+                return Reply::none();
+            };
             let deadline = Instant::now() + HOLD_MAX;
             let counts = routes.metrics.of(volume);
-            let asked = routes.ask_until_answered(volume, &call, &counts);
-            let answered = timeout_at(deadline, asked).await;
-            if !matches!(answered, Ok(Some(_))) {
+            let asked = routes.ask_until_answered(&admission, volume, &call, is_change, &counts);
+            let answered = tokio::select! {
+                biased;
+                // Nobody hears the reply, and what is held up by this call must not wait for an owner.
+                _ = admission.ended() => Answer::ConnectAgain,
+                answered = timeout_at(deadline, asked) => answered.unwrap_or(Answer::Later),
+            };
+            if !matches!(answered, Answer::Record(_)) {
                 counts.note_unanswered();
             }
             match answered {
-                Ok(Some(record)) => Reply::relayed(record),
-                Ok(None) | Err(_) if is_change && call.was_sent.load(Ordering::Acquire) => {
+                Answer::Record(record) => match says_later(&record) {
+                    true => Reply::relayed(record).not_now(),
+                    false => Reply::relayed(record),
+                },
+                Answer::Later if !is_change || !call.was_sent.load(Ordering::Acquire) => {
+                    later.not_now()
+                }
+                Answer::Later | Answer::ConnectAgain => {
+                    admission.end_late();
                     Reply::none()
                 }
-                Ok(None) | Err(_) => later,
             }
         })
     }
 
-    /// `None`: the volume is gone, or the client has to ask again for another reason.
     async fn ask_until_answered(
-        &self,
+        self: &Arc<Self>,
+        admission: &Arc<Admission>,
         volume: VolumeId,
         call: &Passed,
+        is_change: bool,
         counts: &Arc<PassedCounts>,
-    ) -> Option<Bytes> {
+    ) -> Answer {
         let mut changed = self.exports.subscribe();
         let begun = Instant::now();
         // There from the moment on when it turns out that it has to wait.
@@ -175,21 +199,46 @@ impl Routes {
             changed.borrow_and_update();
             let place = self.exports.current().place(volume);
             let owner = match place {
-                Place::On(owner) => Some(owner),
+                Place::On(owner) => owner,
                 // It came here meanwhile: the server of this node answers as the owner.
-                Place::Here => None,
+                Place::Here => self.forward.own(),
                 // The client asks another node sooner if this one does not keep it.
-                Place::Nowhere if self.exports.is_ending() => return None,
+                Place::Nowhere if self.exports.is_ending() => return Answer::Later,
                 Place::Nowhere => {
                     held.get_or_insert_with(|| Held::new(counts, begun));
                     // An error means that the server ends.
-                    changed.changed().await.ok()?;
+                    if changed.changed().await.is_err() {
+                        return Answer::Later;
+                    }
                     continue;
                 }
-                Place::Gone => return None,
+                Place::Gone => return Answer::Later,
             };
-            let asked_at = Instant::now();
-            let mut asked = Box::pin(self.ask(owner, call));
+            let mut asked_at = Instant::now();
+            let asked = async {
+                let served = self.forward.until_served(volume, owner, admission).await;
+                if let Err(ConnectError::Ended(_)) = served {
+                    return Asked::TooLate;
+                }
+                if served.is_err() {
+                    return Asked::NoAnswer;
+                }
+                let stream = match self.stream(owner, admission).await {
+                    Ok(stream) => stream,
+                    Err(ConnectError::Ended(_)) => return Asked::TooLate,
+                    Err(_) => return Asked::NoAnswer,
+                };
+                // Last: from here on it is on its way, and its bytes bear the time.
+                if is_change && !admission.is_fresh(call.read_at) {
+                    return Asked::TooLate;
+                }
+                asked_at = Instant::now();
+                match stream.ask(call).await {
+                    Some(record) => Asked::Answered(record),
+                    None => Asked::NoAnswer,
+                }
+            };
+            let mut asked = Box::pin(asked);
             let reply = loop {
                 tokio::select! {
                     biased;
@@ -197,25 +246,27 @@ impl Routes {
                     // One that hangs is not waited for once another owns the volume.
                     Ok(()) = changed.changed() => {
                         if self.exports.current().place(volume) != place {
-                            break None;
+                            break Asked::NoAnswer;
                         }
                     }
                 }
             };
             drop(asked);
-            if let Some(reply) = reply
-                && !is_from_none(&reply)
-            {
-                // It did not wait while the owner that answers did its work.
-                if let Some(held) = held {
-                    held.end_at(asked_at);
+            match reply {
+                Asked::Answered(record) if !is_from_none(&record) => {
+                    // It did not wait while the owner that answers did its work.
+                    if let Some(held) = held {
+                        held.end_at(asked_at);
+                    }
+                    counts.note_answered(asked_at.elapsed());
+                    return Answer::Record(record);
                 }
-                counts.note_answered(asked_at.elapsed());
-                return Some(reply);
+                Asked::TooLate => return Answer::ConnectAgain,
+                Asked::Answered(_) | Asked::NoAnswer => {}
             }
             held.get_or_insert_with(|| Held::new(counts, begun));
             if self.exports.is_ending() {
-                return None;
+                return Answer::Later;
             }
             if self.exports.current().place(volume) == place {
                 // A new table may come, or the owner may have been about to serve.
@@ -224,49 +275,62 @@ impl Routes {
         }
     }
 
-    async fn ask(&self, owner: Option<NodeId>, call: &Passed) -> Option<Bytes> {
-        let stream = self.stream(owner.unwrap_or(NodeId::ONLY)).await?;
-        stream.ask(call).await
-    }
-
-    async fn stream(&self, owner: NodeId) -> Option<Arc<Owner>> {
+    async fn stream(
+        &self,
+        owner: NodeId,
+        admission: &Arc<Admission>,
+    ) -> Result<Arc<Owner>, ConnectError> {
         let way = Arc::clone(self.ways.lock().entry(owner).or_default());
         let mut way = way.lock().await;
         if let Some(stream) = &way.stream
             && stream.waiting.lock().is_some()
         {
-            return Some(Arc::clone(stream));
+            return Ok(Arc::clone(stream));
         }
         way.stream = None;
         // What the call before this one found out holds for this one, too.
         if way.failed.is_some_and(|at| at.elapsed() < ASK_AGAIN) {
-            return None;
+            return Err(io::Error::from(io::ErrorKind::NotConnected).into());
         }
         // A call that is given up meanwhile is none that found out anything.
-        let connecting = timeout(CONNECT_MAX, self.forward.connect(owner)).await;
-        let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        match connected {
+        match self.forward.connect(owner, Service::Rpc, admission).await {
             Ok(stream) => {
-                let stream = Owner::start(stream, encode_preamble(self.peer.address));
+                let stream = Owner::start(stream);
                 (way.stream, way.failed) = (Some(Arc::clone(&stream)), None);
-                Some(stream)
+                Ok(stream)
             }
             Err(error) => {
                 tracing::debug!(%owner, %error, "the owner of a volume is not reached");
                 way.failed = Some(Instant::now());
-                None
+                Err(error)
             }
         }
     }
 }
 
+/// What came of asking one owner.
+enum Asked {
+    Answered(Bytes),
+    /// It does not answer, or not in time.
+    NoAnswer,
+    /// The call is too old to be done, or the client's connection has ended.
+    TooLate,
+}
+
+/// What came of a call.
+enum Answer {
+    Record(Bytes),
+    /// The volume is gone, or nobody serves it for long.
+    Later,
+    /// The client has to connect again, and to send again what it still wants.
+    ConnectAgain,
+}
+
 impl Owner {
-    fn start(stream: Box<dyn Stream>, preamble: impl AsRef<[u8]>) -> Arc<Self> {
+    fn start(stream: Box<dyn Stream>) -> Arc<Self> {
         let (from, to) = tokio::io::split(stream);
         let (queue, queued) = mpsc::unbounded_channel();
         let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        // It cannot be closed yet.
-        let _ = queue.send(vec![Bytes::copy_from_slice(preamble.as_ref())]);
         let (written, read) = (Arc::clone(&waiting), Arc::clone(&waiting));
         tokio::spawn(async move {
             let writing = write_all(to, queued);
@@ -372,9 +436,18 @@ fn is_from_none(record: &[u8]) -> bool {
     is_accepted && word(record, 5 + verifier_words) == Some(SYSTEM_ERROR)
 }
 
+/// Whether a reply of an NFS procedure says NFS3ERR_JUKEBOX (RFC 1813, section 2.6). Such a reply is kept for nobody.
+fn says_later(record: &[u8]) -> bool {
+    let verifier_words = word(record, 4).map_or(0, |len_bytes| len_bytes.div_ceil(4) as usize);
+    let is_accepted = [word(record, 1), word(record, 2)] == ACCEPTED_WORDS.map(Some);
+    let is_done = word(record, 5 + verifier_words) == Some(0);
+    let status = word(record, 6 + verifier_words);
+    is_accepted && is_done && status == Some(v3::ErrorStatus::JukeBox.number())
+}
+
 /// What a node answers to a forwarded call on a volume that it does not own. No procedure answers so otherwise.
 pub fn not_owner(xid: u32) -> Reply {
-    Reply::failure(xid, cairn_codec_rpc::AcceptStatus::SystemError)
+    Reply::failure(xid, cairn_codec_rpc::AcceptStatus::SystemError).not_now()
 }
 
 #[cfg(test)]

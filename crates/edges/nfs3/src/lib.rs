@@ -21,5 +21,4 @@ mod service;
 mod session;
 mod v3_values;
 
-pub use forward::Forward;
 pub use service::{Nfs3, Nfs3Settings};

@@ -155,7 +155,7 @@ impl MountHandler {
                     return match &self.routes {
                         // A datagram is not passed on: its answer would hold up all others.
                         Some(routes) if peer.transport == Transport::Tcp => {
-                            let passed = Passed::new(call, [args]);
+                            let passed = Passed::new(call, [args], routes.now());
                             Started::Running(routes.pass(volume, passed, false, later))
                         }
                         None if peer.is_forwarded => Started::Ready(not_owner(xid)),
@@ -379,6 +379,7 @@ fn mount_error(error: &FsError) -> MountError {
         | FsError::NoAttribute
         | FsError::AttributeTooLarge
         | FsError::TryLater
+        | FsError::Unreachable(_)
         | FsError::NotOwn(_)
         | FsError::Fenced => MountError::ServerFault,
     }

@@ -148,7 +148,7 @@ impl Handler for NfsHandler {
         let owned = Owned::of(&request, procedure, || {
             routes.map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(call, [Bytes::copy_from_slice(args_bytes)]),
+                call: Passed::new(call, [Bytes::copy_from_slice(args_bytes)], routes.now()),
             })
         });
         let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
@@ -219,7 +219,11 @@ impl Handler for NfsHandler {
             digest: Digest::of(&args[..prefix.data_offset]),
             next: self.routes.as_ref().map(|routes| Next {
                 routes: Arc::clone(routes),
-                call: Passed::new(call, [Bytes::copy_from_slice(&args[..prefix.data_offset])]),
+                call: Passed::new(
+                    call,
+                    [Bytes::copy_from_slice(&args[..prefix.data_offset])],
+                    routes.now(),
+                ),
             }),
         };
         Verdict::Payload {
@@ -254,7 +258,8 @@ impl NfsHandler {
             return StartedCall::ready(not_owner(xid)).measured(procedure.number());
         };
         let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
-        let passed = routes.pass(volume, Passed::new(call, args), is_change(procedure), later);
+        let call = Passed::new(call, args, routes.now());
+        let passed = routes.pass(volume, call, is_change(procedure), later);
         StartedCall {
             started: Started::Running(passed),
             procedure: Some(procedure.number()),
@@ -275,12 +280,15 @@ impl NfsHandler {
     ) -> Option<BeginWithPayload> {
         let routes = Arc::clone(self.routes.as_ref()?);
         let xid = call.xid;
-        let head = Passed::new(call, [Bytes::copy_from_slice(prefix)]);
+        let head = Passed::new(call, [Bytes::copy_from_slice(prefix)], routes.now());
         Some(Box::new(move |payload, tail| {
             let held_bytes = REQUEST_LEN_BYTES + payload.len();
             let later = procedures::refuse(xid, WRITE, v3::ErrorStatus::JukeBox);
             let padding = Bytes::from_static(xdr::padding(payload.len()));
-            let whole = head.and([payload, padding, Bytes::copy_from_slice(tail)]);
+            let whole = head.and(
+                [payload, padding, Bytes::copy_from_slice(tail)],
+                routes.now(),
+            );
             StartedCall {
                 started: Started::Running(routes.pass(volume, whole, true, later)),
                 procedure: Some(WRITE.number()),
@@ -528,11 +536,14 @@ impl LargeWrite {
     fn start(mut self, payload: Bytes, tail: &[u8]) -> StartedCall {
         let ready = |reply| StartedCall::ready(reply).measured(WRITE.number());
         let next = self.next.take().map(|next| Next {
-            call: next.call.and([
-                payload.clone(),
-                Bytes::from_static(xdr::padding(payload.len())),
-                Bytes::copy_from_slice(tail),
-            ]),
+            call: next.call.and(
+                [
+                    payload.clone(),
+                    Bytes::from_static(xdr::padding(payload.len())),
+                    Bytes::copy_from_slice(tail),
+                ],
+                next.routes.now(),
+            ),
             ..next
         });
         match self.renew() {
@@ -674,6 +685,12 @@ impl Digest {
     }
 }
 
+/// Whether a reply says "not now", so that a call which is sent again has to be done.
+fn is_not_now(reply: &Reply) -> bool {
+    let later = [v3::ErrorStatus::JukeBox, v3_values::FENCED].map(v3::ErrorStatus::number);
+    reply.is_not_now || reply.failure.is_some_and(|status| later.contains(&status))
+}
+
 /// Runs `future` unless the same request has run or is running.
 fn once(
     service: &Service,
@@ -684,7 +701,10 @@ fn once(
     match duplicates.admit(key) {
         Admission::New(guard) => Started::Changing(Box::pin(async move {
             let reply = future.await;
-            guard.finish(Bytes::copy_from_slice(&reply.head));
+            match is_not_now(&reply) {
+                true => guard.not_now(&reply.to_bytes()),
+                false => guard.finish(reply.to_bytes()),
+            }
             reply
         })),
         Admission::Done(head) => {

@@ -342,14 +342,20 @@ impl Request {
     }
 
     fn log_io(&self, procedure: Procedure, error: &FsError) {
-        if let FsError::Io(reason) = error {
-            let Some(more) = self.session.service.io_errors.admitted() else {
-                return;
-            };
-            let volume = self.fs().name();
-            let ino = self.ino;
-            let procedure = procedure.name();
-            tracing::error!(%volume, %ino, procedure, more, "I/O error: {reason}");
+        let (FsError::Io(reason) | FsError::Unreachable(reason)) = error else {
+            return;
+        };
+        let Some(more) = self.session.service.io_errors.admitted() else {
+            return;
+        };
+        let volume = self.fs().name();
+        let ino = self.ino;
+        let procedure = procedure.name();
+        match error {
+            FsError::Unreachable(_) => {
+                tracing::warn!(%volume, %ino, procedure, more, "the client is told to come later: {reason}");
+            }
+            _ => tracing::error!(%volume, %ino, procedure, more, "I/O error: {reason}"),
         }
     }
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 
 use cairn_base::Timestamp;
 use cairn_exports::{Exports, HandleSigner};
+use cairn_forward::Forward;
 use cairn_rpc_server::{Duplicates, LogLimit, Peer, Program};
 
-use crate::forward::{Forward, Routes};
+use crate::forward::Routes;
 use crate::forward_metrics::{ForwardCollector, ForwardMetrics};
 use crate::mount::{MountList, MountProgram};
 use crate::nfs_program::NfsProgram;
@@ -81,7 +82,7 @@ impl Nfs3 {
     /// the first connection.
     pub fn in_cluster(
         &self,
-        forward: Arc<dyn Forward>,
+        forward: Arc<Forward>,
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) {
         // Only here.
@@ -125,7 +126,7 @@ pub struct Service {
 
 /// What a node of a cluster has besides.
 pub struct InCluster {
-    forward: Arc<dyn Forward>,
+    forward: Arc<Forward>,
     may_answer: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

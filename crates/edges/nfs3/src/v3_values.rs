@@ -39,7 +39,7 @@ pub fn status(error: &FsError) -> ErrorStatus {
         }
         FsError::Io(_) => ErrorStatus::Io,
         // Clients try again after a while when told so, and say nothing to their users.
-        FsError::TryLater | FsError::NotOwn(_) => ErrorStatus::JukeBox,
+        FsError::TryLater | FsError::NotOwn(_) | FsError::Unreachable(_) => ErrorStatus::JukeBox,
         FsError::Fenced => FENCED,
     }
 }

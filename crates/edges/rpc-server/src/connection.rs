@@ -20,8 +20,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use cairn_codec_rpc::{CallHeader, DecodeError};
-use futures_util::StreamExt;
+use cairn_forward::{Admission, Stream};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::futures::OwnedNotified;
@@ -31,7 +32,6 @@ use tokio::time::MissedTickBehavior;
 use crate::busy_poll::BusyPoll;
 use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
-use crate::forwarded::Stream;
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
 use crate::parked::{Late, Parked, Parking, Waiting};
 use crate::program::{Answered, Delay, ReplyFuture, Started};
@@ -56,14 +56,19 @@ enum Broken {
     Io(#[from] io::Error),
     #[error(transparent)]
     Protocol(#[from] DecodeError),
+    /// What lies in it may be old.
+    #[error("the connection's admission has ended")]
+    Ended,
 }
 
 /// Serves a connection until the client closes it, breaks the protocol or stalls, or until `stop`
 /// says so: then running calls are finished and answered.
 ///
-/// When the connection is gone, the changes that it began go on, and this future with them.
+/// When the connection is gone, the changes that it began go on, and this future with them. In a cluster it has an
+/// `admission`; when that ends no call begins any more.
 pub async fn serve(
     stream: Carrier,
+    admission: Option<Arc<Admission>>,
     shared: Arc<Shared>,
     dispatcher: Dispatcher,
     busy_poll: Arc<BusyPoll>,
@@ -72,7 +77,12 @@ pub async fn serve(
     let peer = dispatcher.peer.address;
     let calls = Calls::new(Arc::clone(&shared), dispatcher);
     let mut changes = calls.dispatcher.table().rights_changes();
-    let mut connection = Connection::new(stream, calls, busy_poll);
+    let ended = admission.as_ref().map(|admission| admission.ended());
+    let mut ended = std::pin::pin!(ended.map_or_else(
+        || futures_util::future::pending().left_future(),
+        |ended| ended.right_future(),
+    ));
+    let mut connection = Connection::new(stream, admission, calls, busy_poll);
     let mut look = tokio::time::interval(shared.settings.stall_timeout / STALL_LOOK_COUNT);
     // After this process was paused, several looks in a row would find that nothing moved.
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,6 +95,7 @@ pub async fn serve(
                 connection.settle();
                 end
             }) => break end,
+            _ = &mut ended => break Err(Broken::Ended),
             _ = look.tick() => {
                 if connection.is_stalled() {
                     Events::count(&shared.metrics.events.connections_stalled);
@@ -102,6 +113,11 @@ pub async fn serve(
     match end {
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
+        Err(Broken::Ended) => {
+            Events::count(&shared.metrics.events.connections_ended);
+            connection.stream.reset();
+            tracing::debug!(%peer, "connection closed: its client has to send again what it still wants");
+        }
         Err(Broken::Protocol(error)) => {
             Events::count(&shared.metrics.events.connections_broken);
             if let Some(more) = shared.broken_logged.admitted() {
@@ -245,6 +261,14 @@ pub enum Carrier {
 }
 
 impl Carrier {
+    /// Has the client of a connection that is about to be dropped connect again at once.
+    fn reset(&self) {
+        match self {
+            Self::Tcp(stream) => cairn_forward::reset(stream),
+            Self::Forwarded(_) => {}
+        }
+    }
+
     /// Writes as much as is taken now.
     fn poll_write(
         &mut self,
@@ -281,6 +305,8 @@ impl Carrier {
 
 struct Connection {
     stream: Carrier,
+    /// Held until all that began over the connection has ended.
+    admission: Option<Arc<Admission>>,
     intake: Intake<Reply, LargeCall>,
     calls: Calls,
     busy_poll: Arc<BusyPoll>,
@@ -326,13 +352,19 @@ impl Gate for Calls {
 }
 
 impl Connection {
-    fn new(stream: Carrier, calls: Calls, busy_poll: Arc<BusyPoll>) -> Self {
+    fn new(
+        stream: Carrier,
+        admission: Option<Arc<Admission>>,
+        calls: Calls,
+        busy_poll: Arc<BusyPoll>,
+    ) -> Self {
         let held = HeldBytes {
             shared: Arc::clone(&calls.shared),
             held_bytes: 0,
         };
         Self {
             stream,
+            admission,
             intake: Intake::default(),
             calls,
             busy_poll,
@@ -354,6 +386,10 @@ impl Connection {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         self.calls.renew();
         for _ in 0..ROUND_COUNT_MAX {
+            // Between reading calls and beginning them: the process may have stood still before it read.
+            if self.admission.as_ref().is_some_and(|it| !it.is_live()) {
+                return Poll::Ready(Err(Broken::Ended));
+            }
             self.calls.collect(cx);
             let taken = match self.stopping {
                 true => Taken::Starved,
@@ -572,6 +608,7 @@ impl Connection {
     fn close(self) -> impl Future<Output = ()> {
         self.busy_poll.settled(0, self.settled_running, 0);
         let mut held = self.held;
+        let admission = self.admission;
         let running = self.calls.running.into_iter();
         let mut changes: FuturesUnordered<_> = running.filter(|call| call.is_change).collect();
         held.set(changes.iter().map(|call| call.held_bytes).sum());
@@ -579,6 +616,7 @@ impl Connection {
             while let Some(done) = changes.next().await {
                 held.set(held.held_bytes - done.held_bytes);
             }
+            drop(admission);
         }
     }
 }

@@ -41,6 +41,8 @@ metrics! {
             "Connections closed because of what came in over them",
         connections_stalled = "connections_stalled_total":
             "Connections closed because half a request or unread replies made no progress",
+        connections_ended = "connections_ended_total":
+            "Connections closed because calls in them may be old: the lease ended, or the process stood still",
         requests_denied = "requests_denied_total":
             "Requests with credentials that are not accepted, or for volumes that the client may not use",
         requests_garbage = "requests_garbage_total":

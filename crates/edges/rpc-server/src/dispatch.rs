@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, DecodeError, Incoming, Reader};
+use cairn_forward::Admission;
 use tokio::sync::watch;
 
 use crate::intake::Verdict;
@@ -113,10 +114,11 @@ impl Dispatcher {
         }
     }
 
-    /// The same for a client whose calls another node passes on. Before the first call.
-    pub fn forwarded(mut self) -> Self {
+    /// The same for a client of a cluster. Before the first call. `is_forwarded`: another node passes its calls on.
+    pub fn admitted(mut self, admission: &Arc<Admission>, is_forwarded: bool) -> Self {
         if let Some(peer) = Arc::get_mut(&mut self.peer) {
-            peer.is_forwarded = true;
+            peer.is_forwarded = is_forwarded;
+            peer.admission = Some(Arc::downgrade(admission));
         }
         self
     }

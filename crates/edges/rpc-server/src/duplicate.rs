@@ -148,6 +148,24 @@ impl Inner {
         &self.shards[(key.digest ^ u64::from(key.xid)) as usize % SHARD_COUNT]
     }
 
+    /// Tells those who wait, and forgets the request: the reply is none to keep.
+    fn tell(&self, key: &RequestKey, number: u64, reply: &Bytes) {
+        let mut shard = self.shard(key).lock();
+        let is_own =
+            |state: &State| matches!(state, State::Running { number: at, .. } if *at == number);
+        let state = match shard.states.get(key).is_some_and(is_own) {
+            true => shard.states.remove(key),
+            false => None,
+        };
+        drop(shard);
+        if let Some(State::Running { waiters, .. }) = state {
+            for waiter in waiters {
+                // A waiter that has gone needs no reply.
+                let _ = waiter.send(reply.clone());
+            }
+        }
+    }
+
     fn finish(&self, key: &RequestKey, number: u64, reply: Bytes) {
         let mut shard = self.shard(key).lock();
         let done = State::Done {
@@ -210,6 +228,11 @@ impl Guard {
         self.cache.finish(&self.key, self.number, reply);
         // The drop that follows finds the request done and leaves it.
     }
+
+    /// Answers those who wait with a reply that says "not now". The request is not done: whoever repeats it has it done.
+    pub fn not_now(self, reply: &Bytes) {
+        self.cache.tell(&self.key, self.number, reply);
+    }
 }
 
 impl Drop for Guard {
@@ -236,6 +259,20 @@ mod tests {
             Admission::New(guard) => guard,
             _ => panic!("{key:?} is known already"),
         }
+    }
+
+    #[test]
+    fn what_says_not_now_is_told_and_not_kept() {
+        let cache = Duplicates::new(100, 100_000);
+        let first = guard(&cache, key(1));
+        let Admission::Wait(mut waiting) = cache.admit(key(1)) else {
+            panic!("it is not being done");
+        };
+        first.not_now(&Bytes::from_static(b"later"));
+        assert_eq!(waiting.try_recv().unwrap(), "later");
+        guard(&cache, key(1)).finish(Bytes::from_static(b"done"));
+        assert!(matches!(cache.admit(key(1)), Admission::Done(reply) if reply == "done"));
+        assert_eq!(cache.usage().0, 1);
     }
 
     #[test]

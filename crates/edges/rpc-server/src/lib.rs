@@ -13,7 +13,6 @@ mod connection;
 mod connection_metrics;
 mod dispatch;
 mod duplicate;
-pub mod forwarded;
 pub mod intake;
 mod log_limit;
 pub mod metric_families;

@@ -17,11 +17,12 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_codec_rpc::{AcceptStatus, AuthStatus, CallHeader, Reader, Rejection};
+use cairn_forward::Admission;
 use tokio::sync::watch;
 
 use crate::connection_metrics::{ConnectionMetrics, Events};
@@ -191,6 +192,8 @@ pub struct Peer {
     pub thread: usize,
     /// Another node of the cluster passes its calls on.
     pub is_forwarded: bool,
+    /// In a cluster: what its calls are admitted under, for as long as its connection is there.
+    pub admission: Option<Weak<Admission>>,
     metrics: Arc<ConnectionMetrics>,
 }
 
@@ -208,6 +211,7 @@ impl Peer {
             local: canonical(local),
             thread,
             is_forwarded: false,
+            admission: None,
             metrics,
         }
     }

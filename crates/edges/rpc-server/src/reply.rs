@@ -36,12 +36,20 @@ pub struct Reply {
     pub parts_len_bytes: usize,
     /// For metrics: the error that the program answered with, in its own numbers.
     pub failure: Option<u32>,
+    /// It says "not now", or nothing: a call that is sent again is to be done, and not answered with this.
+    pub is_not_now: bool,
 }
 
 impl Reply {
     /// No reply: the client will ask again.
     pub fn none() -> Self {
-        Self::default()
+        Self::default().not_now()
+    }
+
+    /// The same reply, which is never kept for a call that is sent again.
+    pub fn not_now(mut self) -> Self {
+        self.is_not_now = true;
+        self
     }
 
     /// A reply as it was sent before.
@@ -76,6 +84,7 @@ impl Reply {
             parts,
             parts_len_bytes,
             failure: None,
+            is_not_now: false,
         }
     }
 
@@ -92,6 +101,7 @@ impl Reply {
             parts_len_bytes: len_bytes,
             parts: vec![record],
             failure: None,
+            is_not_now: false,
         }
     }
 
@@ -134,6 +144,20 @@ impl Reply {
     pub fn failed(mut self, status: u32) -> Self {
         self.failure = Some(status);
         self
+    }
+
+    /// All of it, as it is sent.
+    pub fn to_bytes(&self) -> Bytes {
+        if self.parts.is_empty() {
+            return Bytes::copy_from_slice(&self.head);
+        }
+        let mut all = Vec::with_capacity(self.len_bytes());
+        all.extend_from_slice(&self.head);
+        for part in &self.parts {
+            all.extend_from_slice(part);
+        }
+        all.extend_from_slice(xdr::padding(self.parts_len_bytes));
+        all.into()
     }
 
     pub fn len_bytes(&self) -> usize {
@@ -264,6 +288,7 @@ mod tests {
             parts: parts.iter().map(|part| Bytes::from_static(part)).collect(),
             parts_len_bytes: parts.iter().map(|part| part.len()).sum(),
             failure: None,
+            is_not_now: false,
         }
     }
 
@@ -330,6 +355,7 @@ mod tests {
                 parts_len_bytes: part.len(),
                 parts: vec![part],
                 failure: None,
+                is_not_now: false,
             });
             want += 4 + xdr::padded_len(len_bytes);
         };

@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_codec_rpc::FragmentHeader;
+use cairn_forward::{Door, Entry, Forward, Incoming};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -26,7 +27,6 @@ use crate::busy_poll::BusyPoll;
 use crate::connection;
 use crate::connection_metrics::{ConnectionCollector, ConnectionMetrics, Events, Gauges};
 use crate::dispatch::{Dispatcher, Table};
-use crate::forwarded::Stream;
 use crate::log_limit::LogLimit;
 use crate::portmap::{PortMapper, PortMapperProgram};
 use crate::program::{Peer, Program, Started, Transport, canonical};
@@ -90,6 +90,8 @@ pub struct Shared {
     /// Told when that falls below its limit.
     pub freed: Arc<Notify>,
     connection_count: AtomicUsize,
+    /// In a cluster: under what connections are admitted.
+    forward: OnceLock<Arc<Forward>>,
     /// Addresses that may leave this machine, and who is told when one does.
     addresses: Mutex<HashMap<IpAddr, watch::Sender<Ends>>>,
 }
@@ -146,6 +148,7 @@ impl RpcServer {
             parked_bytes: AtomicUsize::new(0),
             freed: Arc::default(),
             connection_count: AtomicUsize::new(0),
+            forward: OnceLock::new(),
             addresses: Mutex::default(),
         });
         let source = Arc::clone(&shared);
@@ -153,6 +156,13 @@ impl RpcServer {
         let metrics = Arc::clone(&shared.metrics);
         registry.register(Box::new(ConnectionCollector::new(name, metrics, gauges)))?;
         Ok(Self { shared })
+    }
+
+    /// In a cluster: what admits connections. Before the start.
+    pub fn in_cluster(self, forward: Arc<Forward>) -> Self {
+        // Only here.
+        let _ = self.shared.forward.set(forward);
+        self
     }
 
     /// Starts the threads. They run until [`Running::stop`].
@@ -378,10 +388,10 @@ impl Drop for OpenAddress {
 pub struct ForwardedCalls(Acceptor);
 
 impl ForwardedCalls {
-    /// Serves `stream` as if it were a connection of `client`, on a thread of the server. One that the limits do not let in
-    /// is dropped. The preamble was read.
-    pub fn serve(&self, stream: Box<dyn Stream>, client: SocketAddr) {
-        self.0.deal_forwarded(stream, client);
+    /// Serves a stream as if it were a connection of its client, on a thread of the server. One that the limits do not let in
+    /// is dropped.
+    pub fn serve(&self, incoming: Incoming) {
+        self.0.deal_forwarded(incoming);
     }
 }
 
@@ -393,9 +403,9 @@ struct Lane {
 
 /// What a connection is made of.
 enum Socket {
-    Tcp(std::net::TcpStream),
+    Tcp(std::net::TcpStream, Entry),
     /// Of a client of another node.
-    Forwarded(Box<dyn Stream>),
+    Forwarded(Incoming),
 }
 
 /// A connection on its way to its thread; the queue is bounded by the limit of connections.
@@ -454,13 +464,14 @@ impl Acceptor {
             }
         };
         let mut failing = false;
+        let mut door = Door::new(self.shared.forward.get().cloned());
         loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => {
+            match door.accept(&listener).await {
+                Ok((stream, peer, entry)) => {
                     if std::mem::take(&mut failing) {
                         tracing::info!("connections are accepted again");
                     }
-                    self.deal(stream, peer);
+                    self.deal(stream, peer, entry);
                 }
                 // New connections wait in the kernel; those that exist notice nothing.
                 Err(error) => {
@@ -474,7 +485,7 @@ impl Acceptor {
     }
 
     /// Gives the connection to the thread that has the fewest, if the limits let it in.
-    fn deal(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
+    fn deal(&self, stream: tokio::net::TcpStream, peer: SocketAddr, entry: Entry) {
         let events = &self.shared.metrics.events;
         let Some(lane) = self.fewest() else {
             return;
@@ -494,7 +505,7 @@ impl Acceptor {
                 return;
             }
         };
-        self.send(lane, Socket::Tcp(stream), peer, permit);
+        self.send(lane, Socket::Tcp(stream, entry), peer, permit);
     }
 
     fn send(&self, lane: &Lane, stream: Socket, peer: SocketAddr, permit: Permit) {
@@ -515,10 +526,11 @@ impl Acceptor {
     }
 
     /// As [`Self::deal`], for the calls of a client of another node.
-    fn deal_forwarded(&self, stream: Box<dyn Stream>, client: SocketAddr) {
+    fn deal_forwarded(&self, incoming: Incoming) {
+        let client = incoming.admission.client();
         let Some(lane) = self.fewest() else { return };
         match self.permit(client, lane) {
-            Ok(permit) => self.send(lane, Socket::Forwarded(stream), client, permit),
+            Ok(permit) => self.send(lane, Socket::Forwarded(incoming), client, permit),
             Err(reason) => {
                 Events::count(&self.shared.metrics.events.connections_refused);
                 self.refused
@@ -611,15 +623,16 @@ async fn run(
                 connections.spawn(async move {
                     // It ends when all that it began has ended, so that the limits hold for that too.
                     match stream {
-                        Socket::Tcp(stream) => {
-                            serve_tcp(shared, thread, stream, peer, busy_poll, stop).await;
+                        Socket::Tcp(stream, entry) => {
+                            serve_tcp(shared, thread, stream, peer, entry, busy_poll, stop).await;
                         }
-                        Socket::Forwarded(stream) => {
+                        Socket::Forwarded(Incoming { stream, admission }) => {
                             let local = SocketAddr::from(([0, 0, 0, 0], 0));
                             let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
-                            let dispatcher = dispatcher.forwarded();
+                            let dispatcher = dispatcher.admitted(&admission, true);
                             let stream = connection::Carrier::Forwarded(stream);
-                            connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
+                            let admission = Some(admission);
+                            connection::serve(stream, admission, shared, dispatcher, busy_poll, stop).await;
                         }
                     }
                     drop(permit);
@@ -653,9 +666,23 @@ async fn serve_tcp(
     thread: usize,
     stream: std::net::TcpStream,
     peer: SocketAddr,
+    entry: Entry,
     busy_poll: Arc<BusyPoll>,
-    stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
 ) {
+    let admitted = tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => return,
+        admitted = entry.admit(canonical(peer)) => admitted,
+    };
+    let admission = match admitted {
+        Ok(admission) => admission,
+        Err(why) => {
+            cairn_forward::reset(&stream);
+            tracing::debug!(%peer, %why, "connection closed: its client has to connect again");
+            return;
+        }
+    };
     let ready = (|| {
         stream.set_nodelay(true)?;
         let socket = socket2::SockRef::from(&stream);
@@ -669,7 +696,10 @@ async fn serve_tcp(
     })();
     match ready {
         Ok((stream, local)) => {
-            let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
+            let mut dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
+            if let Some(admission) = &admission {
+                dispatcher = dispatcher.admitted(admission, false);
+            }
             let stream = connection::Carrier::Tcp(stream);
             let local_ip = local.ip().to_canonical();
             let ends = shared
@@ -678,12 +708,19 @@ async fn serve_tcp(
                 .get(&local_ip)
                 .map(watch::Sender::subscribe);
             let Some(ends) = ends else {
-                connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
+                connection::serve(stream, admission, shared, dispatcher, busy_poll, stop).await;
                 return;
             };
             // Of an address that leaves.
             let (either, stop_either) = watch::channel(false);
-            let serving = connection::serve(stream, shared, dispatcher, busy_poll, stop_either);
+            let serving = connection::serve(
+                stream,
+                admission,
+                shared,
+                dispatcher,
+                busy_poll,
+                stop_either,
+            );
             tokio::select! {
                 () = serving => {}
                 () = ends_of_address(stop, ends, either) => {}

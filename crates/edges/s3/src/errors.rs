@@ -32,8 +32,10 @@ pub fn told(error: ObjectError) -> S3Error {
         ObjectError::Fs(error) => of_file_system(error),
         ObjectError::Damaged(..) => (S3ErrorCode::InternalError, None),
     };
-    if code == S3ErrorCode::InternalError {
-        tracing::error!(%error, "a request of S3 failed");
+    match code {
+        S3ErrorCode::InternalError => tracing::error!(%error, "a request of S3 failed"),
+        S3ErrorCode::SlowDown => tracing::warn!(%error, "a client of S3 is told to come later"),
+        _ => {}
     }
     let is_marker = matches!(error, ObjectError::Marker);
     let mut told = S3Error::with_message(code, error.to_string());
@@ -84,6 +86,7 @@ fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
         FsError::TryLater | FsError::NotOwn(_) | FsError::Fenced => {
             (S3ErrorCode::ServiceUnavailable, None)
         }
+        FsError::Unreachable(_) => (S3ErrorCode::SlowDown, None),
         FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
         FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
         FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),

@@ -27,6 +27,6 @@ mod website;
 
 pub use cairn_https::{Certificate, CertificateError};
 pub use metrics::S3Collector;
-pub use pass::{Nodes, Stream, is_used_elsewhere};
+pub use pass::is_used_elsewhere;
 pub use server::{Passed, Running, Settings, Shared};
 pub use stores::{Store, Stores};

@@ -1,7 +1,7 @@
 //! Requests for volumes that another node has: every node answers for all of them.
 //!
 //! Owns: which node has the volume of an access key or a bucket, what nodes ask one another about that, passing requests on.
-//! Must not know: how nodes reach one another ([`Nodes`]), what a request does, whether its signature is right.
+//! Must not know: how nodes reach one another ([`Forward`]), what a request does, whether its signature is right.
 //!
 //! A request is passed on as it came, headers and all, so that its signature is good at the owner, which looks at it as if
 //! the client had come there. Bodies stream through: nothing of an object is kept here. Each connection of a client has
@@ -11,9 +11,8 @@
 //! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] HTTP/1.1 follows. A frame
 //! is its length in bytes, four of them, big-endian, and JSON.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,6 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
+use cairn_forward::{Admission, Forward, Located, Remembered, Search, Service, locate};
 use futures_util::future::join_all;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderMap, Request, StatusCode};
@@ -47,27 +47,10 @@ const HOLD_MAX: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Where a key or a bucket is counts for so long: a bucket can be deleted, and made in another volume.
 const KNOWN_MAX: Duration = Duration::from_secs(5);
-/// Over so many all are forgotten, and asked for again.
 const KNOWN_COUNT_MAX: usize = 4096;
 /// Headers that are of one connection and not of a request (RFC 9110, section 7.6.1). `transfer-encoding` follows from
 /// the body.
 const OF_CONNECTION: [HeaderName; 3] = [CONNECTION, UPGRADE, HeaderName::from_static("keep-alive")];
-
-/// A stream between two nodes.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
-
-/// The nodes of the cluster.
-pub trait Nodes: Send + Sync + 'static {
-    fn own(&self) -> NodeId;
-    /// All volumes, and who owns each as far as this node knows.
-    fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)>;
-    /// Ready when the node owns the volume no more.
-    fn lost(&self, volume: VolumeId, owner: NodeId) -> BoxFuture<()>;
-    /// A stream to what [`crate::Passed::serve`] serves on another node.
-    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
-}
 
 /// What a request names that is of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,10 +74,7 @@ pub(crate) enum Ask {
     /// Whether the volumes of the node have a bucket or a key. Answered with that.
     IsUsed,
     /// Answered with whether that is done.
-    Serve {
-        volume: VolumeId,
-        client: SocketAddr,
-    },
+    Serve { volume: VolumeId },
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,12 +119,13 @@ pub(crate) async fn read_question(from: &mut (impl AsyncRead + Unpin)) -> io::Re
 }
 
 async fn ask<T: DeserializeOwned>(
-    nodes: &Arc<dyn Nodes>,
+    forward: &Arc<Forward>,
+    admission: &Arc<Admission>,
     node: NodeId,
     question: &Ask,
-) -> io::Result<(T, Box<dyn Stream>)> {
+) -> io::Result<(T, Box<dyn cairn_forward::Stream>)> {
     let asking = async {
-        let mut stream = nodes.connect(node).await?;
+        let mut stream = forward.connect(node, Service::S3, admission).await?;
         write_frame(&mut stream, question).await?;
         let answer = read_frame(&mut stream).await?;
         Ok((answer, stream))
@@ -158,15 +139,16 @@ async fn ask<T: DeserializeOwned>(
 }
 
 /// Whether any other node's volumes have a bucket or a key, as far as those say.
-pub async fn is_used_elsewhere(nodes: &Arc<dyn Nodes>) -> bool {
-    let own = nodes.own();
-    let owners: BTreeSet<NodeId> = nodes
-        .owners()
-        .iter()
-        .filter_map(|(_, owner)| *owner)
-        .collect();
-    let others = owners.into_iter().filter(|owner| *owner != own);
-    let answers = others.map(|node| async move { ask::<bool>(nodes, node, &Ask::IsUsed).await });
+pub async fn is_used_elsewhere(forward: &Arc<Forward>) -> bool {
+    let Ok(admission) = forward.registry().admit_own().await else {
+        return false;
+    };
+    let owners = forward.nodes().owners();
+    let owners: BTreeSet<NodeId> = owners.iter().filter_map(|(_, owner)| *owner).collect();
+    let others = owners.into_iter().filter(|owner| *owner != forward.own());
+    let admission = &admission;
+    let answers =
+        others.map(|node| async move { ask::<bool>(forward, admission, node, &Ask::IsUsed).await });
     let answers = join_all(answers).await;
     answers
         .into_iter()
@@ -174,27 +156,10 @@ pub async fn is_used_elsewhere(nodes: &Arc<dyn Nodes>) -> bool {
 }
 
 /// Which volume a key or a bucket is in, where that was found out a short while ago.
-#[derive(Default)]
-pub(crate) struct Known(Mutex<HashMap<Named, (VolumeId, Instant)>>);
+pub(crate) type Known = Remembered<Named>;
 
-impl Known {
-    fn volume(&self, named: &Named) -> Option<VolumeId> {
-        let known = self.0.lock();
-        let (volume, until) = known.get(named)?;
-        (*until > Instant::now()).then_some(*volume)
-    }
-
-    fn note(&self, named: &Named, volume: VolumeId) {
-        let mut known = self.0.lock();
-        if known.len() >= KNOWN_COUNT_MAX {
-            known.clear();
-        }
-        known.insert(named.clone(), (volume, Instant::now() + KNOWN_MAX));
-    }
-
-    fn forget(&self, named: &Named) {
-        self.0.lock().remove(named);
-    }
+pub(crate) fn known() -> Known {
+    Remembered::new(Some(KNOWN_MAX), KNOWN_COUNT_MAX)
 }
 
 impl Named {
@@ -224,66 +189,46 @@ impl Named {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Located {
-    Here,
-    On(NodeId, VolumeId),
-    /// It may be somewhere: a volume has no owner, or a node does not answer.
-    Unsure,
-    Nowhere,
+/// The search for what a request names.
+struct Searched<'a> {
+    shared: &'a Shared,
+    forward: &'a Arc<Forward>,
+    admission: &'a Arc<Admission>,
+    named: &'a Named,
 }
 
-async fn locate(shared: &Shared, nodes: &Arc<dyn Nodes>, named: &Named) -> Located {
-    let own = nodes.own();
-    let is_here = || named.here(shared).is_some();
-    let was_here = is_here();
-    if was_here && (shared.may_answer)() {
-        return Located::Here;
+impl Search for Searched<'_> {
+    fn is_here(&self) -> bool {
+        self.named.here(self.shared).is_some()
     }
-    let owners = nodes.owners();
-    if let Some(volume) = shared.known.volume(named) {
-        let owner = owners.iter().find(|(id, _)| *id == volume);
-        match owner {
-            Some((_, Some(owner))) if *owner != own => return Located::On(*owner, volume),
-            // It is being taken over, or opened here.
-            Some(_) => return Located::Unsure,
-            None => {}
-        }
+
+    fn is_sure_of_own(&self) -> bool {
+        self.shared.stores.is_whole() && (self.shared.may_answer)()
     }
-    let mut is_sure = shared.stores.is_whole() && !was_here;
-    let mut others: BTreeMap<NodeId, Vec<VolumeId>> = BTreeMap::new();
-    for (volume, owner) in &owners {
-        match owner {
-            None => is_sure = false,
-            Some(owner) if *owner == own => {
-                is_sure &= shared.stores.of_volume(*volume).is_some();
-            }
-            Some(owner) => others.entry(*owner).or_default().push(*volume),
-        }
+
+    fn serves(&self, volume: VolumeId) -> bool {
+        self.shared.stores.of_volume(volume).is_some()
     }
-    let answers = others.into_iter().map(|(node, volumes)| {
+
+    fn remembered(&self) -> Option<VolumeId> {
+        self.shared.known.volume(self.named, self.forward.now())
+    }
+
+    fn remember(&self, volume: VolumeId) {
+        let now = self.forward.now();
+        self.shared.known.note(self.named.clone(), volume, now);
+    }
+
+    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
         let question = Ask::Find {
-            named: named.clone(),
+            named: self.named.clone(),
             volumes,
         };
-        async move { (node, ask::<Found>(nodes, node, &question).await) }
-    });
-    for (node, answer) in join_all(answers).await {
-        match answer {
-            Ok((found, _)) => match found.volume {
-                Some(volume) => {
-                    shared.known.note(named, volume);
-                    return Located::On(node, volume);
-                }
-                None => is_sure &= found.is_sure,
-            },
-            Err(_) => is_sure = false,
-        }
-    }
-    // It may have come here meanwhile; and a node without a lease does not know who has what.
-    match is_sure && (shared.may_answer)() && !is_here() {
-        true => Located::Nowhere,
-        false => Located::Unsure,
+        let (found, _) = ask::<Found>(self.forward, self.admission, node, &question).await?;
+        Ok(cairn_forward::Found {
+            volume: found.volume,
+            is_sure: found.is_sure,
+        })
     }
 }
 
@@ -296,13 +241,16 @@ struct Link {
 
 impl Link {
     async fn open(
-        nodes: &Arc<dyn Nodes>,
+        forward: &Arc<Forward>,
+        admission: &Arc<Admission>,
         owner: NodeId,
         volume: VolumeId,
-        client: SocketAddr,
     ) -> Option<Self> {
-        let question = Ask::Serve { volume, client };
-        let (true, stream) = ask::<bool>(nodes, owner, &question).await.ok()? else {
+        let question = Ask::Serve { volume };
+        let (true, stream) = ask::<bool>(forward, admission, owner, &question)
+            .await
+            .ok()?
+        else {
             return None;
         };
         let begun = http1::handshake(TokioIo::new(stream)).await;
@@ -340,14 +288,22 @@ pub(crate) enum Routed {
 pub(crate) async fn route(
     shared: &Arc<Shared>,
     links: &Links,
-    client: SocketAddr,
+    admission: &Arc<Admission>,
     request: Request<Incoming>,
 ) -> Routed {
-    let Some(nodes) = &shared.nodes else {
+    let Some(forward) = &shared.forward else {
         return Routed::Here(request);
     };
     let Some(named) = Named::of(shared, &request) else {
         return Routed::Here(request);
+    };
+    let is_change = !request.method().is_safe();
+    let read_at = forward.now();
+    let search = Searched {
+        shared,
+        forward,
+        admission,
+        named: &named,
     };
     let deadline = Instant::now() + HOLD_MAX;
     let is_empty = request.body().is_end_stream();
@@ -361,7 +317,7 @@ pub(crate) async fn route(
         copy
     });
     loop {
-        match locate(shared, nodes, &named).await {
+        match locate(&**forward.nodes(), &search).await {
             Located::Here => {
                 return match request.take() {
                     Some(request) => Routed::Here(request),
@@ -378,15 +334,19 @@ pub(crate) async fn route(
                 };
                 let link = match kept.filter(is_fit) {
                     Some(link) => Some(link),
-                    None => Link::open(nodes, owner, volume, client).await,
+                    None => Link::open(forward, admission, owner, volume).await,
                 };
+                // The client may have sent it elsewhere by now.
+                if is_change && !admission.is_fresh(read_at) {
+                    return Routed::Unavailable;
+                }
                 if let Some(link) = link {
                     let next = match (request.take(), &again) {
                         (Some(request), _) => request.map(Body::from),
                         (None, Some(again)) => again.clone().map(|()| Body::empty()),
                         (None, None) => return Routed::Unavailable,
                     };
-                    match pass(shared, nodes, link, links, next).await {
+                    match pass(shared, forward, link, links, next).await {
                         Ok(response) => {
                             if response.status() == StatusCode::SERVICE_UNAVAILABLE {
                                 shared.known.forget(&named);
@@ -416,14 +376,14 @@ fn drop_of_connection(headers: &mut HeaderMap) {
 /// Asks the owner; an error if it did not answer, whatever it did.
 async fn pass(
     shared: &Arc<Shared>,
-    nodes: &Arc<dyn Nodes>,
+    forward: &Forward,
     mut link: Link,
     links: &Links,
     mut request: Request<Body>,
 ) -> Result<HttpResponse, ()> {
     drop_of_connection(request.headers_mut());
     let (owner, volume) = (link.owner, link.volume);
-    let mut lost = nodes.lost(volume, owner);
+    let mut lost = forward.nodes().lost(volume, owner);
     let asking = async {
         link.requests.ready().await?;
         link.requests.send_request(request).await
@@ -490,20 +450,36 @@ mod tests {
     /// A node alone, of a cluster without volumes.
     struct Alone;
 
-    impl Nodes for Alone {
+    impl cairn_forward::Nodes for Alone {
         fn own(&self) -> NodeId {
             NodeId(1)
+        }
+
+        fn others(&self) -> Vec<NodeId> {
+            Vec::new()
+        }
+
+        fn name(&self, node: NodeId) -> String {
+            node.to_string()
+        }
+
+        fn is_alive(&self, _: NodeId) -> bool {
+            true
         }
 
         fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
             Vec::new()
         }
 
+        fn volume_name(&self, volume: VolumeId) -> String {
+            volume.to_string()
+        }
+
         fn lost(&self, _: VolumeId, _: NodeId) -> BoxFuture<()> {
             Box::pin(std::future::pending())
         }
 
-        fn connect(&self, _: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
+        fn dial(&self, _: NodeId) -> BoxFuture<io::Result<Box<dyn cairn_forward::Stream>>> {
             Box::pin(async { Err(io::ErrorKind::NotConnected.into()) })
         }
     }
@@ -518,13 +494,26 @@ mod tests {
             let has_lease = has_lease.clone();
             move || has_lease.load(Ordering::Relaxed)
         };
-        let nodes: Arc<dyn Nodes> = Arc::new(Alone);
+        let term = cairn_forward::Term(1);
+        let forward = Forward::new(env, Arc::new(Alone), move || Some(term)).unwrap();
+        let terms = cairn_forward::MapTerms {
+            revision: 1,
+            alive: [(NodeId(1), term)].into(),
+        };
+        forward.learn(terms).await;
+        let admission = forward.registry().admit_own().await.unwrap();
         let settings = Settings::default();
-        let shared = Shared::new(stores, settings, Some(nodes.clone()), may_answer);
+        let shared = Shared::new(stores, settings, Some(forward.clone()), may_answer);
         let named = Named::Key("AKID".to_owned());
-        assert_eq!(locate(&shared, &nodes, &named).await, Located::Nowhere);
+        let search = Searched {
+            shared: &shared,
+            forward: &forward,
+            admission: &admission,
+            named: &named,
+        };
+        assert_eq!(locate(&Alone, &search).await, Located::Nowhere);
         has_lease.store(false, Ordering::Relaxed);
-        assert_eq!(locate(&shared, &nodes, &named).await, Located::Unsure);
+        assert_eq!(locate(&Alone, &search).await, Located::Unsure);
     }
 
     #[tokio::test]
@@ -541,7 +530,6 @@ mod tests {
             Ask::IsUsed,
             Ask::Serve {
                 volume: VolumeId(7),
-                client: "[fe80::1]:4000".parse().unwrap(),
             },
         ];
         for ask in all {
@@ -558,23 +546,5 @@ mod tests {
         }
         let other = b"\0\0\0\x0e{\"forget\": {}}";
         assert!(read_frame::<Ask>(&mut &other[..]).await.is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn where_a_bucket_is_counts_for_a_while() {
-        let known = Known::default();
-        let named = Named::Bucket("photos".to_owned());
-        known.note(&named, VolumeId(3));
-        assert_eq!(known.volume(&named), Some(VolumeId(3)));
-        assert_eq!(known.volume(&Named::Key("photos".to_owned())), None);
-        tokio::time::advance(KNOWN_MAX).await;
-        assert_eq!(known.volume(&named), None);
-        known.note(&named, VolumeId(4));
-        known.forget(&named);
-        assert_eq!(known.volume(&named), None);
-        for index in 0..2 * KNOWN_COUNT_MAX {
-            known.note(&Named::Key(index.to_string()), VolumeId(1));
-        }
-        assert!(known.0.lock().len() <= KNOWN_COUNT_MAX);
     }
 }

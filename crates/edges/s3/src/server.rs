@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
+use cairn_forward::{Admission, Door, Forward};
 use cairn_https::Certificate;
 use cairn_qos::{Client, Gate, Operation, Part};
+use futures_util::FutureExt;
 use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
@@ -35,7 +37,7 @@ use crate::cors;
 use crate::hosts::Hosts;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
-use crate::pass::{self, Ask, Found, Known, Links, Named, Nodes, Routed, Stream};
+use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
 use crate::service::Service;
 use crate::stores::Stores;
 use crate::website;
@@ -90,8 +92,8 @@ pub struct Shared {
     pub(crate) hosts: Hosts,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Those of the cluster, if there is one: they may know an access key that is not known here.
-    pub(crate) nodes: Option<Arc<dyn Nodes>>,
+    /// To the other nodes of the cluster, if there is one: they may know an access key that is not known here.
+    pub(crate) forward: Option<Arc<Forward>>,
     pub(crate) known: Known,
     /// One for each object that is on its way.
     transfers: Arc<Semaphore>,
@@ -109,7 +111,7 @@ impl Shared {
     pub fn new(
         stores: Arc<Stores>,
         settings: Settings,
-        nodes: Option<Arc<dyn Nodes>>,
+        forward: Option<Arc<Forward>>,
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
@@ -120,8 +122,8 @@ impl Shared {
             hosts: Hosts::new(&settings.domains),
             settings,
             may_answer: Box::new(may_answer),
-            nodes,
-            known: Known::default(),
+            forward,
+            known: pass::known(),
             metrics: Counters::default(),
             requests: Requests::default(),
             connection_count: AtomicUsize::new(0),
@@ -160,7 +162,7 @@ impl Shared {
 
     /// What is told of something that is not known here, as long as somebody else may know it.
     pub(crate) fn unknown(&self, error: S3Error) -> S3Error {
-        match self.nodes.is_some() || !self.stores.is_whole() {
+        match self.forward.is_some() || !self.stores.is_whole() {
             true => s3_error!(
                 ServiceUnavailable,
                 "the volume of this access key is not served by this node any more, or not yet"
@@ -328,17 +330,21 @@ pub struct Passed {
 
 impl Passed {
     /// Serves one stream of another node to its end.
-    pub async fn serve(&self, stream: impl Stream) {
+    pub async fn serve(&self, incoming: cairn_forward::Incoming) {
         let serving = self.serving.clone();
         let streams = Arc::clone(&serving.streams);
         streams.send_modify(|count| *count += 1);
         // An error means that the server has ended.
-        let _ = self.runtime.spawn(passed(serving, stream)).await;
+        let _ = self.runtime.spawn(passed(serving, incoming)).await;
         streams.send_modify(|count| *count -= 1);
     }
 }
 
-async fn passed(serving: Serving, mut stream: impl Stream) {
+async fn passed(serving: Serving, incoming: cairn_forward::Incoming) {
+    let cairn_forward::Incoming {
+        mut stream,
+        admission,
+    } = incoming;
     let shared = &serving.shared;
     let question = match pass::read_question(&mut stream).await {
         Ok(question) => question,
@@ -360,15 +366,16 @@ async fn passed(serving: Serving, mut stream: impl Stream) {
             let is_used = *shared.stores.is_used.borrow();
             pass::write_frame(&mut stream, &is_used).await
         }
-        Ask::Serve { volume, client } => {
+        Ask::Serve { volume } => {
             let is_here = shared.stores.of_volume(volume).is_some();
             let counted = Counted::new(shared).filter(|_| is_here);
             let answered = pass::write_frame(&mut stream, &counted.is_some()).await;
             if answered.is_ok() && counted.is_some() {
                 let from = Entry {
-                    client: Some(client),
+                    client: Some(admission.client()),
                     links: None,
                     unread: Unread::default(),
+                    admission: Some(admission),
                 };
                 serve(stream, from, &serving).await;
             }
@@ -383,15 +390,17 @@ async fn passed(serving: Serving, mut stream: impl Stream) {
 async fn accept(listener: tokio::net::TcpListener, serving: Serving, tls: Option<TlsAcceptor>) {
     let mut is_over = serving.stopping.clone();
     let mut connections = JoinSet::new();
+    let mut door = Door::new(serving.shared.forward.clone());
     loop {
         tokio::select! {
             biased;
             _ = stopped(&mut is_over) => break,
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = door.accept(&listener) => match accepted {
+                Ok((stream, _, entry)) => {
                     if let Some(counted) = Counted::new(&serving.shared) {
-                        connections.spawn(begin(stream, counted, serving.clone(), tls.clone()));
+                        let (serving, tls) = (serving.clone(), tls.clone());
+                        connections.spawn(begin(stream, entry, counted, serving, tls));
                     }
                 }
                 Err(error) => {
@@ -437,15 +446,41 @@ struct Entry {
     /// To other nodes; none of what another node passes on, which goes no further.
     links: Option<Links>,
     unread: Unread,
+    /// In a cluster: what its requests are admitted under.
+    admission: Option<Arc<Admission>>,
 }
 
-async fn begin(stream: TcpStream, counted: Counted, serving: Serving, tls: Option<TlsAcceptor>) {
+async fn begin(
+    stream: TcpStream,
+    entry: cairn_forward::Entry,
+    counted: Counted,
+    serving: Serving,
+    tls: Option<TlsAcceptor>,
+) {
     let _counted = counted;
     let _ = stream.set_nodelay(true);
+    let Ok(client) = stream.peer_addr() else {
+        return;
+    };
+    let mut is_over = serving.stopping.clone();
+    let admitted = tokio::select! {
+        biased;
+        _ = stopped(&mut is_over) => return,
+        admitted = entry.admit(client) => admitted,
+    };
+    let admission = match admitted {
+        Ok(admission) => admission,
+        Err(why) => {
+            cairn_forward::reset(&stream);
+            tracing::debug!(%client, %why, "a connection of S3 is closed: its client has to connect again");
+            return;
+        }
+    };
     let from = Entry {
-        client: stream.peer_addr().ok(),
+        client: Some(client),
         links: Some(Links::default()),
         unread: Unread::default(),
+        admission,
     };
     let Some(tls) = tls else {
         return serve(stream, from, &serving).await;
@@ -475,8 +510,16 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
         .serve_connection(TokioIo::new(stream), answer);
     let mut connection = std::pin::pin!(connection);
     let mut is_stopping = false;
+    let ended = from.admission.as_ref().map(|admission| admission.ended());
+    let mut ended = std::pin::pin!(ended.map_or_else(
+        || futures_util::future::pending().left_future(),
+        |ended| ended.right_future(),
+    ));
     loop {
         tokio::select! {
+            biased;
+            // First: what is read from here on may be old.
+            _ = &mut ended => return,
             ended = &mut connection => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection of S3 ended");
@@ -511,6 +554,16 @@ fn unavailable(why: &'static str) -> HttpResponse {
         .headers_mut()
         .insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
     response
+}
+
+/// What a client is told whose request may be old: it is not done.
+fn too_late() -> HttpResponse {
+    unavailable("the request waited for so long that it may have been sent again; it was not done")
+}
+
+/// What a client is told whose request ended with a mistake of the server.
+fn broken_off() -> HttpResponse {
+    refusal(&s3_error!(InternalError, "the request broke off"))
 }
 
 /// What is told of something that no node has.
@@ -556,6 +609,11 @@ async fn answer(
     mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
+    if let Some(admission) = &from.admission
+        && !admission.is_live()
+    {
+        return Ok(too_late());
+    }
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
     let mut line = shared
@@ -572,19 +630,30 @@ async fn answer(
         extensions.insert(made.clone());
         account = Some(made);
     }
-    let routed = match (&from.links, from.client) {
-        (Some(links), Some(client)) => pass::route(shared, links, client, request).await,
+    let routed = match (&from.links, &from.admission) {
+        (Some(links), Some(admission)) => pass::route(shared, links, admission, request).await,
         _ => Routed::Here(request),
     };
-    let mut response = match routed {
-        Routed::Here(request) => answer_here(serving, request).await?,
-        Routed::Answered(response) => {
+    let mut response = match (routed, &from.admission) {
+        (Routed::Here(_), Some(admission)) if !admission.is_live() => too_late(),
+        // To its end, whatever becomes of the connection: who comes next waits for it.
+        (Routed::Here(request), Some(admission)) if !method.is_safe() => {
+            let (serving, admission) = (serving.clone(), Arc::clone(admission));
+            let begun = tokio::spawn(async move {
+                let answered = answer_here(&serving, request).await;
+                drop(admission);
+                answered
+            });
+            begun.await.unwrap_or_else(|_| Ok(broken_off()))?
+        }
+        (Routed::Here(request), _) => answer_here(serving, request).await?,
+        (Routed::Answered(response), _) => {
             // The node that answered has written the line.
             line = None;
             response
         }
-        Routed::Nowhere(named) => nowhere(&named),
-        Routed::Unavailable => unavailable("no node serves the volume now"),
+        (Routed::Nowhere(named), _) => nowhere(&named),
+        (Routed::Unavailable, _) => unavailable("no node serves the volume now"),
     };
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection

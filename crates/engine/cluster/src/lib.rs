@@ -21,11 +21,11 @@ pub use coordinator::{
     LeaseId, Op, Outcome, RangeReply, Revision, Txn, TxnReply, WatchEvent, Watcher,
 };
 pub use etcd::{Etcd, EtcdMemberInfo, EtcdSettings, EtcdTls};
-pub use lease::{LeaseSettings, LeaseState, OwnedLease};
+pub use lease::{LeaseSettings, LeaseState, LeaseView, OwnedLease};
 pub use map::{ClusterMap, MapError};
 pub use member::{
-    EtcdMember, EtcdMemberSettings, EtcdMemberTls, MemberError, MemberState, check_program,
-    end_left_behind,
+    ELECTION_MAX, EtcdMember, EtcdMemberSettings, EtcdMemberTls, MEMBER_STOP_MAX, MemberError,
+    MemberState, check_program, end_left_behind,
 };
 pub use memory::MemoryCoordinator;
 pub use settle::{Mark, Settled, Unsettled, transact_settled};

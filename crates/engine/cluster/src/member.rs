@@ -23,13 +23,24 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A process that ran this long had no trouble starting.
 const RAN_WELL: Duration = Duration::from_secs(30);
 /// How long a process may take to end after it was asked to.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+pub const MEMBER_STOP_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// How much of the log's end is shown when a process ends by itself.
 const LOG_SHOWN_LEN_BYTES: u64 = 2048;
 const LOG_LEN_BYTES_MAX: u64 = 16 << 20;
 /// The most that etcd may keep. The map of a large cluster needs a hundredth.
 const QUOTA_LEN_BYTES: u64 = 2 << 30;
+
+/// How often the leader says that it is there.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// A member that hears nothing of the leader asks to be it after so long, or up to twice as long: each draws a number.
+const ELECTION_TIMEOUT: Duration = Duration::from_millis(800);
+/// After so long there is another leader, unless two members asked at the same moment. Leases have to outlive it: the
+/// leader that comes then gives each of them its whole time again.
+pub const ELECTION_MAX: Duration = Duration::from_millis(1600);
+const _: () = assert!(ELECTION_MAX.as_millis() >= 2 * ELECTION_TIMEOUT.as_millis());
+// etcd refuses to start otherwise.
+const _: () = assert!(ELECTION_TIMEOUT.as_millis() >= 5 * HEARTBEAT.as_millis());
 
 /// One member of an etcd cluster.
 #[derive(Clone, Debug)]
@@ -94,7 +105,8 @@ pub enum MemberError {
 pub struct EtcdMember {
     settings: EtcdMemberSettings,
     state: watch::Receiver<MemberState>,
-    stop: watch::Sender<bool>,
+    /// Set when the process is to end, to how long it may take.
+    stop: watch::Sender<Option<Duration>>,
     supervisor: tokio::task::JoinHandle<()>,
 }
 
@@ -145,7 +157,7 @@ impl EtcdMember {
         end_earlier_run(&settings.folder).await?;
         let child = spawn(&settings)?;
         let (states, state) = watch::channel(running(&child));
-        let (stop, stopping) = watch::channel(false);
+        let (stop, stopping) = watch::channel(None);
         let supervise = supervise(settings.clone(), child, states, stopping);
         Ok(Self {
             supervisor: tokio::spawn(supervise),
@@ -196,8 +208,13 @@ impl EtcdMember {
     }
 
     /// Ends the process as etcd wants it, so that another member leads at once.
-    pub async fn stop(mut self) {
-        self.stop.send_replace(true);
+    pub async fn stop(self) {
+        self.stop_within(MEMBER_STOP_MAX).await;
+    }
+
+    /// The same. One that takes longer is killed, which loses nothing: what it has acknowledged is on its disk.
+    pub async fn stop_within(mut self, patience: Duration) {
+        self.stop.send_replace(Some(patience));
         if (&mut self.supervisor).await.is_err() {
             tracing::warn!(member = self.settings.name, "its supervisor failed");
         }
@@ -222,7 +239,7 @@ async fn supervise(
     settings: EtcdMemberSettings,
     mut child: Child,
     states: watch::Sender<MemberState>,
-    mut stopping: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<Option<Duration>>,
 ) {
     let mut backoff = BACKOFF_MIN;
     loop {
@@ -230,10 +247,11 @@ async fn supervise(
         let started = Instant::now();
         let ended = tokio::select! {
             status = child.wait() => Some(status),
-            _ = stopping.wait_for(|stop| *stop) => None,
+            _ = stopping.wait_for(Option::is_some) => None,
         };
         let Some(status) = ended else {
-            stop_child(&settings.name, &mut child).await;
+            let patience = stopping.borrow().unwrap_or(MEMBER_STOP_MAX);
+            stop_child(&settings.name, &mut child, patience).await;
             let _ = fs::remove_file(pid_file(&settings.folder));
             states.send_replace(MemberState::Stopped);
             return;
@@ -245,7 +263,7 @@ async fn supervise(
         child = loop {
             tracing::warn!(member = settings.name, why, "etcd ended; starting it again");
             states.send_replace(MemberState::Ended { why });
-            let stop = timeout(backoff, stopping.wait_for(|stop| *stop))
+            let stop = timeout(backoff, stopping.wait_for(Option::is_some))
                 .await
                 .is_ok();
             if stop {
@@ -261,11 +279,11 @@ async fn supervise(
     }
 }
 
-async fn stop_child(name: &str, child: &mut Child) {
+async fn stop_child(name: &str, child: &mut Child, patience: Duration) {
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid as i32)) {
         let _ = kill_process(pid, Signal::TERM);
     }
-    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+    if timeout(patience, child.wait()).await.is_err() {
         tracing::warn!(member = name, "etcd did not end when asked to; killing it");
         let _ = child.kill().await;
     }
@@ -302,7 +320,7 @@ async fn end_earlier_run(folder: &Path) -> Result<(), MemberError> {
     let Some((pid, raw)) = earlier_run(folder) else {
         return Ok(());
     };
-    let deadline = Instant::now() + STOP_TIMEOUT;
+    let deadline = Instant::now() + MEMBER_STOP_MAX;
     let _ = kill_process(pid, Signal::TERM);
     while earlier_run(folder).is_some() && test_kill_process(pid).is_ok() {
         if Instant::now() >= deadline {
@@ -389,11 +407,19 @@ fn arguments(settings: &EtcdMemberSettings) -> Vec<String> {
     add("initial-cluster-token", &settings.cluster);
     let state = if settings.joins { "existing" } else { "new" };
     add("initial-cluster-state", &state);
+    add("heartbeat-interval", &HEARTBEAT.as_millis());
+    add("election-timeout", &ELECTION_TIMEOUT.as_millis());
     // The history of an hour is enough for every watch that has not lost its connection for long.
     add("auto-compaction-mode", &"periodic");
     add("auto-compaction-retention", &"1h");
     add("quota-backend-bytes", &QUOTA_LEN_BYTES);
     add("logger", &"zap");
+    // A member that was cut off has counted elections up that nobody heard of. Without this it would end the leader when it
+    // returns, again and again until it has the log. etcd 3.4 does it only when told so.
+    arguments.push("--pre-vote".to_owned());
+    let mut add = |flag: &str, value: &dyn fmt::Display| {
+        arguments.extend([format!("--{flag}"), value.to_string()]);
+    };
     if let Some(tls) = &settings.tls {
         add("trusted-ca-file", &tls.ca.display());
         add("cert-file", &tls.certificate.display());

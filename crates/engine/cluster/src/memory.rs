@@ -73,6 +73,17 @@ struct State {
     next_request: u64,
     /// Watchers see nothing beyond this, if it is set.
     delivered: Option<Revision>,
+    /// Too few members are there: nothing is done or told, and no lease ends.
+    is_without_quorum: bool,
+}
+
+impl State {
+    fn expire(&mut self, now: Duration) {
+        // Ending a lease is a change like any other.
+        if !self.is_without_quorum {
+            self.store.expire(now);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -112,6 +123,7 @@ impl MemoryCoordinator {
                     held: BTreeMap::new(),
                     next_request: 0,
                     delivered: None,
+                    is_without_quorum: false,
                 }),
                 ticks: watch::Sender::new(0),
             }),
@@ -188,6 +200,26 @@ impl MemoryCoordinator {
         self.shared.with_store(|store| store.revoke(lease));
     }
 
+    /// Most members are gone: from now on requests stay where they are, watchers hear nothing, and no lease ends.
+    pub fn lose_quorum(&self) {
+        self.shared.state.lock().is_without_quorum = true;
+    }
+
+    /// Enough members are back. Requests that came meanwhile are held still, for [`Self::step`] or [`Self::lose`]. With
+    /// `keeps_leases` each lease begins anew, as etcd does it under a new leader; else those whose time has passed end now.
+    pub fn regain_quorum(&self, keeps_leases: bool) {
+        let now = self.shared.env.clock.monotonic();
+        {
+            let mut state = self.shared.state.lock();
+            state.is_without_quorum = false;
+            if keeps_leases {
+                state.store.begin_leases_anew(now);
+            }
+            state.expire(now);
+        }
+        self.shared.tick();
+    }
+
     /// Forgets the history before `revision`.
     pub fn compact(&self, revision: Revision) {
         self.shared.with_store(|store| store.compact(revision));
@@ -225,7 +257,7 @@ impl Shared {
         let now = self.env.clock.monotonic();
         let result = {
             let mut state = self.state.lock();
-            state.store.expire(now);
+            state.expire(now);
             work(&mut state.store)
         };
         self.tick();
@@ -233,7 +265,14 @@ impl Shared {
     }
 
     fn step(&self, id: u64) {
-        let held = self.state.lock().held.remove(&id);
+        let held = {
+            let mut state = self.state.lock();
+            let is_to_do = |held: &Held| matches!(held.step, Step::Do(_));
+            if state.is_without_quorum && state.held.get(&id).is_some_and(is_to_do) {
+                return;
+            }
+            state.held.remove(&id)
+        };
         match held {
             None => {}
             Some(Held {
@@ -305,11 +344,12 @@ impl MemoryClient {
         match fault {
             Some(Fault::Refuse) => return false,
             Some(Fault::LoseRequest) => return true,
-            Some(Fault::LoseReply) => {
+            Some(Fault::LoseReply) if !state.is_without_quorum => {
                 drop(state);
                 drop(self.shared.with_store(work));
                 return true;
             }
+            Some(Fault::LoseReply) => return true,
             Some(Fault::Spare) | None => {}
         }
         let id = state.next_request;
@@ -406,7 +446,10 @@ impl MemoryWatcher {
     fn poll_store(&mut self) -> Result<WatchEvent, Option<Duration>> {
         let now = self.shared.env.clock.monotonic();
         let mut state = self.shared.state.lock();
-        state.store.expire(now);
+        if state.is_without_quorum {
+            return Err(None);
+        }
+        state.expire(now);
         let wait = state.store.next_expiry().map(|at| at.saturating_sub(now));
         let limit = state.delivered.unwrap_or(Revision(u64::MAX));
         if state

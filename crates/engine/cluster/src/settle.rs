@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use cairn_base::Backoff;
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 
@@ -19,8 +20,7 @@ use crate::coordinator::{
 };
 
 /// How long to wait before a transaction is sent again, at first and at most.
-const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
-const RETRY_WAIT_MAX: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// What tells a transaction's own work from that of others: the value that it alone puts under `key`.
 ///
@@ -58,7 +58,7 @@ pub async fn transact_settled(
     assert!(txn.then.iter().any(|op| puts(op, mark)));
     txn.otherwise.push(KeyRange::One(mark.key.clone()));
     let deadline = env.clock.boottime().saturating_add(patience);
-    let mut wait = RETRY_WAIT_MIN;
+    let mut pauses = RETRY_WAIT;
     let mut maybe_done = false;
     loop {
         let error = match coordinator.transact(txn.clone()).await {
@@ -92,8 +92,7 @@ pub async fn transact_settled(
         if env.clock.boottime() >= deadline {
             return Err(Unsettled::new(maybe_done, error));
         }
-        env.clock.sleep(wait).await;
-        wait = (wait * 2).min(RETRY_WAIT_MAX);
+        env.clock.sleep(pauses.pause()).await;
     }
 }
 

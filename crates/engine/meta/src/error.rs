@@ -105,6 +105,15 @@ pub enum MetaError {
         epoch: Epoch,
         promised: Epoch,
     },
+    /// Waiting may help: there may be room later, or another node may find some.
+    #[error(
+        "volume {volume}: no room for its log on {disks}: {needed_bytes} bytes have to be copied, or a short file made at least; free space on these disks or add one"
+    )]
+    LogFull {
+        volume: VolumeId,
+        needed_bytes: u64,
+        disks: String,
+    },
     /// Waiting may help: the disks may come back.
     #[error(
         "volume {volume}: the copy of its metadata's state is on disks that do not give it: {disks}; bring one of them back"
@@ -188,7 +197,7 @@ impl MetaError {
             | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
-            Self::Full(_) => MetaErrorKind::NoSpace,
+            Self::Full(_) | Self::LogFull { .. } => MetaErrorKind::NoSpace,
             Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
             Self::Failed(_)
             | Self::Closed

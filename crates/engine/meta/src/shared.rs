@@ -34,6 +34,11 @@ use crate::tasks::Tasks;
 
 /// Numbers of segments that are reserved at once; half of them is always durably reserved ahead.
 pub(crate) const SEGMENT_CHUNK: u64 = 4096;
+
+/// Of the room that the next owner finds for the log, this part is used: its state needs some, too.
+const LOG_ROOM_PART: u64 = 2;
+/// Of so many bytes of log the state is never copied for want of room.
+const LOG_ROOM_BYTES_MIN: u64 = 1 << 20;
 /// Inode numbers that are reserved at once. Clients may learn of a number before it is durable, so half of these
 /// must be more than the calls that can be under way.
 pub(crate) const INO_CHUNK: u64 = 1 << 20;
@@ -468,6 +473,15 @@ impl Shared {
         log_bytes > self.settings.log_bytes_max || self.names_too_many_starts()
     }
 
+    /// Bytes of log that whoever takes the volume over finds room to copy. More is not retained if that can be helped: the state
+    /// is copied, and the journal folded, before.
+    pub fn log_room_bytes(&self) -> u64 {
+        let room_bytes = self.log_status.lock().room_bytes;
+        room_bytes.map_or(u64::MAX, |room| {
+            (room / LOG_ROOM_PART).max(LOG_ROOM_BYTES_MIN)
+        })
+    }
+
     /// Whether the log names so many starts that it must forget the earlier ones now.
     pub fn names_too_many_starts(&self) -> bool {
         self.term_count > self.settings.starts_named_max
@@ -478,10 +492,11 @@ impl Shared {
     pub fn logged(self: &Arc<Self>, bytes: u64) {
         let healthy_count = self.disks.healthy().len();
         let short_file_count = self.log_status.lock().short_file_count;
+        let ship_bytes = self.settings.ship_bytes.min(self.log_room_bytes());
         let is_due = {
             let mut ship = self.ship.lock();
             ship.bytes += bytes;
-            ship.bytes > self.settings.ship_bytes
+            ship.bytes > ship_bytes
                 || ship.healthy_count != healthy_count
                 || ship.short_file_count != short_file_count
         };

@@ -758,6 +758,7 @@ impl<L: CommitLog> MetaStore<L> {
     pub fn journal_pressure(&self) -> JournalPressure {
         let log_bytes = self.shared.log_status.lock().retained_bytes;
         let log_bytes_max = self.shared.settings.log_bytes_max;
+        let log_bytes_max = log_bytes_max.min(self.shared.log_room_bytes());
         let (oldest, data_bytes) = {
             let journal = self.shared.journal.lock();
             (journal.oldest(), journal.data_bytes())

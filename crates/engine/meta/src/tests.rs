@@ -3,11 +3,13 @@
 mod copies;
 mod ensembles;
 mod folders;
+mod full;
 mod left_behind;
 mod limits;
 mod lives;
 mod memory_log;
 mod refusals;
+mod several_volumes;
 mod silent;
 mod snapshots;
 mod starts;

@@ -150,6 +150,13 @@ impl Peer {
         self.0.status.borrow().is_connected
     }
 
+    /// Whether something was heard of the node so lately that its disks do not count as silent.
+    pub fn is_heard(&self) -> bool {
+        let link = self.0.link.lock();
+        let age = link.as_ref().map(|link| link.heard.age());
+        age.is_some_and(|age| age < self.0.settings.silent_after)
+    }
+
     /// Why there is no connection.
     pub fn problem(&self) -> Option<String> {
         self.0.status.borrow().problem.clone()

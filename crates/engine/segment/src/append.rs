@@ -25,6 +25,7 @@ use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
 use crate::overdue::DiskOp;
 use crate::placement::{choose_disks, fit_code_in};
+use crate::read::is_no_answer;
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
@@ -176,7 +177,7 @@ impl SegmentStore {
             .await
             .map_err(|_| SegmentError::Stopping)?;
         let mut refusals = Refusals::of_late(self.late.all());
-        let mut detail = String::new();
+        let (mut detail, mut is_unreachable) = (String::new(), false);
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 count(&self.counters.append_retries, 1);
@@ -196,13 +197,17 @@ impl SegmentStore {
                     }
                     tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying again");
                     detail = error.to_string();
+                    is_unreachable = is_no_answer(&error);
                     if let Some(disk) = failure.segment.disk_of(index) {
                         refusals.note_write(disk, &error);
                     }
                 }
             }
         }
-        Err(SegmentError::Write { detail })
+        Err(SegmentError::Write {
+            detail,
+            is_unreachable,
+        })
     }
 
     /// One try to write everything. The inner error says which shards failed, so that the next try
@@ -244,7 +249,10 @@ impl SegmentStore {
                     );
                     drop(gate);
                     self.give_back(volume, wanted, refusals, writes).await;
-                    return Err(SegmentError::Write { detail });
+                    return Err(SegmentError::Write {
+                        detail,
+                        is_unreachable: false,
+                    });
                 }
                 drop(gate);
                 self.retire(volume, &segment);
@@ -491,7 +499,7 @@ impl SegmentStore {
         wanted: Wanted,
         refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
-        let mut detail = String::new();
+        let (mut detail, mut is_unreachable) = (String::new(), false);
         for _ in 0..ATTEMPTS_MAX {
             let mut plan = self.place(wanted, refusals);
             if plan.is_err() && !refusals.avoided.is_empty() {
@@ -521,12 +529,16 @@ impl SegmentStore {
                         }
                         tracing::warn!(%error, "a shard was not created; trying again");
                         detail = error.to_string();
+                        is_unreachable = is_no_answer(&error);
                         refusals.note_create(disk, &error);
                     }
                 }
             }
         }
-        Err(SegmentError::Write { detail })
+        Err(SegmentError::Write {
+            detail,
+            is_unreachable,
+        })
     }
 
     /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
@@ -614,6 +626,7 @@ impl SegmentStore {
                 return Err(SegmentError::Write {
                     detail: "no disk of the pool works; mend or replace them, and restart"
                         .to_owned(),
+                    is_unreachable: self.has_absent_disk(),
                 });
             }
             return Err(SegmentError::NoSpace {

@@ -21,11 +21,25 @@ pub enum SegmentError {
         volume: VolumeId,
         segment: SegmentId,
     },
+    /// No disk of the pool, present or absent, can give the bytes.
     #[error(
         "volume {volume}, segment {segment}, stripe at block {stripe_block}, offset {offset_bytes}: {len_bytes} bytes are damaged \
-         or unreachable beyond repair: {detail}"
+         beyond repair: {detail}"
     )]
     Damaged {
+        volume: VolumeId,
+        segment: SegmentId,
+        stripe_block: u32,
+        offset_bytes: u32,
+        len_bytes: u32,
+        detail: String,
+    },
+    /// Too few disks answer now, and those that are missing or silent may have the bytes: later is better.
+    #[error(
+        "volume {volume}, segment {segment}, stripe at block {stripe_block}, offset {offset_bytes}: {len_bytes} bytes cannot be \
+         read now: {detail}; bring these disks or their nodes back, or remove the disks if they are lost for good"
+    )]
+    Unreachable {
         volume: VolumeId,
         segment: SegmentId,
         stripe_block: u32,
@@ -60,7 +74,11 @@ pub enum SegmentError {
     Protection { what: String },
     /// Disks refused a write again and again, also after choosing others.
     #[error("writing failed: {detail}")]
-    Write { detail: String },
+    Write {
+        detail: String,
+        /// Disks did not answer, or are missing; else they answered, and failed.
+        is_unreachable: bool,
+    },
     /// A pointer or range that no append ever made.
     #[error("bad record pointer: {detail}")]
     BadPointer { detail: String },
@@ -87,13 +105,15 @@ pub enum SegmentError {
 pub enum ErrorKind {
     /// Look the pointer up again.
     Gone,
-    /// The data cannot be had.
+    /// The data cannot be had from anywhere.
     Damaged,
+    /// Disks or a tier that are needed do not answer now: try again later. Nothing is lost as far as is known.
+    Unreachable,
     /// Free some space.
     NoSpace,
     /// Fix the request.
     Refused,
-    /// Disks fail; later may be better.
+    /// Disks fail.
     Io,
     /// Somebody else owns the volume: stop.
     Fenced,
@@ -105,6 +125,12 @@ impl SegmentError {
             Self::Gone { .. } => ErrorKind::Gone,
             Self::Fenced { .. } => ErrorKind::Fenced,
             Self::Damaged { .. } | Self::Tier { is_lost: true, .. } => ErrorKind::Damaged,
+            Self::Unreachable { .. }
+            | Self::Tier { is_lost: false, .. }
+            | Self::Write {
+                is_unreachable: true,
+                ..
+            } => ErrorKind::Unreachable,
             Self::NoSpace { .. } => ErrorKind::NoSpace,
             Self::VolumeClosed { .. }
             | Self::TooFewDisks { .. }
@@ -113,9 +139,11 @@ impl SegmentError {
             | Self::NoKey { .. }
             | Self::WrongForm { .. }
             | Self::InUse { .. } => ErrorKind::Refused,
-            Self::Write { .. } | Self::Stopping | Self::Tier { is_lost: false, .. } => {
-                ErrorKind::Io
+            Self::Write {
+                is_unreachable: false,
+                ..
             }
+            | Self::Stopping => ErrorKind::Io,
         }
     }
 }

@@ -14,7 +14,7 @@ use cairn_base::disk::DiskSpace;
 use cairn_base::domain::{DomainPath, Losses, Survives, survives};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, Media, SegmentId, TierId, VolumeId};
+use cairn_base::{DiskId, Epoch, Media, NodeId, SegmentId, TierId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_formats::settings::Protections;
@@ -24,7 +24,7 @@ use cairn_shard::{
     ShardFuture, ShardKind, ShardName, ShardService, file_len_bytes,
 };
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
@@ -94,6 +94,7 @@ pub(crate) struct Counters {
     pub degraded_reads: AtomicU64,
     pub checksum_errors: AtomicU64,
     pub damaged_reads: AtomicU64,
+    pub unreachable_reads: AtomicU64,
     pub repairs: AtomicU64,
     pub repairs_failed: AtomicU64,
     pub repairs_skipped: AtomicU64,
@@ -705,6 +706,30 @@ impl SegmentStore {
         Some(segments.shard_counts().collect())
     }
 
+    /// How many segments of a volume could not be read from the disks of the nodes that are reached: they have fewer than N
+    /// shards there. `None` if the volume is not open.
+    pub fn unreadable_count(
+        &self,
+        volume: VolumeId,
+        is_reached: impl Fn(NodeId) -> bool,
+    ) -> Option<u64> {
+        let opened = self.volume(volume).ok()?;
+        let members = self.members();
+        let there: FxHashSet<DiskId> = members
+            .domains()
+            .filter(|at| is_reached(at.node))
+            .map(|at| at.disk)
+            .collect();
+        let segments = opened.segments.read();
+        let local = segments.values().filter(|segment| segment.remote.is_none());
+        let unreadable = local.filter(|segment| {
+            let disks = segment.disks();
+            let count = disks.iter().filter(|disk| there.contains(disk)).count();
+            count < usize::from(segment.code.data())
+        });
+        Some(unreadable.count() as u64)
+    }
+
     /// How many segments of a volume survive fewer losses than `parity_of` what they ask for.
     pub fn narrow_count(
         &self,
@@ -816,6 +841,12 @@ impl SegmentStore {
         let members = self.members.load();
         let mut all = members.all();
         all.any(|disk| !disk.is_avoided() && !self.unfenced.has_silent(disk.id()))
+    }
+
+    /// Whether a disk of the pool is missing or answers nothing now: it may come back.
+    pub fn has_absent_disk(&self) -> bool {
+        let members = self.members.load();
+        !members.missing().is_empty() || members.all().any(|disk| disk.is_silent())
     }
 
     /// Room for shards on the pool's disks.
@@ -954,6 +985,7 @@ impl SegmentStore {
             degraded_reads: get(&counters.degraded_reads),
             checksum_errors: get(&counters.checksum_errors),
             damaged_reads: get(&counters.damaged_reads),
+            unreachable_reads: get(&counters.unreachable_reads),
             repairs: get(&counters.repairs),
             repairs_failed: get(&counters.repairs_failed),
             repairs_skipped: get(&counters.repairs_skipped),

@@ -219,6 +219,8 @@ pub struct SegmentStats {
     pub checksum_errors: u64,
     /// Reads that failed for good.
     pub damaged_reads: u64,
+    /// Reads that failed because too few disks answered; later ones may be better.
+    pub unreachable_reads: u64,
     /// Runs of bytes written anew onto a shard that had them wrong or unreadable.
     pub repairs: u64,
     pub repairs_failed: u64,

@@ -499,7 +499,11 @@ impl ShardService for ShardDisk {
     ) -> ShardFuture<'_, SweptShards> {
         Box::pin(async move {
             let mut swept = SweptShards::default();
-            for name in names.into_iter().filter(|name| name.volume == volume) {
+            for mut name in names.into_iter().filter(|name| name.volume == volume) {
+                if planted::is(Bug::SweepTakesOtherVolume) {
+                    // Numbers of shards are unique within a volume only.
+                    name.volume = VolumeId(1);
+                }
                 // One after the other: a fence must not wait for all of them.
                 let _turn = match planted::is(Bug::EpochIgnoredInSweep) {
                     true => self.enter_unasked(volume, epoch),

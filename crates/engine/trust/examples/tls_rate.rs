@@ -138,7 +138,7 @@ async fn nodes() -> Outcome<Nodes> {
     };
     let (client, server) = (trust(1)?, trust(2)?);
     let listener = Listener::bind(server, "127.0.0.1:0", ListenerSettings::default()).await?;
-    listener.handle(Protocol::Rpc, Arc::new(Serve));
+    listener.handle(Protocol::Forward, Arc::new(Serve));
     let accepting = TcpListener::bind("127.0.0.1:0").await?;
     let plain = accepting.local_addr()?;
     tokio::spawn(async move {
@@ -158,7 +158,7 @@ async fn nodes() -> Outcome<Nodes> {
 impl Nodes {
     async fn tls(&self, kind: u8, count: u64) -> io::Result<Cost> {
         let address = self.listener.address().to_string();
-        let connecting = self.client.connect(&address, NodeId(2), Protocol::Rpc);
+        let connecting = self.client.connect(&address, NodeId(2), Protocol::Forward);
         measure(connecting.await?, kind, count).await
     }
 
@@ -172,7 +172,7 @@ impl Nodes {
         let address = self.listener.address().to_string();
         let (began, used) = (Instant::now(), processor_time());
         for _ in 0..count {
-            let connecting = self.client.connect(&address, NodeId(2), Protocol::Rpc);
+            let connecting = self.client.connect(&address, NodeId(2), Protocol::Forward);
             let mut stream = connecting.await?;
             // No trips: the other end is done at once.
             stream.write_u8(TRIPS).await?;

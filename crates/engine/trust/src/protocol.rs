@@ -6,37 +6,21 @@ use std::fmt;
 pub enum Protocol {
     /// Disks of other nodes (`cairn-remote`).
     Shards,
-    /// Calls of clients that another node passes on.
-    Rpc,
+    /// What another node passes on for its clients (`cairn-forward`).
+    Forward,
     /// A node that is to become one of the cluster. The only one without a certificate of the client.
     Join,
-    /// HTTP between the admin APIs of nodes.
-    Admin,
-    /// Connections of iSCSI initiators that another node passes on, and questions about targets.
-    Iscsi,
-    /// Requests of S3 clients that another node passes on, and questions about their volumes.
-    S3,
 }
 
 impl Protocol {
-    pub const ALL: [Self; 6] = [
-        Self::Shards,
-        Self::Rpc,
-        Self::Join,
-        Self::Admin,
-        Self::Iscsi,
-        Self::S3,
-    ];
+    pub const ALL: [Self; 3] = [Self::Shards, Self::Forward, Self::Join];
 
     /// The name in the handshake. A change that older nodes do not understand gets another number.
     pub const fn alpn(self) -> &'static str {
         match self {
             Self::Shards => "cairn-shards/1",
-            Self::Rpc => "cairn-rpc/1",
+            Self::Forward => "cairn-forward/1",
             Self::Join => "cairn-join/1",
-            Self::Admin => "cairn-admin/1",
-            Self::Iscsi => "cairn-iscsi/1",
-            Self::S3 => "cairn-s3/1",
         }
     }
 

@@ -7,12 +7,12 @@
 //! record  | head 64 | payload | zeros up to a multiple of 4096 |
 //! ```
 //!
-//! A file is recycled with its old bytes in it, so every record names the nonce that the header
-//! got when the file was last put to use.
+//! A file is recycled with its old bytes in it, which may be records of another volume with the same numbers. So each use
+//! of a file begins with a header that has a random number, and that number is in the checksum of every record of that use.
 
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{AlignedBuf, DiskId, Epoch, LogPosition, VolumeId, crc32c};
+use cairn_base::{AlignedBuf, DiskId, Epoch, LogPosition, VolumeId, crc32c, crc32c_append};
 
 use super::fields::Fields;
 use super::records::RecordError;
@@ -37,7 +37,7 @@ const NUMBER_MAX: u64 = u64::MAX / 2;
 pub const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
 
 const FILE_MAGIC: [u8; 8] = *b"CAIRNLOG";
-const FILE_VERSION: u32 = 1;
+const FILE_VERSION: u32 = 2;
 const RECORD_MAGIC: u32 = 0x4352_4543;
 const HEADER_FIXED_BYTES: usize = 68;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
@@ -57,14 +57,29 @@ pub struct Term {
     pub start: LogPosition,
 }
 
+/// One use of a file: a random number, drawn each time that a file gets a header. Two uses never share it, whatever their
+/// volumes, names and epochs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileUse(pub u128);
+
+impl FileUse {
+    /// What a record shows of it. The rest is in its checksum alone.
+    fn shown(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 /// The header block of a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     pub volume: VolumeId,
     /// Orders the files of a volume; part of the name.
     pub sequence: u64,
-    /// What records of this file name; in one without records it may say what the header repeats.
-    pub nonce: u64,
+    /// Records of another use are none of this file.
+    pub file_use: FileUse,
+    /// The sequence that it has when it is compared with headers on other disks: its own, or that of an older header of its
+    /// disk which it repeats.
+    pub speaks_as: u64,
     pub file_len_bytes: u64,
     /// Log positions below it were not needed any more when the header was written.
     pub retained_from: LogPosition,
@@ -83,24 +98,18 @@ impl FileHeader {
         self.history.last()
     }
 
-    /// The sequence that it has when it is compared with headers on other disks: one that repeats an older header of its
-    /// disk is no newer than that.
-    pub fn speaks_as(&self) -> u64 {
-        // Random numbers are larger.
-        let repeats = self.file_len_bytes == TOLD_FILE_BYTES && self.nonce < self.sequence;
-        if repeats { self.nonce } else { self.sequence }
-    }
-
     pub fn encode(&self) -> AlignedBuf {
         assert!(self.set.len() <= SET_COUNT_MAX);
         assert!(self.members.len() <= MEMBER_COUNT_MAX);
         assert!(self.history.len() <= TERM_COUNT_MAX);
+        assert!(self.speaks_as <= self.sequence);
         let mut out = Vec::with_capacity(BLOCK_BYTES);
         out.extend_from_slice(&FILE_MAGIC);
         out.extend_from_slice(&FILE_VERSION.to_be_bytes());
         out.extend_from_slice(&self.volume.0.to_be_bytes());
         out.extend_from_slice(&self.sequence.to_be_bytes());
-        out.extend_from_slice(&self.nonce.to_be_bytes());
+        out.extend_from_slice(&self.file_use.0.to_be_bytes());
+        out.extend_from_slice(&self.speaks_as.to_be_bytes());
         out.extend_from_slice(&self.file_len_bytes.to_be_bytes());
         out.extend_from_slice(&self.retained_from.0.to_be_bytes());
         out.push(self.copies);
@@ -144,7 +153,11 @@ impl FileHeader {
         }
         let volume = VolumeId(fields.u32("volume")?);
         let sequence = fields.u64("sequence")?;
-        let nonce = fields.u64("nonce")?;
+        let file_use = FileUse(u128::from_be_bytes(fields.array("use")?));
+        let speaks_as = fields.u64("speaks as")?;
+        if speaks_as > sequence {
+            return Err(fields.malformed("speaks as"));
+        }
         let file_len_bytes = fields.u64("length")?;
         if file_len_bytes > FILE_LEN_BYTES_MAX {
             return Err(fields.malformed("length"));
@@ -186,7 +199,8 @@ impl FileHeader {
         Ok(Some(Self {
             volume,
             sequence,
-            nonce,
+            file_use,
+            speaks_as,
             file_len_bytes,
             retained_from,
             copies,
@@ -200,8 +214,6 @@ impl FileHeader {
 /// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
-    /// Of the file that it is in.
-    pub nonce: u64,
     /// The positions of the batches in it.
     pub first: LogPosition,
     pub last: LogPosition,
@@ -215,11 +227,11 @@ pub struct RecordHead {
 }
 
 impl RecordHead {
-    fn encode(&self) -> [u8; RECORD_HEAD_BYTES] {
+    fn encode(&self, file_use: FileUse) -> [u8; RECORD_HEAD_BYTES] {
         let mut out = Vec::with_capacity(RECORD_HEAD_BYTES);
         out.extend_from_slice(&RECORD_MAGIC.to_be_bytes());
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&self.nonce.to_be_bytes());
+        out.extend_from_slice(&file_use.shown().to_be_bytes());
         out.extend_from_slice(&self.first.0.to_be_bytes());
         out.extend_from_slice(&self.last.0.to_be_bytes());
         out.extend_from_slice(&self.epoch.0.to_be_bytes());
@@ -229,22 +241,22 @@ impl RecordHead {
         out.extend_from_slice(&self.payload_crc.to_be_bytes());
         let mut head = [0; RECORD_HEAD_BYTES];
         head.copy_from_slice(&out);
-        let crc = crc32c(&head[8..]);
+        let crc = head_crc(file_use, &head[8..]);
         head[4..8].copy_from_slice(&crc.to_be_bytes());
         head
     }
 
-    /// The head at the start of `bytes`, if it is one of the file with `nonce`.
-    pub fn decode(bytes: &[u8], nonce: u64) -> Option<Self> {
+    /// The head at the start of `bytes`, if it was written in this use of the file.
+    pub fn decode(bytes: &[u8], file_use: FileUse) -> Option<Self> {
         let head = bytes.first_chunk::<RECORD_HEAD_BYTES>()?;
         let mut fields = Fields::unversioned("log record", head);
         let magic = fields.u32("magic").ok()?;
         let crc = fields.u32("crc").ok()?;
-        if magic != RECORD_MAGIC || crc32c(fields.rest) != crc {
+        if magic != RECORD_MAGIC || head_crc(file_use, fields.rest) != crc {
             return None;
         }
+        let shown = fields.u64("use").ok()?;
         let head = Self {
-            nonce: fields.u64("nonce").ok()?,
             first: LogPosition(fields.u64("first").ok()?),
             last: LogPosition(fields.u64("last").ok()?),
             epoch: Epoch(fields.u64("epoch").ok()?),
@@ -257,8 +269,13 @@ impl RecordHead {
             && head.first <= head.last
             && head.last.0 <= NUMBER_MAX
             && head.retained_from.0 <= NUMBER_MAX;
-        (head.nonce == nonce && is_possible).then_some(head)
+        (shown == file_use.shown() && is_possible).then_some(head)
     }
+}
+
+/// The checksum of a record's head, which begins behind it.
+fn head_crc(file_use: FileUse, rest: &[u8]) -> u32 {
+    crc32c_append(crc32c(&file_use.0.to_be_bytes()), rest)
 }
 
 /// Bytes that a record with such a payload takes in a file.
@@ -284,7 +301,6 @@ impl RecordBuf {
         assert_eq!(bytes.len(), record_len_bytes(payload_len_bytes));
         let payload = &bytes[RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + payload_len_bytes];
         let head = RecordHead {
-            nonce: 0,
             first: positions.0,
             last: positions.1,
             epoch,
@@ -312,11 +328,10 @@ impl RecordBuf {
         self.bytes.len() as u64
     }
 
-    /// Fills the head for the file with `nonce`.
-    pub fn seal(&mut self, nonce: u64, retained_from: LogPosition) {
-        self.head.nonce = nonce;
+    /// Fills the head for one use of a file.
+    pub fn seal(&mut self, file_use: FileUse, retained_from: LogPosition) {
         self.head.retained_from = retained_from;
-        let head = self.head.encode();
+        let head = self.head.encode(file_use);
         self.bytes[..RECORD_HEAD_BYTES].copy_from_slice(&head);
     }
 }
@@ -327,13 +342,13 @@ pub struct FoundRecord {
     pub payload: std::ops::Range<usize>,
 }
 
-/// Finds all whole records in the bytes of a file after its header. Where one is damaged or torn,
+/// Finds all whole records of one use of a file in its bytes after the header. Where one is damaged or torn,
 /// the search goes on block by block, so that later ones show that bytes are missing.
-pub fn find_records(bytes: &[u8], nonce: u64) -> Vec<FoundRecord> {
+pub fn find_records(bytes: &[u8], file_use: FileUse) -> Vec<FoundRecord> {
     let mut found = Vec::new();
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
-        let whole = RecordHead::decode(rest, nonce).and_then(|head| {
+        let whole = RecordHead::decode(rest, file_use).and_then(|head| {
             let len = usize::try_from(head.payload_len_bytes).ok()?;
             let end = RECORD_HEAD_BYTES.checked_add(len)?;
             let payload = rest.get(RECORD_HEAD_BYTES..end)?;
@@ -363,7 +378,8 @@ mod tests {
         FileHeader {
             volume: VolumeId(3),
             sequence: 4,
-            nonce: 5,
+            file_use: FileUse(5),
+            speaks_as: 4,
             file_len_bytes: 1 << 20,
             retained_from: LogPosition(7),
             copies: 3,
@@ -380,10 +396,10 @@ mod tests {
         }
     }
 
-    fn record(payload: &[u8], first: u64, nonce: u64) -> Vec<u8> {
+    fn record(payload: &[u8], first: u64, file_use: u128) -> Vec<u8> {
         let positions = (LogPosition(first), LogPosition(first + 1));
         let mut record = RecordBuf::copy_of(payload, positions, Epoch(1), 9);
-        record.seal(nonce, LogPosition(1));
+        record.seal(FileUse(file_use), LogPosition(1));
         record.bytes.to_vec()
     }
 
@@ -398,13 +414,28 @@ mod tests {
         }
         assert_eq!(FileHeader::decode(&block[..100]), Ok(None));
         let mut newer = block.to_vec();
-        newer[11] = 2;
+        newer[11] = 3;
         let crc = crc32c(&newer[..CRC_OFFSET]);
         newer[CRC_OFFSET..].copy_from_slice(&crc.to_be_bytes());
         assert!(matches!(
             FileHeader::decode(&newer),
-            Err(RecordError::Version { version: 2, .. })
+            Err(RecordError::Version { version: 3, .. })
         ));
+    }
+
+    #[test]
+    fn a_header_speaks_for_itself_or_for_an_older_one() {
+        let read = |speaks_as: u64| {
+            let mut block = header().encode().to_vec();
+            block[40..48].copy_from_slice(&speaks_as.to_be_bytes());
+            let crc = crc32c(&block[..CRC_OFFSET]);
+            block[CRC_OFFSET..].copy_from_slice(&crc.to_be_bytes());
+            FileHeader::decode(&block).map(|header| header.map(|header| header.speaks_as))
+        };
+        for speaks_as in [0, 3, 4] {
+            assert_eq!(read(speaks_as), Ok(Some(speaks_as)));
+        }
+        assert!(read(5).is_err(), "no header repeats a newer one");
     }
 
     #[test]
@@ -429,9 +460,11 @@ mod tests {
         let mut bytes = record(b"first", 1, 5);
         bytes.extend(record(&[7; 9000], 3, 5));
         bytes.extend(record(b"old", 4, 4));
+        // What a record shows of it is the same.
+        bytes.extend(record(b"older", 4, 5 | 1 << 64));
         bytes.extend(record(b"third", 5, 5));
         let firsts = |bytes: &[u8]| -> Vec<u64> {
-            find_records(bytes, 5)
+            find_records(bytes, FileUse(5))
                 .iter()
                 .map(|found| found.head.first.0)
                 .collect()
@@ -449,7 +482,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_panic(mut bytes in proptest::collection::vec(0u8.., 0..5000)) {
             let _ = FileHeader::decode(&bytes);
-            let _ = find_records(&bytes, 0);
+            let _ = find_records(&bytes, FileUse(0));
             bytes.resize(BLOCK_BYTES, 0);
             bytes[..8].copy_from_slice(&FILE_MAGIC);
             bytes[8..12].copy_from_slice(&FILE_VERSION.to_be_bytes());

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
@@ -30,6 +31,16 @@ pub(crate) const JOURNAL_WRITE_BYTES_MAX: u64 = 64 << 10;
 const JOURNAL_COMMIT_RUNS_MAX: usize = 32;
 /// Attempts of a read whose records garbage collection moves away under it.
 const READ_ATTEMPTS_MAX: usize = 16;
+/// A read of what no disk gives now is held for so long, then its client is to try again. Initiators abort what takes 30 s.
+const UNREACHABLE_HOLD: Duration = Duration::from_secs(10);
+/// Where nothing that was held could be read for so long, whoever has the disks away has them away for longer:
+const UNREACHABLE_LONG: Duration = Duration::from_secs(60);
+/// then reads are held for so long, which keeps clients from asking all the time.
+const UNREACHABLE_HOLD_LATER: Duration = Duration::from_secs(1);
+/// While it is held the disks are asked again after so long, and twice as long each time, up to this.
+const UNREACHABLE_PAUSE_MIN: Duration = Duration::from_millis(50);
+const UNREACHABLE_PAUSE_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(UNREACHABLE_PAUSE_MAX.as_millis() <= UNREACHABLE_HOLD_LATER.as_millis());
 /// How far ahead of a sequential reader data is fetched, and how many such fetches run at once.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 /// So many reads in a row must each be near the one before, or the first at the file's start.
@@ -69,8 +80,42 @@ impl Source {
     }
 }
 
+/// A read that waits for disks that do not answer.
+struct Held {
+    until: Duration,
+    pause: Duration,
+}
+
+impl Held {
+    fn new(shared: &Shared) -> Self {
+        let now = shared.env.clock.monotonic();
+        let since = *shared.unreachable_since.lock().get_or_insert(now);
+        let hold = match now.saturating_sub(since) >= UNREACHABLE_LONG {
+            true => UNREACHABLE_HOLD_LATER,
+            false => UNREACHABLE_HOLD,
+        };
+        Self {
+            until: now + hold,
+            pause: UNREACHABLE_PAUSE_MIN,
+        }
+    }
+
+    /// Waits before the disks are asked once more; false if the client has been held for long enough.
+    async fn pause(&mut self, shared: &Shared) -> bool {
+        let now = shared.env.clock.monotonic();
+        if now >= self.until {
+            return false;
+        }
+        let pause = self.pause.min(self.until - now);
+        self.pause = (self.pause * 2).min(UNREACHABLE_PAUSE_MAX);
+        shared.env.clock.sleep(pause).await;
+        true
+    }
+}
+
 impl FsView {
-    /// Reads up to `len` bytes at `offset`; past the end there are none.
+    /// Reads up to `len` bytes at `offset`; past the end there are none. What no disk gives now is waited for, up to
+    /// [`UNREACHABLE_HOLD`].
     pub async fn read(
         &self,
         who: &Credentials,
@@ -81,6 +126,7 @@ impl FsView {
         let shared = &self.shared;
         let inode = shared.reading(|| shared.inode_in(self.view, ino)).await?;
         let mut attempt = 0;
+        let mut held: Option<Held> = None;
         let mut extents_of: Option<Range<u64>> = None;
         loop {
             if let Some(range) = extents_of.take() {
@@ -115,6 +161,9 @@ impl FsView {
             let turn = shared.wide_read_turn(wanted.held_bytes).await;
             match shared.collect(wanted.sources).await {
                 Ok(mut parts) => {
+                    if held.is_some() {
+                        *shared.unreachable_since.lock() = None;
+                    }
                     if turn.is_some() {
                         // The parts keep all that was brought here in memory until the client has them.
                         parts = vec![parts.concat().into()];
@@ -134,6 +183,15 @@ impl FsView {
                     if let View::Snapshot(_) = inode.view {
                         shared.await_moves().await;
                         inode.lock().extents.unload();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    drop(turn);
+                    shared.require_serving()?;
+                    let held = held.get_or_insert_with(|| Held::new(shared));
+                    if !held.pause(shared).await {
+                        tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read is put off");
+                        return Err(segment_error(error));
                     }
                 }
                 Err(error) => {

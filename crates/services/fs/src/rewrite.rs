@@ -472,6 +472,10 @@ impl Shared {
                 }
                 // Deleted meanwhile.
                 Err(error) if error.kind() == ErrorKind::Gone => {}
+                // Its records cannot be read either. It is emptied when its disks are back, and keeps no other one.
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    tracing::debug!(volume = %self.volume, segment = %id, %error, "a segment is not emptied now");
+                }
                 Err(error) => return Err(segment_error(error)),
             }
         }
@@ -717,7 +721,15 @@ impl Shared {
                     Err(error) => {
                         let ino = victim.ino;
                         *left.entry(victim.segment()).or_default() += 1;
-                        tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
+                        match error.kind() {
+                            // The next round finds it again, once its disks are back.
+                            ErrorKind::Unreachable => {
+                                tracing::debug!(volume = %self.volume, %ino, %error, "a record is not moved now");
+                            }
+                            _ => {
+                                tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
+                            }
+                        }
                     }
                 }
             }

@@ -62,10 +62,14 @@ impl Shared {
         let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
         if self.pool_space().free_bytes_least < pending {
             self.gc_wake.notify_one();
-            return Err(match self.segments.has_working_disk() {
-                true => FsError::NoSpace,
-                // There is no space on any either; but who deletes files for it gets none.
-                false => FsError::Io("no disk of the pool works".to_owned()),
+            if self.segments.has_working_disk() {
+                return Err(FsError::NoSpace);
+            }
+            // There is no space on any either; but who deletes files for it gets none.
+            let why = "no disk of the pool works".to_owned();
+            return Err(match self.segments.has_absent_disk() {
+                true => FsError::Unreachable(why),
+                false => FsError::Io(why),
             });
         }
         Ok(())

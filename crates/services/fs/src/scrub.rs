@@ -56,8 +56,26 @@ pub struct RecordScrub {
     /// Bytes of those records as stored.
     pub record_bytes: u64,
     pub damaged: Vec<DamagedExtent>,
+    /// Extents that could not be checked because too few disks answered.
+    pub unreachable: u64,
     /// Where the next step goes on; `None`: that was the end.
     pub next: Option<ExtentAt>,
+}
+
+/// How the record of an extent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Checked {
+    Good,
+    /// Too few disks answer now; the text says which do not.
+    Unreachable(String),
+    /// No disk gives what was written; the text says what was found wrong.
+    Damaged(String),
+}
+
+#[derive(Default)]
+struct CheckedExtents {
+    damaged: Vec<DamagedExtent>,
+    unreachable: u64,
 }
 
 /// What became of segments whose records had to be written anew.
@@ -123,7 +141,8 @@ impl Fs {
     }
 
     /// Checks the records of the extents behind `after` against their pointers, a few hundred of them.
-    /// Wrong bytes are repaired where redundancy allows; what is damaged beyond that is returned.
+    /// Wrong bytes are repaired where redundancy allows; what is damaged beyond that is returned. What is on disks that do
+    /// not answer is only counted.
     ///
     /// Fails only if the metadata cannot be read, or the volume is closing.
     pub async fn scrub_records(
@@ -167,9 +186,11 @@ impl Fs {
                 return Err(FsError::Fenced);
             }
             let checks = groups.iter().map(|group| shared.check_extents(group));
-            for damaged in join_all(checks).await {
+            for checked in join_all(checks).await {
+                let checked = checked?;
                 scrub.records += 1;
-                scrub.damaged.extend(damaged?);
+                scrub.damaged.extend(checked.damaged);
+                scrub.unreachable += checked.unreachable;
             }
             scrub.record_bytes += total;
         }
@@ -217,7 +238,8 @@ impl Fs {
         let mut pieces = self.pieces_of(damaged)?;
         pieces.dedup_by(|(_, one), (_, last)| one.record == last.record);
         for (at, extent) in pieces {
-            if self.shared.check_extent(at, &extent).await?.is_some() {
+            // What cannot be read now is not known to be well again.
+            if self.shared.check_extent(at, &extent).await? != Checked::Good {
                 return Ok(true);
             }
         }
@@ -303,21 +325,21 @@ impl Shared {
         Ok(Some(extent))
     }
 
-    /// Those of some extents of one record that cannot be read. Fails if the metadata cannot be asked.
+    /// What of some extents of one record cannot be read. Fails if the metadata cannot be asked.
     async fn check_extents(
         &self,
         extents: &[(ExtentAt, RecordExtent)],
-    ) -> Result<Vec<DamagedExtent>, FsError> {
-        let mut damaged = Vec::new();
+    ) -> Result<CheckedExtents, FsError> {
+        let mut checked = CheckedExtents::default();
         let Some((_, first)) = extents.first() else {
-            return Ok(damaged);
+            return Ok(checked);
         };
         // What is in a tier is checked by whoever asks for that: each read costs, and a tier that is away is no damage.
         if self
             .segments
             .is_remote(self.volume, first.record.location.segment)
         {
-            return Ok(damaged);
+            return Ok(checked);
         }
         if self
             .segments
@@ -325,48 +347,54 @@ impl Shared {
             .await
             .is_ok()
         {
-            return Ok(damaged);
+            return Ok(checked);
         }
         // Some may have been moved or overwritten since they were asked for, and others not.
         for (at, extent) in extents {
-            if let Some(detail) = self.check_extent(*at, extent).await? {
-                damaged.push(DamagedExtent {
+            match self.check_extent(*at, extent).await? {
+                Checked::Good => {}
+                Checked::Unreachable(detail) => {
+                    checked.unreachable += 1;
+                    tracing::debug!(volume = %self.volume, ino = %at.ino, detail, "bytes of a file cannot be checked now");
+                }
+                Checked::Damaged(detail) => checked.damaged.push(DamagedExtent {
                     at: *at,
                     start: extent.start,
                     segment: extent.record.location.segment,
                     detail,
-                });
+                }),
             }
         }
-        Ok(damaged)
+        Ok(checked)
     }
 
-    /// What is wrong with the record of an extent, if anything is. Fails if the metadata cannot be asked.
-    async fn check_extent(
-        &self,
-        at: ExtentAt,
-        extent: &RecordExtent,
-    ) -> Result<Option<String>, FsError> {
+    /// How the record of an extent is. Fails if the metadata cannot be asked.
+    async fn check_extent(&self, at: ExtentAt, extent: &RecordExtent) -> Result<Checked, FsError> {
         let mut record = extent.record.clone();
         loop {
             let error = match self.segments.verify(self.volume, &record).await {
-                Ok(()) => return Ok(None),
+                Ok(()) => return Ok(Checked::Good),
                 Err(error) => error,
             };
             // It was moved or overwritten while it was read: what it is now counts.
             let Some(now) = self.extent_at(at)?.and_then(|extent| extent.in_record()) else {
-                return Ok(None);
+                return Ok(Checked::Good);
             };
             if now.record != record {
                 record = now.record;
                 continue;
             }
-            return Ok(Some(match error.kind() {
-                ErrorKind::Damaged | ErrorKind::Gone => error.to_string(),
-                ErrorKind::NoSpace | ErrorKind::Refused | ErrorKind::Io | ErrorKind::Fenced => {
-                    segment_error(error).to_string()
-                }
-            }));
+            return match error.kind() {
+                ErrorKind::Unreachable => Ok(Checked::Unreachable(error.to_string())),
+                ErrorKind::Damaged | ErrorKind::Gone => Ok(Checked::Damaged(error.to_string())),
+                // What it is read through is gone or has no key; that says nothing about the bytes.
+                ErrorKind::NoSpace | ErrorKind::Io | ErrorKind::Fenced => Err(segment_error(error)),
+                ErrorKind::Refused => match segment_error(error) {
+                    FsError::Fenced => Err(FsError::Fenced),
+                    // A pointer that makes no sense.
+                    refused => Ok(Checked::Damaged(refused.to_string())),
+                },
+            };
         }
     }
 

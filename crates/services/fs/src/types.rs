@@ -300,9 +300,13 @@ pub enum FsError {
     /// POSIX E2BIG: the value of an extended attribute is too long.
     #[error("attribute value too large")]
     AttributeTooLarge,
-    /// Bytes are damaged or unreachable beyond repair, or a disk failed. The text is for the log.
+    /// Bytes are damaged beyond repair, or a disk failed. The text is for the log.
     #[error("I/O error: {0}")]
     Io(String),
+    /// Not now: what is needed is on disks, or in a tier, that do not answer. Nothing is lost as far as is known, so the
+    /// client should try again. The text is for the log.
+    #[error("cannot be reached now: {0}")]
+    Unreachable(String),
     /// Not now: the server is short of a resource; the client should try again.
     #[error("try again later")]
     TryLater,

@@ -3,6 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
@@ -311,6 +312,8 @@ pub(crate) struct Shared {
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
+    /// Since when reads have been held and none of them could be done; `None` once one could.
+    pub unreachable_since: Mutex<Option<Duration>>,
     /// Of reads that bring very much more into memory than they give out.
     pub wide_reads: Semaphore,
     pub quotas: Quotas,
@@ -455,6 +458,7 @@ impl Fs {
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
+            unreachable_since: Mutex::default(),
             wide_reads: Semaphore::new(crate::data::WIDE_READS_UNITS),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
@@ -886,8 +890,8 @@ impl Shared {
                 }
             };
             let (extents, end) = match self.stored_extents(inode, &missing) {
-                // Only what nobody asked for may be damaged.
-                Err(FsError::Io(_)) if missing.end > range.end => {
+                // Only what nobody asked for may be damaged, or out of reach.
+                Err(FsError::Io(_) | FsError::Unreachable(_)) if missing.end > range.end => {
                     ahead = Ahead::None;
                     continue;
                 }
@@ -1063,8 +1067,8 @@ pub(crate) fn meta_error(error: MetaError) -> FsError {
         MetaErrorKind::NotFound
         | MetaErrorKind::Invalid
         | MetaErrorKind::Damaged
-        | MetaErrorKind::Missing
         | MetaErrorKind::Io => FsError::Io(error.to_string()),
+        MetaErrorKind::Missing => FsError::Unreachable(error.to_string()),
     }
 }
 
@@ -1074,11 +1078,13 @@ pub(crate) fn segment_error(error: SegmentError) -> FsError {
     }
     match error.kind() {
         cairn_segment::ErrorKind::NoSpace => FsError::NoSpace,
+        cairn_segment::ErrorKind::Unreachable => FsError::Unreachable(error.to_string()),
         cairn_segment::ErrorKind::Gone
         | cairn_segment::ErrorKind::Damaged
         | cairn_segment::ErrorKind::Refused
-        | cairn_segment::ErrorKind::Fenced
         | cairn_segment::ErrorKind::Io => FsError::Io(error.to_string()),
+        // Whoever owns the volume now answers.
+        cairn_segment::ErrorKind::Fenced => FsError::Fenced,
     }
 }
 

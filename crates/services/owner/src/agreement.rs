@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::LogPosition;
 use cairn_base::env::{BoxFuture, Clock};
+use cairn_base::{Backoff, LogPosition};
 use cairn_cluster::map::{self, EnsembleId, MapErrorKind, Owned, StateAt};
 use cairn_cluster::{ClusterMap, Revision};
 use cairn_meta::{Agreement, AgreementError, Ensemble, StateCopy, VolumeList};
 use tokio::sync::Mutex;
 
-/// A change whose outcome is not known is sent again after this.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// A change whose outcome is not known is sent again after so long, at first and at most.
+const RETRY_AFTER: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// And given up after so long: the owner ends then, and acknowledges nothing that rests on it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -43,6 +43,7 @@ impl Agreement for MapAgreement {
             }
             let log = to_map(&list).map_err(AgreementError::Unknown)?;
             let ends_at = clock.monotonic().saturating_add(PATIENCE);
+            let mut pauses = RETRY_AFTER;
             loop {
                 let error = match map.change_log(&mut owned, log.clone()).await {
                     Ok(()) => return Ok(owned.log.revision.0),
@@ -60,7 +61,7 @@ impl Agreement for MapAgreement {
                     return Err(AgreementError::Unknown(error.to_string()));
                 }
                 tracing::warn!(volume = %owned.volume, "{error}; trying again");
-                clock.sleep(RETRY_AFTER).await;
+                clock.sleep(pauses.pause()).await;
             }
         })
     }

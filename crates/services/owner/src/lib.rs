@@ -10,6 +10,7 @@ mod agreement;
 mod member;
 mod ownership;
 mod peers;
+mod reach;
 mod state;
 mod takeover;
 mod truth;

@@ -9,9 +9,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{DiskId, Epoch, NodeId, Timestamp, VolumeId};
+use cairn_base::{Backoff, DiskId, Epoch, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign};
-use cairn_cluster::{ClusterMap, Coordinator, LeaseSettings, MapError, OwnedLease};
+use cairn_cluster::{
+    ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
+};
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
 use cairn_pool::{Pool, PoolLogDisks, SeatFuture, Seats};
@@ -27,6 +29,8 @@ use crate::usage::Told;
 
 /// How often it is looked which draining disks have nothing of a volume any more.
 const LEFT_LOOK: Duration = Duration::from_secs(1);
+/// A map that cannot be read is read again after so long, at first and at most.
+const MAP_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
 
@@ -62,10 +66,14 @@ pub struct MemberSettings {
     pub host: Option<HostRecord>,
 }
 
+const LEASE: LeaseSettings = LeaseSettings::new(Duration::from_secs(3));
+// A change of etcd's leader ends no lease: there is time to find the new one.
+const _: () = assert!(LEASE.slack().as_millis() >= ELECTION_MAX.as_millis() + 500);
+
 impl Default for MemberSettings {
     fn default() -> Self {
         Self {
-            lease: LeaseSettings::new(Duration::from_secs(3)),
+            lease: LEASE,
             peers: PeerSettings::default(),
             patience: Duration::from_secs(3),
             host: None,
@@ -135,6 +143,12 @@ pub struct ClusterMember {
     folder_is_low: AtomicBool,
     /// Others were seen to know this process: whoever takes its place later runs beside it.
     was_known: AtomicBool,
+    /// The fewest copies with which the logs of volumes go on that were taken.
+    log_copies: Mutex<BTreeMap<VolumeId, usize>>,
+    /// The last lease that this node had.
+    last_lease: Mutex<Option<LeaseView>>,
+    /// The store knows that this node is gone.
+    is_gone: AtomicBool,
 }
 
 impl ClusterMember {
@@ -168,6 +182,9 @@ impl ClusterMember {
             failed: Mutex::default(),
             folder_is_low: AtomicBool::new(false),
             was_known: AtomicBool::new(false),
+            log_copies: Mutex::default(),
+            last_lease: Mutex::default(),
+            is_gone: AtomicBool::new(false),
         })
     }
 
@@ -245,7 +262,12 @@ impl ClusterMember {
     }
 
     /// What others are to know of this node.
-    pub(crate) fn sign(&self, view: &MapView, locked: BTreeSet<VolumeId>) -> Sign {
+    pub(crate) fn sign(
+        &self,
+        view: &MapView,
+        locked: BTreeSet<VolumeId>,
+        unreached: BTreeSet<NodeId>,
+    ) -> Sign {
         let mut failed = self.failed.lock();
         // Of one that somebody owns or that is gone nobody asks why.
         failed.retain(|volume, _| {
@@ -258,6 +280,7 @@ impl ClusterMember {
         let told = failed.iter().take(FAILED_TOLD_MAX);
         Sign {
             locked,
+            unreached,
             failed: told.map(|(id, why)| (*id, why.clone())).collect(),
             folder_is_low: self.folder_is_low.load(Ordering::Acquire),
             host: self.settings.host.clone(),
@@ -397,6 +420,26 @@ impl ClusterMember {
         spawner.spawn("ownership", Box::pin(own));
     }
 
+    /// The fewest copies with which the log of a volume goes on that this node took.
+    pub(crate) fn log_copies_least(&self, volume: VolumeId) -> usize {
+        self.log_copies.lock().get(&volume).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn note_lease(&self, lease: LeaseView) {
+        *self.last_lease.lock() = Some(lease);
+    }
+
+    pub(crate) fn note_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// Whether this node has lost its lease, or never had one, so that it has nothing to hand over and etcd may not answer.
+    pub fn is_cut_off(&self) -> bool {
+        let lease = self.last_lease.lock();
+        let is_valid = lease.as_ref().is_some_and(LeaseView::is_valid);
+        !is_valid && !self.is_gone.load(Ordering::Acquire)
+    }
+
     /// Closes the volumes that this node owns and lets others have them.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -409,6 +452,7 @@ impl ClusterMember {
     }
 
     async fn follow_map(self: Arc<Self>, pool: Arc<Pool>) {
+        let mut pauses = MAP_RETRY;
         loop {
             let mut follower = loop {
                 if self.is_stopping() {
@@ -418,7 +462,7 @@ impl ClusterMember {
                     Ok(follower) => break follower,
                     Err(error) => {
                         tracing::warn!(%error, "the cluster's map cannot be read");
-                        self.env.clock.sleep(Duration::from_secs(1)).await;
+                        self.env.clock.sleep(pauses.pause()).await;
                     }
                 }
             };
@@ -427,10 +471,11 @@ impl ClusterMember {
                     Ok(view) => Arc::new(view),
                     Err(error) => {
                         tracing::error!(%error, "the cluster's map is not followed");
-                        self.env.clock.sleep(Duration::from_secs(1)).await;
+                        self.env.clock.sleep(pauses.pause()).await;
                         break;
                     }
                 };
+                pauses.reset();
                 let state = pool_state(&view, &pool.state(), self.own.node);
                 let revision = view.revision;
                 self.peers.follow(&view);
@@ -534,6 +579,8 @@ impl ClusterMember {
         let process = self.process().filter(|_| self.lease_is_valid());
         let process = process.ok_or_else(|| "this node has no lease".to_owned())?;
         let wanted = settings.copies;
+        let least = VolumeLog::copies_least(wanted);
+        self.log_copies.lock().insert(volume.id, least);
         let has_log = |view: &MapView| {
             let known = view.volumes.get(&volume.id);
             known.is_some_and(|known| known.log.log.open().is_some())
@@ -555,7 +602,7 @@ impl ClusterMember {
             disks,
         };
         let protection = Protection {
-            copies: Copies::new(wanted, VolumeLog::copies_least(wanted)),
+            copies: Copies::new(wanted, least),
             patience: self.settings.patience,
         };
         let taken = node.take_over(volume.id, above, protection, settings);

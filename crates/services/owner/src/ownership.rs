@@ -9,29 +9,39 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{NodeId, Timestamp, VolumeId};
+use cairn_base::{Backoff, NodeId, Timestamp, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
-use futures_util::future::{join, join_all};
+use futures_util::FutureExt;
+use futures_util::future::{Either, join, join_all, select};
 use rustc_hash::FxHasher;
 
 use crate::member::{ClusterMember, Held};
+use crate::reach::{Lack, Needs, Outdone, Reach, better, cuts};
 
 /// Each node that stands further behind waits so much longer before it takes a volume that has no owner.
 const STAGGER: Duration = Duration::from_millis(1500);
-/// A volume that could not be opened here is left to others for so long, and twice as long each time,
-const REST_MIN: Duration = Duration::from_secs(1);
-/// up to this.
-const REST_MAX: Duration = Duration::from_secs(30);
+/// A volume that could not be opened here is left to others for so long, at first and at most.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How often it is looked what there is to do when nothing changes.
 const LOOK: Duration = Duration::from_millis(250);
-/// A lease that is not granted is asked for again after so long.
-const LEASE_RETRY: Duration = Duration::from_millis(500);
+/// A lease that is not granted is asked for again after so long, at first and at most.
+const LEASE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
+/// A volume goes to a node that can serve it better when that has been so for this long: until then all have told whom
+/// they do not reach.
+const OUTDONE_FOR: Duration = Duration::from_secs(1);
+/// It is closed for so long at most: what is missing here may be what closing needs.
+const YIELD_CLOSE_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked for such nodes, while some do not reach one another.
+const OUTDONE_LOOK: Duration = Duration::from_millis(500);
+/// The store is told for so long that this node is gone; else it finds out when the lease ends.
+const REVOKE_MAX: Duration = Duration::from_secs(1);
 /// Volumes are spread over nodes only when nothing changed for so long, one at a time.
 const SETTLED: Duration = Duration::from_secs(20);
 
@@ -46,7 +56,7 @@ struct Waiting {
 #[derive(Clone, Copy)]
 struct Resting {
     until: Duration,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 /// The loop's own memory.
@@ -79,8 +89,8 @@ enum Here {
     Locked,
 }
 
-/// How nodes stand in line for a volume: the first takes it. Only those that are alive, stay, are not in maintenance, have a disk
-/// that stays, and the volume's key, if it has one.
+/// How nodes stand in line for a volume: the first takes it. Those that all reach come before those that some do not.
+/// Only those that are alive, stay, are not in maintenance, have a disk that stays, and the volume's key, if it has one.
 fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
     let has_disk = |node: &&NodeId| {
         let mut disks = view.disks.values();
@@ -104,11 +114,17 @@ fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
     });
     let preferred = state.and_then(|state| state.preferred);
     let preferred = preferred.filter(|node| nodes.contains(node)).or(heir);
-    nodes.sort_by_key(|node| {
+    nodes.sort_by_cached_key(|node| {
         let mut hasher = FxHasher::default();
         (volume.0, node.0).hash(&mut hasher);
         let is_preferred = preferred == Some(*node);
-        (!is_preferred, std::cmp::Reverse(hasher.finish()), *node)
+        let cuts = cuts(view, *node);
+        (
+            cuts,
+            !is_preferred,
+            std::cmp::Reverse(hasher.finish()),
+            *node,
+        )
     });
     nodes
 }
@@ -183,10 +199,10 @@ impl Ownership {
     }
 
     pub(crate) fn note_failed(&mut self, now: Duration, id: VolumeId) {
-        let before = self.resting.get(&id).map(|resting| resting.pause);
-        let pause = before.map_or(REST_MIN, |pause| (pause * 2).min(REST_MAX));
-        let until = now.saturating_add(pause);
-        self.resting.insert(id, Resting { until, pause });
+        let before = self.resting.get(&id).map(|resting| resting.pauses);
+        let mut pauses = before.unwrap_or(REST);
+        let until = now.saturating_add(pauses.pause());
+        self.resting.insert(id, Resting { until, pauses });
     }
 
     pub(crate) fn note_taken(&mut self, id: VolumeId) {
@@ -197,13 +213,8 @@ impl Ownership {
     /// Leaves a volume to others for a while.
     pub(crate) fn rest(&mut self, now: Duration, id: VolumeId, pause: Duration) {
         let until = now.saturating_add(pause);
-        self.resting.insert(
-            id,
-            Resting {
-                until,
-                pause: REST_MIN,
-            },
-        );
+        let pauses = REST;
+        self.resting.insert(id, Resting { until, pauses });
     }
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
@@ -268,10 +279,12 @@ impl Ownership {
 impl ClusterMember {
     /// Runs until the node stops: one lease after the other.
     pub(crate) async fn own_volumes(self: Arc<Self>, pool: Arc<Pool>) {
+        let mut pauses = LEASE_RETRY;
         while !self.is_stopping() {
-            let Some(lease) = self.new_lease().await else {
+            let Some(lease) = self.new_lease(&mut pauses).await else {
                 continue;
             };
+            pauses.reset();
             self.on_lease(&pool, &lease).await;
             if !self.is_stopping() {
                 tracing::warn!(lease = %lease.id(), "this node's lease is over: it owns nothing until it has another one; does etcd answer?");
@@ -281,7 +294,7 @@ impl ClusterMember {
     }
 
     /// `None`: there is none, or the node stops. Without most of etcd asking for one takes seconds.
-    async fn new_lease(&self) -> Option<Arc<OwnedLease>> {
+    async fn new_lease(&self, pauses: &mut Backoff) -> Option<Arc<OwnedLease>> {
         let stopped = self.told_to_stop();
         if self.is_stopping() {
             return None;
@@ -289,11 +302,11 @@ impl ClusterMember {
         tokio::select! {
             biased;
             () = stopped => None,
-            lease = self.try_new_lease() => lease,
+            lease = self.try_new_lease(pauses) => lease,
         }
     }
 
-    async fn try_new_lease(&self) -> Option<Arc<OwnedLease>> {
+    async fn try_new_lease(&self, pauses: &mut Backoff) -> Option<Arc<OwnedLease>> {
         let granted = OwnedLease::grant(
             self.env.clone(),
             Arc::clone(&self.coordinator),
@@ -303,7 +316,7 @@ impl ClusterMember {
             Ok(lease) => lease,
             Err(error) => {
                 tracing::warn!(%error, "this node gets no lease, so it owns nothing");
-                self.env.clock.sleep(LEASE_RETRY).await;
+                self.env.clock.sleep(pauses.pause()).await;
                 return None;
             }
         };
@@ -312,13 +325,14 @@ impl ClusterMember {
             nonce: ProcessNonce(self.env.entropy.u128()),
             lease: lease.id(),
         };
-        let sign = self.sign(&self.view(), BTreeSet::new());
+        let sign = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
         if let Err(error) = self.map.announce(process, &sign).await {
             tracing::warn!(%error, "this node could not say that it is there");
-            self.env.clock.sleep(LEASE_RETRY).await;
+            self.env.clock.sleep(pauses.pause()).await;
             return None;
         }
         let lease = Arc::new(lease);
+        self.note_lease(lease.view());
         self.hold(Some(Held {
             process,
             lease: Arc::clone(&lease),
@@ -333,7 +347,9 @@ impl ClusterMember {
         let mut ownership = Ownership::default();
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
         let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
-        let mut told = self.sign(&self.view(), BTreeSet::new());
+        let mut told = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
+        let mut reach = Reach::default();
+        let (mut outdone, mut outdone_at) = (Outdone::default(), Duration::ZERO);
         loop {
             if self.is_stopping() || !lease.is_valid() {
                 break;
@@ -356,7 +372,9 @@ impl ClusterMember {
                 }
             }
             let Some(process) = self.process() else { break };
-            let sign = self.sign(&self.view(), pool.locked_volumes());
+            let due = reach.due(now, self.peers.unreached(&self.view()));
+            let unreached = due.unwrap_or_else(|| told.unreached.clone());
+            let sign = self.sign(&self.view(), pool.locked_volumes(), unreached);
             if sign != told {
                 let announced = tokio::select! {
                     biased;
@@ -366,7 +384,10 @@ impl ClusterMember {
                     announced = self.map.announce(process, &sign) => announced,
                 };
                 match announced {
-                    Ok(()) => told = sign,
+                    Ok(()) => {
+                        reach.note_told(sign.unreached.clone());
+                        told = sign;
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "other nodes do not know yet what this one says of itself")
                     }
@@ -385,7 +406,10 @@ impl ClusterMember {
                 };
                 match ownership.step((now, today), &view, id, process, here) {
                     Step::Nothing => {}
-                    Step::GiveUp => self.give_up(id).await,
+                    Step::GiveUp => {
+                        let given = pin!(self.give_up(id));
+                        select(given, pin!(lease.over())).await;
+                    }
                     Step::Leave => {
                         tracing::warn!(volume = %id, "this node does not own the volume any more");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
@@ -398,7 +422,23 @@ impl ClusterMember {
             }
             for id in self.asked_to_give() {
                 ownership.rest(now, id, SETTLED);
-                self.give(pool, id).await;
+                self.give(pool, id, lease).await;
+            }
+            if now.saturating_sub(outdone_at) >= OUTDONE_LOOK {
+                outdone_at = now;
+                for id in served.iter().copied() {
+                    let found = self.better_node(pool, &view, id);
+                    if !outdone.note(now, id, found.is_some(), OUTDONE_FOR) {
+                        continue;
+                    }
+                    let Some((node, lack)) = found else { continue };
+                    tracing::warn!(
+                        volume = %id, to = %node, ?lack,
+                        "this node does not reach what the volume needs, or is not reached, and another node can serve it better: it gets the volume"
+                    );
+                    ownership.rest(now, id, SETTLED);
+                    self.yield_to_others(pool, id, lack, lease).await;
+                }
             }
             if taking.is_empty()
                 && let Some(id) = ownership.next_to_give((now, today), &view, self.own.node)
@@ -406,7 +446,7 @@ impl ClusterMember {
             {
                 tracing::info!(volume = %id, "another node gets this volume");
                 ownership.rest(now, id, SETTLED);
-                self.give(pool, id).await;
+                self.give(pool, id, lease).await;
             }
             let wait = self.env.clock.sleep(LOOK);
             tokio::select! {
@@ -422,7 +462,19 @@ impl ClusterMember {
         // What is being opened finds that there is no lease, or is left below.
         self.hold(None);
         while !taking.is_empty() {
-            let Some((id, _)) = opened.recv().await else {
+            let next = pin!(opened.recv());
+            let next = match self.is_stopping() {
+                false => next.await,
+                // One that waits for etcd is opened for nobody: the pool abandons what opens while it stops.
+                true => match select(next, pin!(lease.over())).await {
+                    Either::Left((next, _)) => next,
+                    Either::Right(_) => {
+                        tracing::warn!(volumes = ?taking, "this node stops before it has taken these volumes over");
+                        break;
+                    }
+                },
+            };
+            let Some((id, _)) = next else {
                 break;
             };
             taking.remove(&id);
@@ -449,15 +501,61 @@ impl ClusterMember {
         self.env.spawner.spawn("take volume", Box::pin(task));
     }
 
-    /// Closes a volume and lets another node have it.
-    async fn give(&self, pool: &Arc<Pool>, id: VolumeId) {
+    /// Closes a volume and lets another node have it. When the lease is over others may have it anyway.
+    async fn give(&self, pool: &Arc<Pool>, id: VolumeId, lease: &OwnedLease) {
         self.say_farewell(id).await;
         if planted::is(Bug::GivenUpBeforeItIsClosed) {
             self.give_up(id).await;
             self.env.clock.sleep(SETTLED).await;
         }
-        pool.disown(id, Leave::Close).await;
-        self.give_up(id).await;
+        pool.disown_before(id, Leave::Close, lease.over()).await;
+        let given = pin!(self.give_up(id));
+        select(given, pin!(lease.over())).await;
+    }
+
+    /// The node that can serve a volume better than this one, which owns it, and what this one lacks.
+    fn better_node(
+        &self,
+        pool: &Arc<Pool>,
+        view: &MapView,
+        id: VolumeId,
+    ) -> Option<(NodeId, Lack)> {
+        let is_own = view.volumes.get(&id).is_some_and(|volume| {
+            let owner = volume.owner.as_ref();
+            owner.is_some_and(|owner| owner.value.node == self.own.node)
+        });
+        if !is_own {
+            return None;
+        }
+        let needs = Needs {
+            log_copies: self.log_copies_least(id),
+            unreadable: |reached: &BTreeSet<NodeId>| {
+                let is_reached = |node| reached.contains(&node);
+                pool.store.unreadable_count(id, is_reached).unwrap_or(0)
+            },
+        };
+        let today = self.env.clock.now();
+        better(view, self.own.node, &line(view, id, today), &needs)
+    }
+
+    /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
+    async fn yield_to_others(
+        &self,
+        pool: &Arc<Pool>,
+        id: VolumeId,
+        lack: Lack,
+        lease: &OwnedLease,
+    ) {
+        let how = match lack.log_copies {
+            0 => Leave::Close,
+            // What is still to be written finds no log.
+            _ => Leave::Abandon,
+        };
+        let over = select(lease.over().boxed(), self.env.clock.sleep(YIELD_CLOSE_MAX));
+        let left = pool.disown_before(id, how, over.map(drop));
+        join(self.say_farewell(id), left).await;
+        let given = pin!(self.give_up(id));
+        select(given, pin!(lease.over())).await;
     }
 
     /// After a lease: nothing is served that rested on it. A node that stops has closed its volumes, and says at once that
@@ -473,21 +571,38 @@ impl ClusterMember {
                 Leave::Abandon
             }
         };
-        let leaving = served(pool);
+        let mut leaving = served(pool);
+        if planted::is(Bug::LeaseEndLeavesOneVolume) {
+            leaving = leaving.into_iter().take(1).collect();
+        }
+        let over = || lease.over();
+        let over = &over;
         let left = leaving.iter().map(|id| async move {
             if how == Leave::Close {
-                self.say_farewell(*id).await;
-                pool.disown(*id, how).await;
+                let farewell = pin!(self.say_farewell(*id));
+                select(farewell, pin!(over())).await;
+                pool.disown_before(*id, how, over()).await;
             } else {
                 join(self.say_farewell(*id), pool.disown(*id, how)).await;
             }
         });
         join_all(left).await;
-        if self.is_stopping()
-            && let Ok(lease) = Arc::try_unwrap(lease).map_err(drop)
-            && let Err(error) = lease.revoke().await
-        {
-            tracing::debug!(%error, "the lease ends by itself");
+        if !self.is_stopping() {
+            return;
+        }
+        let is_valid = lease.is_valid();
+        let Ok(lease) = Arc::try_unwrap(lease) else {
+            return;
+        };
+        if is_valid {
+            let told = pin!(lease.revoke());
+            match select(told, self.env.clock.sleep(REVOKE_MAX)).await {
+                Either::Left((Ok(()), _)) => self.note_gone(),
+                Either::Left((Err(error), _)) => {
+                    tracing::debug!(%error, "the lease ends by itself");
+                }
+                Either::Right(_) => tracing::debug!("the lease ends by itself"),
+            }
         }
     }
 }
@@ -543,6 +658,7 @@ mod tests {
                 process: ProcessNonce(number),
                 since: now,
                 locked: BTreeSet::new(),
+                unreached: BTreeSet::new(),
                 failed: BTreeMap::new(),
                 folder_is_low: false,
                 host: None,

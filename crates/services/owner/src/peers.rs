@@ -3,7 +3,7 @@
 //! Owns: one connection for each node of the map, and for how long a disk counts as there when its node is silent.
 //! Must not know: how a connection is made and secured ([`Dials`]), what is done with the disks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +116,17 @@ impl PeerTable {
             }
         }
         there
+    }
+
+    /// The nodes with a sign of life in the map of which nothing is heard.
+    pub fn unreached(&self, view: &MapView) -> BTreeSet<NodeId> {
+        let entries = self.entries.lock();
+        let is_heard = |node: &NodeId| {
+            let entry = entries.get(node);
+            entry.is_some_and(|entry| entry.peer.is_heard())
+        };
+        let others = view.alive.keys().filter(|node| **node != self.own.node);
+        others.filter(|node| !is_heard(node)).copied().collect()
     }
 
     pub fn status(&self) -> Vec<PeerStatus> {

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_formats::pool_file::{PoolState, PoolVolume};
+use cairn_fs::Fs;
 use cairn_meta::{LogDisks, MetaSettings, MetaStore, Recovered};
 use cairn_shard::ShardService;
 
@@ -91,31 +92,43 @@ impl Pool {
 
     /// Stops serving a volume.
     pub async fn disown(&self, id: VolumeId, how: Leave) {
+        self.disown_before(id, how, std::future::pending()).await;
+    }
+
+    /// The same. It is closed no longer than until `over`, when this node may own it no more: then it is abandoned.
+    pub async fn disown_before(&self, id: VolumeId, how: Leave, over: impl Future<Output = ()>) {
         let service = self.set_service(id, None);
         self.publish();
         if let Some(VolumeService::Serving(fs)) = service {
             match how {
                 Leave::Abandon => fs.abandon(),
-                Leave::Close => {
-                    let closing = Box::pin(fs.close());
-                    match select(closing, self.env.clock.sleep(CLOSE_MAX)).await {
-                        Either::Left((Ok(()), _)) => {}
-                        Either::Left((Err(error), _)) => {
-                            tracing::warn!(volume = fs.name(), %error, "the volume did not close cleanly; the next owner recovers it");
-                        }
-                        // Too few disks answer for what is still to be written; nothing of it was acknowledged.
-                        Either::Right(_) => {
-                            tracing::warn!(
-                                volume = fs.name(),
-                                "the volume does not close; the next owner recovers it"
-                            );
-                            fs.abandon();
-                        }
-                    }
-                }
+                Leave::Close => self.close_or_abandon(&fs, over).await,
             }
         }
         self.end_succession(id);
+    }
+
+    async fn close_or_abandon(&self, fs: &Fs, over: impl Future<Output = ()>) {
+        let volume = fs.name();
+        let closing = Box::pin(fs.close());
+        let over = pin!(over);
+        let patience = select(self.env.clock.sleep(CLOSE_MAX), over);
+        let why = match select(closing, patience).await {
+            Either::Left((Ok(()), _)) => return,
+            Either::Left((Err(error), _)) => {
+                tracing::warn!(volume, %error, "the volume did not close cleanly; the next owner recovers it");
+                return;
+            }
+            // Too few disks answer for what is still to be written; nothing of it was acknowledged.
+            Either::Right((Either::Left(_), _)) => "it takes too long",
+            Either::Right((Either::Right(_), _)) => "this node's lease is over",
+        };
+        tracing::warn!(
+            volume,
+            why,
+            "the volume does not close; the next owner recovers it"
+        );
+        fs.abandon();
     }
 
     /// Takes over the pool's state as other nodes changed it, unless it was read before a change of this node

@@ -136,8 +136,8 @@ impl Life {
                 self.serving.come_later();
                 true
             }
-            FsError::Io(text) if self.is_tier_away(text) => true,
-            FsError::Io(_) | FsError::Fenced => match shape.trouble {
+            FsError::Io(text) | FsError::Unreachable(text) if self.is_tier_away(text) => true,
+            FsError::Io(_) | FsError::Unreachable(_) | FsError::Fenced => match shape.trouble {
                 Trouble::Crashes | Trouble::Full => false,
                 Trouble::Errors | Trouble::Beyond => true,
                 // The disk that the metadata's state is on may be the bad one; nothing is served then.

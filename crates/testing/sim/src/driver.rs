@@ -434,7 +434,7 @@ impl Driver {
         if !is_done || !world.pool.rebuild_status().problems.is_empty() {
             return Ok(());
         }
-        match work::narrow(&world.segments, tolerated, true).first() {
+        match work::narrow(&world.segments, VOLUME, tolerated, true).first() {
             Some(segment) => Err(format!("{segment} keeps less protection than is promised")),
             None => Ok(()),
         }

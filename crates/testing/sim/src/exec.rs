@@ -87,6 +87,8 @@ struct Queue {
     next: u64,
     group_last: u32,
     paused: BTreeSet<Group>,
+    /// Those that pause after so many of their steps.
+    pausing: BTreeMap<Group, u64>,
     /// For good. What they spawn is dropped.
     ended: BTreeSet<Group>,
     /// Those of them whose tasks are still there.
@@ -120,17 +122,27 @@ impl Groups {
         (group, env)
     }
 
-    pub fn pause(&self, group: Group) {
-        self.queue.lock().paused.insert(group);
+    /// Lets the tasks of a group make so many steps more, all of them together, and none after that.
+    pub fn pause_after(&self, group: Group, steps: u64) {
+        let mut queue = self.queue.lock();
+        if steps == 0 {
+            queue.paused.insert(group);
+        } else if !queue.paused.contains(&group) {
+            let left = queue.pausing.entry(group).or_insert(steps);
+            *left = steps.min(*left);
+        }
     }
 
     pub fn resume(&self, group: Group) {
-        self.queue.lock().paused.remove(&group);
+        let mut queue = self.queue.lock();
+        queue.paused.remove(&group);
+        queue.pausing.remove(&group);
     }
 
     pub fn end(&self, group: Group) {
         let mut queue = self.queue.lock();
         queue.paused.remove(&group);
+        queue.pausing.remove(&group);
         if queue.ended.insert(group) {
             queue.to_drop.push(group);
         }
@@ -353,16 +365,32 @@ impl Executor {
         };
         self.trace.note_text(task.name);
         self.trace.note(&[id, self.steps]);
+        let (group, name) = (task.group, task.name);
         let mut context = Context::from_waker(&task.waker);
         let future = &mut task.future;
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
+        self.count_step(group);
         match polled {
             Ok(Poll::Ready(())) => {
                 self.tasks.remove(&id);
                 Ok(())
             }
             Ok(Poll::Pending) => Ok(()),
-            Err(payload) => Err(format!("{}: {}", task.name, panic_text(&*payload))),
+            Err(payload) => Err(format!("{name}: {}", panic_text(&*payload))),
+        }
+    }
+}
+
+impl Executor {
+    fn count_step(&self, group: Group) {
+        let mut queue = self.queue.lock();
+        let Some(left) = queue.pausing.get_mut(&group) else {
+            return;
+        };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            queue.pausing.remove(&group);
+            queue.paused.insert(group);
         }
     }
 }

@@ -216,6 +216,14 @@ impl Model {
         }
     }
 
+    /// One whose words are told from those of other models.
+    pub fn with_tags_from(first: Tag) -> Self {
+        Self {
+            tag_next: first,
+            ..Self::new()
+        }
+    }
+
     pub fn new_node(&mut self) -> NodeId {
         let node = NodeId(self.node_next);
         self.node_next += 1;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
-use cairn_base::{DiskId, DiskRole, Media, SegmentId};
+use cairn_base::{DiskId, DiskRole, Media, SegmentId, VolumeId};
 use cairn_fs::{ExtentAt, Fs};
 use cairn_pool::disk_changes::{Force, Joining};
 use cairn_pool::planner::{Action, Outcome, Standing};
@@ -350,7 +350,12 @@ impl Worker {
 
     /// Segments that can lose fewer shards than is promised: written while disks were missing.
     fn narrow(&self, is_sealed: bool) -> Vec<SegmentId> {
-        narrow(&self.segments, self.life.shape.tolerated(), is_sealed)
+        narrow(
+            &self.segments,
+            VOLUME,
+            self.life.shape.tolerated(),
+            is_sealed,
+        )
     }
 
     /// Whether all members are there, and nothing has less protection than is promised.
@@ -577,8 +582,13 @@ async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
 }
 
 /// Segments that can lose fewer shards than `tolerated`, or than their directories ask for if there are disks enough for that.
-pub fn narrow(segments: &SegmentStore, tolerated: usize, is_sealed: bool) -> Vec<SegmentId> {
-    let all = segments.segments(VOLUME).into_iter();
+pub fn narrow(
+    segments: &SegmentStore,
+    volume: VolumeId,
+    tolerated: usize,
+    is_sealed: bool,
+) -> Vec<SegmentId> {
+    let all = segments.segments(volume).into_iter();
     // What is in an object store is kept by that.
     let narrow = all.filter(|info| {
         let asked = info.protection.and_then(|own| segments.code_for(own).ok());

@@ -390,10 +390,12 @@ pub async fn read_everything(fs: &FsView, is_unreadable_allowed: bool) -> Result
                     size_bytes: attr.size_bytes,
                     bytes: Some(bytes),
                 },
-                Err(FsError::Io(_)) if is_unreadable_allowed => FoundKind::File {
-                    size_bytes: attr.size_bytes,
-                    bytes: None,
-                },
+                Err(FsError::Io(_) | FsError::Unreachable(_)) if is_unreadable_allowed => {
+                    FoundKind::File {
+                        size_bytes: attr.size_bytes,
+                        bytes: None,
+                    }
+                }
                 Err(error) => return Err(format!("reading {ino}: {error}")),
             },
         };

@@ -169,6 +169,8 @@ struct Inner {
     /// What stale reads return.
     remembered: Option<State>,
     silent_faults: u64,
+    /// What others have on the file system that the disk is a folder of.
+    others_bytes: u64,
 }
 
 struct Yields {
@@ -209,6 +211,7 @@ impl MemDisk {
             under_way_next: 0,
             remembered: None,
             silent_faults: 0,
+            others_bytes: 0,
         };
         let shared = Shared {
             label,
@@ -224,7 +227,7 @@ impl MemDisk {
     /// the next start finds it.
     pub fn crash(&self, mode: Crash, seed: u64) -> Arc<MemDisk> {
         let mut rng = Rng::new(seed);
-        let state = {
+        let (state, others_bytes) = {
             let mut inner = self.shared.inner.lock();
             inner.dead = Some("the power was cut");
             inner.recorder = None;
@@ -237,13 +240,29 @@ impl MemDisk {
                     }
                 }
             }
-            state
+            (state, inner.others_bytes)
         };
-        Self::from_state(
+        let next = Self::from_state(
             self.shared.label.clone(),
             self.shared.capacity_bytes,
-            state.crash(mode, self.shared.capacity_bytes, &mut rng),
-        )
+            state.crash(
+                mode,
+                self.shared.capacity_bytes.saturating_sub(others_bytes),
+                &mut rng,
+            ),
+        );
+        next.fill(others_bytes);
+        next
+    }
+
+    /// From now on others have so many bytes on the file system that this disk is a folder of; a power cut leaves them.
+    pub fn fill(&self, others_bytes: u64) {
+        self.shared.inner.lock().others_bytes = others_bytes;
+    }
+
+    /// Bytes that its own files take.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.inner.lock().state.used_bytes()
     }
 
     /// What the disk would hold if it were unplugged cleanly now: nothing is lost.
@@ -533,7 +552,8 @@ impl Shared {
             return Err(self.io_error(what.to_owned(), "the file would be too long"));
         }
         let more = allocated_bytes(len_bytes_new).saturating_sub(allocated_bytes(len_bytes));
-        let free = self.capacity_bytes.saturating_sub(inner.state.used_bytes());
+        let used = inner.state.used_bytes() + inner.others_bytes;
+        let free = self.capacity_bytes.saturating_sub(used);
         if more > free {
             return Err(self.full(what.to_owned()));
         }
@@ -676,7 +696,7 @@ impl Disk for MemDisk {
             free_bytes: self
                 .shared
                 .capacity_bytes
-                .saturating_sub(inner.state.used_bytes()),
+                .saturating_sub(inner.state.used_bytes() + inner.others_bytes),
         })
     }
 }

@@ -519,3 +519,21 @@ async fn sleepers_wake_when_the_clock_is_moved() {
         "one seed, one sequence"
     );
 }
+
+#[test]
+fn what_others_have_on_a_disk_is_no_room_for_its_files_also_after_a_power_cut() {
+    let disk = MemDisk::new("d", MIB);
+    drop(create(&disk, "a", MIB / 4));
+    disk.fill(MIB / 2);
+    let free = |disk: &MemDisk| disk.space().unwrap().free_bytes;
+    assert_eq!((disk.used_bytes(), free(&disk)), (MIB / 4, MIB / 4));
+    let more = |disk: &MemDisk, len_bytes| {
+        let made = now(disk.open("b", OpenMode::CreateNew { len_bytes }));
+        made.map(drop).map_err(kind)
+    };
+    assert_eq!(more(&disk, MIB / 2), Err("full"));
+    let disk = disk.crash(Crash::KeepUnsynced, 1);
+    assert_eq!(more(&disk, MIB / 2), Err("full"));
+    disk.fill(0);
+    assert_eq!(more(&disk, MIB / 2), Ok(()));
+}

@@ -17,7 +17,7 @@ use std::time::Duration;
 use cairn_cluster::map::NodeRecord;
 use cairn_cluster::{
     CoordinatorError, Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls,
-    EtcdSettings, EtcdTls,
+    EtcdSettings, EtcdTls, MEMBER_STOP_MAX,
 };
 use cairn_owner::ClusterMember;
 use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, host_of};
@@ -217,8 +217,12 @@ impl EtcdSide {
     }
 
     pub async fn stop(&self) {
+        self.stop_within(MEMBER_STOP_MAX).await;
+    }
+
+    pub async fn stop_within(&self, patience: Duration) {
         if let Some(member) = self.member.lock().await.take() {
-            member.stop().await;
+            member.stop_within(patience).await;
         }
     }
 

@@ -1,88 +1,43 @@
 //! This node as a portal of the targets of all nodes.
 //!
-//! Owns: how targets reach other nodes, that the map says where this node serves iSCSI.
+//! Owns: which portals the map shows, that it says where this node serves iSCSI.
 //! Must not know: what is asked about targets (`cairn_iscsi`).
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{NodeId, VolumeId};
+use cairn_base::NodeId;
+use cairn_base::env::Env;
 use cairn_cluster::ClusterMap;
 use cairn_cluster::map::{IscsiPortals, MapError, NodeRecord};
-use cairn_iscsi::{NodePortals, Nodes, Passed, Stream};
-use cairn_owner::ClusterMember;
-use cairn_trust::{Handler, PeerIdentity, Protocol, TlsStream, Trust};
+use cairn_iscsi::{Cluster, NodePortals};
 
-use super::{ClusterNode, reach};
+use super::ClusterNode;
 
 /// Between attempts to write into the map where this node serves.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
 
-struct IscsiNodes {
-    trust: Arc<Trust>,
-    member: Arc<ClusterMember>,
-}
-
-impl Nodes for IscsiNodes {
-    fn own(&self) -> NodeId {
-        self.member.node()
-    }
-
-    fn portals(&self) -> Vec<NodePortals> {
-        let view = self.member.view();
-        let nodes = view.nodes.values().filter_map(|node| {
-            let iscsi = node.value.iscsi.as_ref()?;
-            Some(NodePortals {
-                node: node.value.id,
-                group: iscsi.group,
-                addresses: iscsi.addresses.clone(),
-                is_alive: view.alive.contains_key(&node.value.id),
-            })
-        });
-        let mut nodes: Vec<_> = nodes.collect();
-        nodes.sort_by_key(|node| node.group);
-        nodes
-    }
-
-    fn owners(&self) -> Vec<(VolumeId, Option<NodeId>)> {
-        reach::owners(&self.member)
-    }
-
-    fn lost(&self, volume: VolumeId, owner: NodeId) -> BoxFuture<()> {
-        reach::lost(&self.member, volume, owner)
-    }
-
-    fn connect(&self, node: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
-        let connecting = reach::connect(&self.trust, &self.member, node, Protocol::Iscsi);
-        Box::pin(async move { Ok(Box::new(connecting.await?) as Box<dyn Stream>) })
-    }
-}
-
-struct IscsiHandler(Passed);
-
-impl Handler for IscsiHandler {
-    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
-        let passed = self.0.clone();
-        Box::pin(async move { passed.serve(stream).await })
-    }
-}
-
 impl ClusterNode {
-    /// The nodes, for the targets of this one.
-    pub fn iscsi_nodes(&self) -> Arc<dyn Nodes> {
-        Arc::new(IscsiNodes {
-            trust: Arc::clone(&self.trust),
-            member: Arc::clone(&self.member),
-        })
-    }
-
-    /// Serves what other nodes pass on.
-    pub fn serve_iscsi(&self, passed: Passed) {
-        self.listener
-            .handle(Protocol::Iscsi, Arc::new(IscsiHandler(passed)));
+    /// The nodes as portals, for the targets of this one.
+    pub fn iscsi_cluster(&self) -> Arc<Cluster> {
+        let member = Arc::clone(&self.member);
+        let portals = move || {
+            let view = member.view();
+            let nodes = view.nodes.values().filter_map(|node| {
+                let iscsi = node.value.iscsi.as_ref()?;
+                Some(NodePortals {
+                    node: node.value.id,
+                    group: iscsi.group,
+                    addresses: iscsi.addresses.clone(),
+                    is_alive: view.alive.contains_key(&node.value.id),
+                })
+            });
+            let mut nodes: Vec<_> = nodes.collect();
+            nodes.sort_by_key(|node| node.group);
+            nodes
+        };
+        Cluster::new(Arc::clone(&self.forward), portals)
     }
 
     /// Writes into the map where this node serves iSCSI, sooner or later. An address for all of the machine's stands for the

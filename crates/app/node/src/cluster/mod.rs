@@ -4,22 +4,19 @@
 //! what is served on it.
 //! Must not know: who owns what (`cairn_owner`), certificates (`cairn_trust`), how the map is kept (`cairn_cluster`).
 
-mod admin;
 mod admit;
 mod copies;
 mod etcd;
+mod forward;
 mod high_water;
 mod iscsi;
 pub mod offline;
-mod reach;
 pub mod recover;
-mod s3;
 mod twins;
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
@@ -31,20 +28,17 @@ use cairn_cluster::map::{
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::Config;
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
-use cairn_nfs3::Forward;
+use cairn_forward::Forward;
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
 use cairn_pool::Pool;
 use cairn_pool::open::Opened;
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
-use cairn_rpc_server::ForwardedCalls;
-use cairn_rpc_server::forwarded::{Stream, read_preamble};
 use cairn_shard::ShardService;
 use cairn_trust::{
     ClusterFolder, Handler, JoinServer, JoinSettings, Listener, ListenerSettings, Membership,
     PeerIdentity, Protocol, Stage, Ticket, TlsStream, Trust, TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
-use tokio::time::timeout;
 
 use self::admit::Admission;
 use self::copies::CopiesFolder;
@@ -66,10 +60,6 @@ pub const PROTOCOL_OLDEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
 pub const PROTOCOL_NEWEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
 /// Most addresses that a ticket names.
 const TICKET_ADDRESSES_MAX: usize = 5;
-/// Of a stream from this node to itself.
-const OWN_STREAM_LEN_BYTES: usize = 256 << 10;
-/// For the first bytes of a stream of forwarded calls.
-const PREAMBLE_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether a node that another one takes the place of can be removed.
 const REPLACED_LOOK: Duration = Duration::from_secs(2);
 /// A start waits so long for its place in the map, should etcd be between two leaders.
@@ -110,6 +100,8 @@ pub struct Begun {
 /// A node of a cluster.
 pub struct ClusterNode {
     pub member: Arc<ClusterMember>,
+    /// Between this node's clients and the owners of volumes.
+    pub forward: Arc<Forward>,
     pub trust: Arc<Trust>,
     pub membership: Arc<Mutex<Membership>>,
     etcd: Arc<EtcdSide>,
@@ -243,8 +235,10 @@ impl Begun {
         if is_new && !is_first {
             self.become_member()?;
         }
+        let forward = forward::new(env, &self.trust, &member)?;
         Ok(ClusterNode {
             member,
+            forward,
             trust: self.trust,
             membership: self.membership,
             etcd: self.etcd,
@@ -511,35 +505,6 @@ impl Handler for ShardHandler {
     }
 }
 
-/// Reaches the owners of volumes, for calls of clients of this node.
-struct ForwardOverTls {
-    trust: Arc<Trust>,
-    member: Arc<ClusterMember>,
-    own: Arc<OnceLock<ForwardedCalls>>,
-}
-
-impl Forward for ForwardOverTls {
-    fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
-        if owner == self.member.node() || owner == NodeId::ONLY {
-            let (near, far) = tokio::io::duplex(OWN_STREAM_LEN_BYTES);
-            let own = Arc::clone(&self.own);
-            return Box::pin(async move {
-                let own = own.get().ok_or(io::ErrorKind::NotConnected)?.clone();
-                tokio::spawn(serve_forwarded(own, far));
-                Ok(Box::new(near) as Box<dyn Stream>)
-            });
-        }
-        let view = self.member.view();
-        let trust = Arc::clone(&self.trust);
-        Box::pin(async move {
-            let record = view.nodes.get(&owner).ok_or(io::ErrorKind::NotFound)?;
-            let address = &record.value.internal_address;
-            let stream = trust.connect(address, owner, Protocol::Rpc).await?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
-        })
-    }
-}
-
 async fn remove_node(
     member: &ClusterMember,
     etcd: &EtcdSide,
@@ -556,39 +521,7 @@ async fn remove_node(
     removed.map_err(|error| error.to_string())
 }
 
-async fn serve_forwarded(calls: ForwardedCalls, mut stream: impl Stream) {
-    match timeout(PREAMBLE_MAX, read_preamble(&mut stream)).await {
-        Ok(Ok(client)) => calls.serve(Box::new(stream), client),
-        Ok(Err(error)) => tracing::warn!(%error, "a stream of forwarded calls is refused"),
-        Err(_) => tracing::warn!("a stream of forwarded calls did not say for whom it is"),
-    }
-}
-
-/// Serves calls that other nodes pass on.
-struct RpcHandler(ForwardedCalls);
-
-impl Handler for RpcHandler {
-    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
-        Box::pin(serve_forwarded(self.0.clone(), stream))
-    }
-}
-
 impl ClusterNode {
-    /// How calls get to the owners of volumes; `own` is set to this node's own server once that serves.
-    pub fn forward(&self, own: Arc<OnceLock<ForwardedCalls>>) -> Arc<dyn Forward> {
-        Arc::new(ForwardOverTls {
-            trust: Arc::clone(&self.trust),
-            member: Arc::clone(&self.member),
-            own,
-        })
-    }
-
-    /// Serves calls that other nodes pass on, with this node's server.
-    pub fn serve_forwarded(&self, calls: ForwardedCalls) {
-        let handler = Arc::new(RpcHandler(calls));
-        self.listener.handle(Protocol::Rpc, handler);
-    }
-
     pub fn truth(&self) -> Arc<MapTruth> {
         Arc::new(MapTruth::new(self.map.clone(), self.member.node()))
     }
@@ -610,6 +543,7 @@ impl ClusterNode {
         );
         let shards = Arc::new(ShardHandler(server));
         self.listener.handle(Protocol::Shards, shards);
+        self.start_forward(env);
         let admission = Arc::new(Admission {
             env: env.clone(),
             map: self.map.clone(),
@@ -730,8 +664,8 @@ impl ClusterNode {
     }
 
     /// Ends this node's member of etcd: last, for the node gives up its lease through it.
-    pub async fn stop_etcd(&self) {
-        self.etcd.stop().await;
+    pub async fn stop_etcd(&self, patience: Duration) {
+        self.etcd.stop_within(patience).await;
     }
 
     /// A ticket with which one more node can join.

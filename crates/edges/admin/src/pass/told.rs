@@ -14,12 +14,13 @@ use axum::body::Body;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_base::NodeId;
+use cairn_forward::Forward;
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{Asked, Nodes, page_in};
+use super::{Asked, page_in};
 use crate::api::{ErrorKind, Status, VolumeList, VolumeView};
 use crate::classes::PartList;
 use crate::control::ControlError;
@@ -130,7 +131,7 @@ impl Told for PartList {
 }
 
 /// An answer with what the owners of its volumes know, if it is one of which they do.
-pub(super) async fn complete(nodes: &Arc<dyn Nodes>, asked: &Asked, answer: Response) -> Response {
+pub(super) async fn complete(forward: &Arc<Forward>, asked: &Asked, answer: Response) -> Response {
     if asked.method != Method::GET || answer.status() != StatusCode::OK {
         return answer;
     }
@@ -139,15 +140,15 @@ pub(super) async fn complete(nodes: &Arc<dyn Nodes>, asked: &Asked, answer: Resp
         .strip_prefix(VOLUMES)
         .and_then(|rest| rest.strip_prefix('/'));
     match below.map(|below| below.split_once('/')) {
-        None if path == VOLUMES => filled::<VolumeList>(nodes, asked, answer).await,
-        None if path == STATUS => filled::<Status>(nodes, asked, answer).await,
-        Some(None) => filled::<VolumeView>(nodes, asked, answer).await,
-        Some(Some((_, LIMITS))) => filled::<PartList>(nodes, asked, answer).await,
+        None if path == VOLUMES => filled::<VolumeList>(forward, asked, answer).await,
+        None if path == STATUS => filled::<Status>(forward, asked, answer).await,
+        Some(None) => filled::<VolumeView>(forward, asked, answer).await,
+        Some(Some((_, LIMITS))) => filled::<PartList>(forward, asked, answer).await,
         _ => answer,
     }
 }
 
-async fn filled<T: Told>(nodes: &Arc<dyn Nodes>, asked: &Asked, answer: Response) -> Response {
+async fn filled<T: Told>(forward: &Arc<Forward>, asked: &Asked, answer: Response) -> Response {
     let (mut head, body) = answer.into_parts();
     let internal = |error: String| ControlError::new(ErrorKind::Internal, error).into_response();
     let mut own: T = match page_in(Response::new(body)).await {
@@ -155,14 +156,15 @@ async fn filled<T: Told>(nodes: &Arc<dyn Nodes>, asked: &Asked, answer: Response
         Err(error) => return internal(format!("the answer of this node cannot be read: {error}")),
     };
     let owners = own.owners();
-    let named: Vec<(NodeId, String)> = nodes
+    let named: Vec<(NodeId, String)> = forward
+        .nodes()
         .others()
         .into_iter()
-        .map(|node| (node, nodes.name(node)))
+        .map(|node| (node, forward.nodes().name(node)))
         .filter(|(_, name)| owners.contains(name))
         .collect();
     let answers = named.into_iter().map(|(node, name)| async move {
-        let told = timeout(TOLD_MAX, told_by::<T>(nodes, asked, node)).await;
+        let told = timeout(TOLD_MAX, told_by::<T>(forward, asked, node)).await;
         (
             name,
             told.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
@@ -181,8 +183,8 @@ async fn filled<T: Told>(nodes: &Arc<dyn Nodes>, asked: &Asked, answer: Response
     }
 }
 
-async fn told_by<T: Told>(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId) -> io::Result<T> {
-    let answer = asked.of(nodes, node, TOLD_MAX).await?;
+async fn told_by<T: Told>(forward: &Arc<Forward>, asked: &Asked, node: NodeId) -> io::Result<T> {
+    let answer = asked.of(forward, node, TOLD_MAX).await?;
     match answer.status() {
         StatusCode::OK => page_in(answer).await,
         status => Err(io::Error::other(format!("it answers with {status}"))),

@@ -35,6 +35,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after all members were asked in vain.
 const ROUND_WAIT: Duration = Duration::from_millis(100);
+/// A member has so long to renew a lease before the next one is asked, and so much longer in every second round. A member that
+/// follows a leader that is gone says nothing until it gives up, and a lease does not last that long.
+const RENEWAL_TIMEOUT_STEP: Duration = Duration::from_millis(400);
 
 /// Where etcd is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -365,6 +368,19 @@ impl Etcd {
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let after = self.shared.settings.attempt_timeout;
+        self.attempt_within(member, what, after, request).await
+    }
+
+    async fn attempt_within<T, F>(
+        &self,
+        member: &Member,
+        what: &str,
+        after: Duration,
+        request: impl Fn(Client) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
         let endpoint = &member.endpoint;
         let timed_out = || CoordinatorError::TimedOut {
             what: format!("{what}, {endpoint}"),
@@ -389,10 +405,30 @@ impl Etcd {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
+        let step = self.shared.settings.attempt_timeout;
+        self.call_in_steps(what, repeat, step, request).await
+    }
+
+    /// The same; each member may take one step, and one more in every second round, up to what one may take at all.
+    async fn call_in_steps<T, F>(
+        &self,
+        what: &str,
+        repeat: Repeat,
+        step: Duration,
+        request: impl Fn(Client) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
         let deadline = Instant::now() + self.shared.settings.request_timeout;
         for attempt in 1.. {
             let (turn, count, member) = self.shared.current_member();
-            let failure = match self.attempt(&member, what, &request).await {
+            let round = u32::try_from((attempt - 1) / count + 1).unwrap_or(u32::MAX);
+            // Not sooner: the member that hangs has its turn in each round, and a lease does not outlive long ones.
+            let after = step.saturating_mul(round.div_ceil(2));
+            let after = after.min(self.shared.settings.attempt_timeout);
+            let asked = self.attempt_within(&member, what, after, &request);
+            let failure = match asked.await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
@@ -602,9 +638,10 @@ impl Coordinator for Etcd {
         let etcd = self.clone();
         Box::pin(async move {
             let ttl = etcd
-                .call(
+                .call_in_steps(
                     "renewing a lease",
                     Repeat::Harmless,
+                    RENEWAL_TIMEOUT_STEP,
                     |mut client| async move {
                         // The first reply is read here, and only it says how long the lease lasts now.
                         let (mut keeper, mut replies) = client.lease_keep_alive(lease.0).await?;

@@ -370,6 +370,7 @@ impl ClusterMap {
                 process: process.nonce,
                 since: same.map_or_else(|| self.shared.env.clock.now(), |before| before.since),
                 locked: sign.locked.clone(),
+                unreached: sign.unreached.clone(),
                 failed: sign.failed.clone(),
                 folder_is_low: sign.folder_is_low,
                 host: sign.host.clone(),

@@ -266,6 +266,9 @@ pub struct AliveRecord {
     /// Volumes that it cannot open, for want of their keys.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub locked: BTreeSet<VolumeId>,
+    /// Nodes with a sign of life of which it hears nothing.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unreached: BTreeSet<NodeId>,
     /// Volumes that it tried to take over last and could not, each with why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<VolumeId, String>,
@@ -305,6 +308,7 @@ impl std::fmt::Display for HostRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sign {
     pub locked: BTreeSet<VolumeId>,
+    pub unreached: BTreeSet<NodeId>,
     pub failed: BTreeMap<VolumeId, String>,
     pub folder_is_low: bool,
     pub host: Option<HostRecord>,

@@ -252,6 +252,13 @@ impl Store {
         }
     }
 
+    /// As etcd under a new leader, which does not know when each was renewed last.
+    pub fn begin_leases_anew(&mut self, now: Duration) {
+        for lease in self.leases.values_mut() {
+            lease.ends = now + lease.ttl;
+        }
+    }
+
     pub fn next_expiry(&self) -> Option<Duration> {
         self.leases.values().map(|lease| lease.ends).min()
     }
@@ -298,9 +305,6 @@ impl Store {
         *self = backup.0.clone();
         self.incarnation = incarnation;
         self.next_lease = next_lease;
-        // As etcd: what leases there were begin anew.
-        for lease in self.leases.values_mut() {
-            lease.ends = now + lease.ttl;
-        }
+        self.begin_leases_anew(now);
     }
 }

@@ -1,10 +1,11 @@
 //! A real etcd of three members that die, stop and come back, and what is wrong with one that cannot be used.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_cluster::{
-    Coordinator, CoordinatorError, Etcd, EtcdSettings, Key, KeyRange, MemberState, Op, Outcome,
-    Revision, Txn, WatchEvent,
+    Coordinator, CoordinatorError, Etcd, EtcdSettings, Key, KeyRange, LeaseSettings, MemberState,
+    Op, Outcome, OwnedLease, Revision, Txn, WatchEvent,
 };
 use etcd_client::{AlarmAction, AlarmType};
 use rustix::process::{Pid, Signal, kill_process};
@@ -88,6 +89,101 @@ async fn a_member_that_stands_still_is_passed_by() {
     let read = within(etcd.range(KeyRange::One(Key::new("/f/a")))).await;
     kill_process(pid, Signal::CONT).unwrap();
     assert_eq!(read.unwrap().one().unwrap().value, b"1");
+}
+
+/// A lease of 3 s that was renewed a moment ago lasts longer than this.
+const LEASE_FRESH: Duration = Duration::from_millis(2500);
+
+/// The member that leads, and the term in which it does. One that was passed over while it stood still may say for a
+/// moment that it leads, in an earlier term.
+async fn leader(cluster: &EtcdCluster) -> (usize, u64) {
+    within(async {
+        loop {
+            let mut leading: Option<(usize, u64)> = None;
+            for (index, settings) in cluster.settings.iter().enumerate() {
+                let urls = [settings.client_url.as_str()];
+                let asked = async {
+                    let mut client = etcd_client::Client::connect(urls, None).await?;
+                    client.status().await
+                };
+                // One that stands still says nothing.
+                let asked = tokio::time::timeout(Duration::from_millis(500), asked).await;
+                let Ok(Ok(status)) = asked else { continue };
+                let id = status.header().map_or(0, |header| header.member_id());
+                let is_later = leading.is_none_or(|(_, term)| status.raft_term() > term);
+                if status.leader() == id && id != 0 && is_later {
+                    leading = Some((index, status.raft_term()));
+                }
+            }
+            if let Some(leading) = leading {
+                return leading;
+            }
+        }
+    })
+    .await
+}
+
+/// Each member stands still for a while in turn, the leader among them, or dies and returns: another one leads meanwhile,
+/// and nobody's lease is over.
+#[tokio::test]
+async fn leases_outlive_a_change_of_leader() {
+    let Some(mut cluster) = EtcdCluster::start(3).await else {
+        return;
+    };
+    let env = cairn_base::real::env(tokio::runtime::Handle::current());
+    let mut leases = Vec::new();
+    // Whichever member a node asks first.
+    for first in 0..3 {
+        let mut settings = cluster.settings();
+        settings.endpoints.rotate_left(first);
+        let etcd: Arc<dyn Coordinator> = Arc::new(Etcd::connect(settings).await.unwrap());
+        let lease = LeaseSettings::new(Duration::from_secs(3));
+        let granted = OwnedLease::grant(env.clone(), etcd, lease).await;
+        leases.push(granted.unwrap());
+    }
+    for round in 0..6 {
+        let (index, term) = leader(&cluster).await;
+        let Some(MemberState::Running { pid }) = cluster.members[index].as_ref().map(|m| m.state())
+        else {
+            panic!("it runs");
+        };
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        match round % 2 {
+            0 => kill_process(pid, Signal::STOP).unwrap(),
+            _ => cluster.kill(index),
+        }
+        within(async {
+            loop {
+                let leading = leader(&cluster).await;
+                // A member tells of its new role a moment before it tells of the new term.
+                if leading.0 != index && leading.1 > term {
+                    return;
+                }
+            }
+        })
+        .await;
+        match round % 2 {
+            0 => kill_process(pid, Signal::CONT).unwrap(),
+            _ => cluster.start_again(index).await,
+        }
+        let member = cluster.members[index].as_ref().unwrap();
+        member
+            .wait_until_healthy(Duration::from_secs(30))
+            .await
+            .unwrap();
+        // All are renewed before the next one is lost.
+        within(async {
+            let is_fresh = |lease: &OwnedLease| {
+                let until = lease.valid_until();
+                let until = until.unwrap_or_else(|| panic!("round {round}: a lease is over"));
+                until > env.clock.boottime() + LEASE_FRESH
+            };
+            while !leases.iter().all(is_fresh) {
+                env.clock.sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
 use cairn_cluster::memory::Fault;
-use cairn_cluster::{Coordinator, LeaseSettings, LeaseState, MemoryCoordinator, OwnedLease};
+use cairn_cluster::{
+    Coordinator, Key, KeyRange, LeaseSettings, LeaseState, MemoryCoordinator, Op, Outcome,
+    OwnedLease, Txn,
+};
 use cairn_testkit::{ManualClock, TestWorld};
 
 use crate::stores::{World, within};
@@ -219,4 +222,33 @@ async fn a_lease_of_etcd_is_renewed_and_ends() {
         .await
         .unwrap();
     assert!(!lease.is_valid());
+}
+
+#[tokio::test]
+async fn without_a_quorum_nobody_is_answered_and_no_lease_ends_before_there_is_one_again() {
+    for keeps_leases in [true, false] {
+        let TestWorld { env, clock } = TestWorld::new(1);
+        let memory = MemoryCoordinator::new(env);
+        let (holder, other) = (memory.client("holder"), memory.client("other"));
+        let lease = holder.grant_lease(TTL).await.unwrap().id;
+        let key = Key::new("/leased");
+        let put = Txn {
+            then: vec![Op::put_leased(key.clone(), Vec::new(), lease)],
+            ..Txn::default()
+        };
+        assert!(matches!(holder.transact(put).await, Outcome::Done(_)));
+        memory.lose_quorum();
+        clock.advance(TTL * 2);
+        let renewal = holder.keep_alive(lease);
+        let reading = tokio::spawn(other.range(KeyRange::One(key)));
+        settle().await;
+        assert!(!reading.is_finished());
+        memory.regain_quorum(keeps_leases);
+        memory.step_all();
+        let is_there = reading.await.unwrap().unwrap().one().is_some();
+        assert_eq!(
+            (is_there, renewal.await.is_ok()),
+            (keeps_leases, keeps_leases)
+        );
+    }
 }

@@ -486,9 +486,10 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     let before = &there[0].value;
     assert_eq!(before.process, ProcessNonce(12));
     // What it cannot open it says again, as the same process.
-    let locked = BTreeSet::from([VolumeId(3)]);
+    let (locked, unreached) = (BTreeSet::from([VolumeId(3)]), BTreeSet::from([NodeId(2)]));
     let sign = Sign {
         locked: locked.clone(),
+        unreached: unreached.clone(),
         failed: BTreeMap::from([(VolumeId(4), "two disks are away".to_owned())]),
         ..Sign::default()
     };

@@ -15,8 +15,8 @@ use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
-    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FileUse, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES,
+    RecordHead, SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
 };
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
@@ -69,7 +69,7 @@ pub(in crate::log) fn shorter(len_bytes: u64, least: u64) -> u64 {
 /// A file that is written to.
 pub(super) struct OpenFile {
     pub sequence: u64,
-    pub nonce: u64,
+    pub file_use: FileUse,
     pub len_bytes: u64,
     /// Where the next record goes.
     pub offset: u64,
@@ -306,7 +306,7 @@ impl FileMaker {
         files.leaves_room = false;
         let mut header = files.header(sequence, &[self.disks.get(disk).id], members);
         if let Some(repeats) = repeats {
-            header.nonce = repeats;
+            header.speaks_as = repeats;
         }
         files
             .make(disk, sequence, &header.encode().freeze())
@@ -413,7 +413,8 @@ impl FileMaker {
         FileHeader {
             volume: self.disks.volume,
             sequence,
-            nonce: self.env.entropy.u64(),
+            file_use: FileUse(self.env.entropy.u128()),
+            speaks_as: sequence,
             file_len_bytes: self.info.log_file_bytes,
             retained_from: self.retained_from,
             copies: members.copies,
@@ -591,7 +592,7 @@ impl FileMaker {
         if failures.is_empty() {
             return Ok(OpenFile {
                 sequence,
-                nonce: header.nonce,
+                file_use: header.file_use,
                 len_bytes: header.file_len_bytes,
                 offset: BLOCK_BYTES as u64,
                 last: LogPosition(0),
@@ -638,7 +639,7 @@ impl FileMaker {
         let mut all = BTreeMap::new();
         let mut last_error = None;
         for disk in order {
-            let (nonce, body) = match self.read(disk, sequence).await {
+            let (file_use, body) = match self.read(disk, sequence).await {
                 Ok(content) => content,
                 Err(error) => {
                     last_error = Some(error);
@@ -648,7 +649,7 @@ impl FileMaker {
             let mut end = 0;
             let mut is_whole = true;
             let mut reaches = false;
-            for found in find_records(&body, nonce) {
+            for found in find_records(&body, file_use) {
                 is_whole &= found.payload.start == end + RECORD_HEAD_BYTES;
                 end += record_len_bytes(found.payload.len());
                 reaches |= found.head.last >= last;
@@ -678,13 +679,13 @@ impl FileMaker {
         }
     }
 
-    async fn read(&self, disk: usize, sequence: u64) -> Result<(u64, Bytes), MetaError> {
+    async fn read(&self, disk: usize, sequence: u64) -> Result<(FileUse, Bytes), MetaError> {
         let name = file_name(&self.disks.folder(), sequence);
         let member = self.disks.get(disk);
         let file = member.disk.open(&name, OpenMode::Existing).await?;
         let header = FileHeader::decode(&file.read_at(0, BLOCK_BYTES).await?)?;
         let header = header.filter(|header| header.sequence == sequence);
-        let Some(nonce) = header.map(|header| header.nonce) else {
+        let Some(file_use) = header.map(|header| header.file_use) else {
             let (disk, what) = (member.disk.label().to_owned(), format!("reading {name}"));
             let detail = "its header is damaged".to_owned();
             return Err(DiskError::Io { disk, what, detail }.into());
@@ -692,7 +693,7 @@ impl FileMaker {
         let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
         let mut errors_left = READ_ERROR_COUNT_MAX;
         let body = read_body(&*file, len_bytes, &mut errors_left).await?;
-        Ok((nonce, body.bytes))
+        Ok((file_use, body.bytes))
     }
 
     /// Refuses a file that would take the last room, if it is to leave some.

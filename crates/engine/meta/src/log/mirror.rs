@@ -445,7 +445,7 @@ impl MirrorWriter {
             self.roll(len).await?;
         }
         loop {
-            record.seal(self.current.nonce, retained_from);
+            record.seal(self.current.file_use, retained_from);
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
             if self.write(&bytes, may_block).await {
@@ -520,6 +520,7 @@ impl LogWriter for MirrorWriter {
             start: self.files.retained_from,
             is_short: self.short_through >= self.files.retained_from,
             short_file_count: self.short_file_count,
+            room_bytes: None,
         }
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct LogStatus {
     pub is_short: bool,
     /// Files that it made and that are shorter than usual, because disks had no room.
     pub short_file_count: u64,
+    /// Bytes that whoever goes on with this log finds room for at most, if that is known.
+    pub room_bytes: Option<u64>,
 }
 
 /// What a log holds.

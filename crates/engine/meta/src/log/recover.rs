@@ -24,7 +24,7 @@ use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records,
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FileUse, FoundRecord, Term, find_records,
 };
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -191,7 +191,7 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
             });
             if let Some(header) = header {
                 let body = read_body(&*file, len_bytes, &mut errors_left).await?;
-                let found = find_records(&body.bytes, header.nonce);
+                let found = find_records(&body.bytes, header.file_use);
                 if let Some(unread) = &body.unread {
                     let (disk, blocks) = (disk.label(), unread.blocks.len());
                     tracing::error!(disk, name, blocks, "some of the log: {}", unread.error);
@@ -294,7 +294,7 @@ impl Scan {
         for ((_, epoch, nonce), header) in last {
             let known = self.terms.entry((epoch, nonce));
             let known = known.or_insert_with(|| header.clone());
-            if known.speaks_as() < header.speaks_as() {
+            if known.speaks_as < header.speaks_as {
                 *known = header.clone();
             }
         }
@@ -394,7 +394,7 @@ impl Scan {
                 }
                 continue;
             };
-            let (members, speaks_as) = (Members::of(newest), newest.speaks_as());
+            let (members, speaks_as) = (Members::of(newest), newest.speaks_as);
             let is_looser = |header: &&FileHeader| Members::of(header).is_looser_than(&members);
             let looser = headers.iter().rposition(is_looser);
             // Any of those after the last that says less will do; one that stays anyway is best.
@@ -467,7 +467,7 @@ impl Scan {
         valid: &[&RecordId],
         retained_from: LogPosition,
     ) -> (Vec<Retained>, Vec<(usize, u64)>) {
-        let mut retained: BTreeMap<(u64, u64), Retained> = BTreeMap::new();
+        let mut retained: BTreeMap<(u64, FileUse), Retained> = BTreeMap::new();
         let mut unused = Vec::new();
         for file in &self.files {
             let needed = file
@@ -478,7 +478,7 @@ impl Scan {
             match (last, &file.header) {
                 (Some(last), Some(header)) => {
                     let entry = retained
-                        .entry((file.sequence, header.nonce))
+                        .entry((file.sequence, header.file_use))
                         .or_insert_with(|| Retained {
                             sequence: file.sequence,
                             last,
@@ -606,7 +606,8 @@ mod tests {
         Arc::new(FileHeader {
             volume: cairn_base::VolumeId(1),
             sequence,
-            nonce: sequence,
+            file_use: FileUse(sequence.into()),
+            speaks_as: sequence,
             file_len_bytes: 1 << 16,
             retained_from: LogPosition(1),
             copies: 2,

@@ -27,7 +27,7 @@ use super::{Candidate, rocks};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::log::ensemble::list::AgreedList;
-use crate::log::ensemble::{Seat, StateCopy};
+use crate::log::ensemble::{Seat, StateCopy, last_room_bytes};
 
 /// Read from a disk at a time.
 const READ_BYTES: u64 = 4 << 20;
@@ -412,12 +412,18 @@ impl RemoteCopies {
             let bytes = bytes.clone();
             let put = async move {
                 let capacity_bytes = bytes.len() as u64;
-                let created = disk.clone().create(epoch, name, capacity_bytes, 0).await;
+                let kept_bytes = last_room_bytes(&**disk);
+                let created = disk
+                    .clone()
+                    .create(epoch, name, capacity_bytes, kept_bytes)
+                    .await;
                 match created {
                     // From a copy that this disk had before, and that it kept while it was away, or damaged.
                     Err(ShardError::Exists { .. }) => {
                         disk.remove(epoch, name).await?;
-                        disk.clone().create(epoch, name, capacity_bytes, 0).await?;
+                        disk.clone()
+                            .create(epoch, name, capacity_bytes, kept_bytes)
+                            .await?;
                     }
                     created => created?,
                 }

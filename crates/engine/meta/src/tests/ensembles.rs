@@ -80,17 +80,21 @@ async fn open_shards(disk: &Arc<MemDisk>) -> Arc<ShardDisk> {
     opened.await.expect("opens")
 }
 
-struct Cluster {
+/// One volume on disks of several nodes.
+pub(super) struct Cluster {
+    pub volume: VolumeId,
     world: TestWorld,
     nodes: Arc<Mutex<Nodes>>,
     agreed: Arc<Mutex<Agreed>>,
     /// What each node has the state on, when it owns the volume.
     states: Mutex<Vec<Arc<MemDisk>>>,
     copies: usize,
+    /// See [`MetaSettings::ship_bytes`].
+    pub ship_bytes: u64,
 }
 
 impl Cluster {
-    async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
+    pub async fn new(seed: u64, node_count: usize, copies: usize) -> Self {
         let mut nodes = Nodes {
             seed,
             disks: Vec::new(),
@@ -108,11 +112,30 @@ impl Cluster {
             nodes.disks.push(disk);
         }
         Self {
+            volume: VOLUME,
             world: TestWorld::new(seed),
             nodes: Arc::new(Mutex::new(nodes)),
             agreed: Arc::default(),
             states: Mutex::new((0..node_count).map(|_| state_disk()).collect()),
             copies,
+            ship_bytes: settings(1).ship_bytes,
+        }
+    }
+
+    /// Another volume on the same disks.
+    pub fn beside(&self, volume: VolumeId) -> Self {
+        let states = self.states.lock().iter().map(|_| state_disk()).collect();
+        Self {
+            volume,
+            world: TestWorld {
+                env: self.world.env.clone(),
+                clock: self.world.clock.clone(),
+            },
+            nodes: self.nodes.clone(),
+            agreed: Arc::default(),
+            states: Mutex::new(states),
+            copies: self.copies,
+            ship_bytes: self.ship_bytes,
         }
     }
 
@@ -121,7 +144,7 @@ impl Cluster {
         let mut agreed = self.agreed.lock();
         agreed.epoch = Epoch(agreed.epoch.0 + 1);
         Seat {
-            volume: VOLUME,
+            volume: self.volume,
             epoch: agreed.epoch,
             node: NodeId(node as u128 + 1),
             revision: agreed.revision,
@@ -136,7 +159,7 @@ impl Cluster {
         }
     }
 
-    async fn take_over(&self, node: usize) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
+    pub async fn take_over(&self, node: usize) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let state: Arc<dyn Disk> = self.states.lock()[node].clone();
         self.take_over_on(node, vec![(DiskId(100), state)]).await
     }
@@ -147,7 +170,11 @@ impl Cluster {
         disks: Disks,
     ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let env = self.world.env.clone();
-        MetaStore::take_over(env, settings(1), self.seat(node), disks).await
+        let settings = MetaSettings {
+            ship_bytes: self.ship_bytes,
+            ..settings(1)
+        };
+        MetaStore::take_over(env, settings, self.seat(node), disks).await
     }
 
     /// The state of a node is as a crash leaves it, or, if it may, gone with the node's disk.
@@ -168,7 +195,7 @@ impl Cluster {
     }
 
     /// Files of log and state on the disks that are there of which the list knows nothing.
-    async fn shards_not_named(&self) -> usize {
+    pub async fn shards_not_named(&self) -> usize {
         let list = self.agreed.lock().list.clone();
         let shards: Vec<Arc<ShardDisk>> = {
             let nodes = self.nodes.lock();
@@ -177,7 +204,7 @@ impl Cluster {
         };
         let mut count = 0;
         for disk in shards {
-            for name in disk.list(VOLUME).await.expect("lists") {
+            for name in disk.list(self.volume).await.expect("lists") {
                 let is_named = match name.kind() {
                     ShardKind::Segment => true,
                     ShardKind::Log(number) => {
@@ -196,7 +223,7 @@ impl Cluster {
     }
 
     /// Who waits for a moment in time gets there.
-    async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
+    pub async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let passing = async {
             loop {
                 for _ in 0..20 {
@@ -211,8 +238,31 @@ impl Cluster {
         }
     }
 
+    /// Those of the nodes that are there.
+    pub fn disks(&self) -> Vec<Arc<MemDisk>> {
+        let nodes = self.nodes.lock();
+        let there = (0..nodes.disks.len()).filter(|index| !nodes.away.contains(index));
+        there.map(|index| nodes.disks[index].clone()).collect()
+    }
+
+    /// The nodes that have the open part of the log.
+    pub fn open_disks(&self) -> Vec<usize> {
+        let agreed = self.agreed.lock();
+        let open = agreed.list.ensembles.last().expect("there is a log");
+        let index = |disk: &DiskId| usize::try_from(disk.0).expect("small") - 1;
+        open.disks.iter().map(index).collect()
+    }
+
+    pub fn clock(&self) -> Arc<dyn cairn_base::env::Clock> {
+        self.world.env.clock.clone()
+    }
+
+    pub fn now(&self) -> Duration {
+        self.world.env.clock.monotonic()
+    }
+
     /// From now on the disk of a node does nothing any more.
-    fn lose(&self, index: usize) {
+    pub fn lose(&self, index: usize) {
         let mut nodes = self.nodes.lock();
         nodes.disks[index].fail_all();
         nodes.away.insert(index);

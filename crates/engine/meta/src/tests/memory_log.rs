@@ -160,6 +160,7 @@ impl LogWriter for Writer {
             start: kept.retained_from,
             is_short: false,
             short_file_count: 0,
+            room_bytes: None,
         }
     }
 }

@@ -80,7 +80,7 @@ fn a_log_file_longer_than_any_is_refused() {
         let name = name.expect("a log file");
         let mut header = pool.disks[0].file_bytes(name).expect("reads");
         header.truncate(4096);
-        header[32..40].copy_from_slice(&u64::MAX.to_be_bytes());
+        header[48..56].copy_from_slice(&u64::MAX.to_be_bytes());
         let crc = cairn_base::crc32c(&header[..4092]);
         header[4092..].copy_from_slice(&crc.to_be_bytes());
         let file = pool.disks[0].open(name, OpenMode::Existing).await;

@@ -24,8 +24,10 @@ use crate::store::{SegmentStore, count};
 /// Why bytes of a shard could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// The disk or the file is away: writing there is no use.
+    /// The disk was not asked, did not answer, or is missing: it may have the bytes.
     Away,
+    /// The disk is none of the pool's any more: nobody expects it back.
+    Forgotten,
     /// The disk refused to read them; it may take them anew.
     Unreadable,
     /// The disk is fine, and has no such file, or one that ends too soon: the whole shard has to be rebuilt.
@@ -162,8 +164,13 @@ impl SegmentStore {
         columns: Range<u32>,
         last_resort: bool,
     ) -> std::result::Result<Bytes, Lost> {
-        let disk = segment.disk_of(shard).ok_or(Lost::Away)?;
-        let disk = self.disk(disk).ok_or(Lost::Away)?;
+        let id = segment.disk_of(shard).ok_or(Lost::Forgotten)?;
+        let Some(disk) = self.disk(id) else {
+            return Err(match self.members().missing().contains(&id) {
+                true => Lost::Away,
+                false => Lost::Forgotten,
+            });
+        };
         if disk.is_avoided() && !last_resort {
             return Err(Lost::Away);
         }
@@ -189,6 +196,8 @@ impl SegmentStore {
             Err(error) => {
                 tracing::debug!(volume = %segment.volume, segment = %segment.id, shard, %error, "a shard could not be read");
                 Err(match error.kind() {
+                    // Also one that had no file descriptor left: the bytes are as good as they were.
+                    _ if is_no_answer(&error) => Lost::Away,
                     ShardErrorKind::Io => Lost::Unreadable,
                     ShardErrorKind::NotFound => {
                         self.start_rebuild(segment, shard, 0);
@@ -201,6 +210,7 @@ impl SegmentStore {
                         self.start_rebuild(segment, shard, stripe_end + TRAILER_LEN_BYTES as u64);
                         Lost::Missing
                     }
+                    _ if is_short(&error) && last_resort => Lost::Missing,
                     _ => Lost::Away,
                 })
             }
@@ -211,6 +221,16 @@ impl SegmentStore {
 /// Whether the file ends before what was asked for.
 fn is_short(error: &ShardError) -> bool {
     matches!(error, ShardError::Disk(DiskError::Short { .. }))
+}
+
+/// Whether nothing follows from an error for what the disk has: nobody asked it, or it did not answer.
+pub(crate) fn is_no_answer(error: &ShardError) -> bool {
+    matches!(
+        error,
+        ShardError::Unreachable { .. }
+            | ShardError::Late { .. }
+            | ShardError::Disk(DiskError::NoDescriptor { .. })
+    )
 }
 
 pub(super) fn data_count(segment: &Segment) -> usize {
@@ -288,5 +308,74 @@ pub(super) fn damaged_at(
         offset_bytes: location.offset_bytes + stored.start,
         len_bytes: stored.len() as u32,
         detail,
+    }
+}
+
+pub(super) fn unreachable_at(
+    segment: &Segment,
+    location: &Location,
+    stored: &Range<u32>,
+    detail: String,
+) -> SegmentError {
+    SegmentError::Unreachable {
+        volume: segment.volume,
+        segment: segment.id,
+        stripe_block: location.stripe_block,
+        offset_bytes: location.offset_bytes + stored.start,
+        len_bytes: stored.len() as u32,
+        detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_not_answer_is_told_from_who_has_failed() {
+        let disk = || "disk".to_owned();
+        let what = || "reading".to_owned();
+        let cases = [
+            (
+                ShardError::Unreachable {
+                    disk: disk(),
+                    what: what(),
+                    reason: "the connection broke".to_owned(),
+                },
+                true,
+            ),
+            (
+                ShardError::Late {
+                    disk: disk(),
+                    what: what(),
+                },
+                true,
+            ),
+            (
+                ShardError::Disk(DiskError::NoDescriptor {
+                    disk: disk(),
+                    what: what(),
+                }),
+                true,
+            ),
+            (
+                ShardError::Disk(DiskError::Io {
+                    disk: disk(),
+                    what: what(),
+                    detail: "for a test".to_owned(),
+                }),
+                false,
+            ),
+            (
+                ShardError::Disk(DiskError::NotFound {
+                    disk: disk(),
+                    name: "shards/1".to_owned(),
+                }),
+                false,
+            ),
+        ];
+        for (error, want) in cases {
+            assert_eq!(is_no_answer(&error), want, "{error}");
+        }
     }
 }

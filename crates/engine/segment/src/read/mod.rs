@@ -18,7 +18,7 @@ pub(crate) use self::redundancy::decode;
 pub(crate) use self::second::Second;
 pub use self::second::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
 
-pub(crate) use self::fetch::Check;
+pub(crate) use self::fetch::{Check, is_no_answer};
 use self::fetch::{Reader, damaged, join};
 use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
 use crate::error::{ErrorKind, Result, SegmentError};
@@ -35,7 +35,8 @@ impl SegmentStore {
     /// Bytes `range` of the file bytes of a record, in parts, in order; from the cache or from disks,
     /// from redundancy where disks fail. Damage that is found is repaired in the background.
     ///
-    /// Fails with `Gone` if the segment was removed meanwhile and with `Damaged` if redundancy is not enough.
+    /// Fails with `Gone` if the segment was removed meanwhile, with `Unreachable` if too few disks answer now, and with
+    /// `Damaged` if no disk can give the bytes.
     pub async fn read(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -100,7 +101,11 @@ impl SegmentStore {
                     }
                 }
                 Err(error) => {
-                    count(&self.counters.damaged_reads, 1);
+                    match error.kind() {
+                        ErrorKind::Damaged => count(&self.counters.damaged_reads, 1),
+                        ErrorKind::Unreachable => count(&self.counters.unreachable_reads, 1),
+                        _ => {}
+                    }
                     return Err(error);
                 }
                 read => {
@@ -128,9 +133,10 @@ impl SegmentStore {
         }
         match self.read_whole(volume, segment, pointer, reader).await {
             Ok(parts) => Ok(slice(&parts, range)),
-            // Only what was read along may be damaged.
+            // Only what was read along may be damaged, or out of reach.
             Err(error)
-                if error.kind() == ErrorKind::Damaged && has_parts_beside(pointer, &range) =>
+                if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unreachable)
+                    && has_parts_beside(pointer, &range) =>
             {
                 self.read_granules(volume, segment, pointer, range, reader)
                     .await
@@ -143,7 +149,8 @@ impl SegmentStore {
     /// is repaired from redundancy before this returns, where there is enough of it. Needs no key: checksums are of what is
     /// stored.
     ///
-    /// Fails with `Gone` if the segment was removed meanwhile and with `Damaged` if redundancy is not enough.
+    /// Fails with `Gone` if the segment was removed meanwhile, with `Unreachable` if too few disks answer now, and with
+    /// `Damaged` if no disk can give the bytes.
     pub async fn verify(self: &Arc<Self>, volume: VolumeId, pointer: &RecordPointer) -> Result<()> {
         check_range(pointer, &(0..0))?;
         let segment = self.volume(volume)?.segment(pointer.location.segment)?;

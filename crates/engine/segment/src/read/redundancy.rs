@@ -10,8 +10,8 @@ use cairn_base::AlignedBuf;
 use cairn_formats::pointer::Location;
 use futures_util::future::join_all;
 
-use super::fetch::{Check, Lost, damaged_at, data_count, is_streaming, join};
-use crate::error::Result;
+use super::fetch::{Check, Lost, damaged_at, data_count, is_streaming, join, unreachable_at};
+use crate::error::{Result, SegmentError};
 use crate::layout::{Piece, pieces};
 use crate::life::Segment;
 use crate::record::checksum_of;
@@ -171,16 +171,7 @@ impl SegmentStore {
         let recovered = match found {
             Some(Good::Direct(bytes)) => return Ok(bytes),
             Some(Good::Computed(bytes)) => bytes,
-            None => {
-                count(&self.counters.checksum_errors, 1);
-                let detail = format!(
-                    "{} of {} shards could be read, and no {} of them give the bytes that were written",
-                    reads.iter().flatten().count(),
-                    segment.code.total(),
-                    segment.code.data(),
-                );
-                return Err(damaged_at(segment, location, &check.stored, detail));
-            }
+            None => return Err(self.not_found(segment, location, &check.stored, &reads)),
         };
         count(&self.counters.degraded_reads, 1);
         let mut at = 0;
@@ -196,13 +187,53 @@ impl SegmentStore {
                     is_wrong
                 }
                 Some(Err(Lost::Unreadable)) => true,
-                Some(Err(Lost::Away | Lost::Missing)) | None => false,
+                Some(Err(Lost::Away | Lost::Forgotten | Lost::Missing)) | None => false,
             };
             if is_wanted {
                 fixes.push(Fix { piece, data });
             }
         }
         Ok(recovered)
+    }
+
+    /// Why no N of the shards, as far as they could be `read`, give bytes that pass their checksum. They are damaged only
+    /// if no disk that was not heard can change that.
+    fn not_found(
+        &self,
+        segment: &Segment,
+        location: &Location,
+        stored: &Range<u32>,
+        reads: &[std::result::Result<Bytes, Lost>],
+    ) -> SegmentError {
+        let read_count = reads.iter().flatten().count();
+        let (needed, total) = (data_count(segment), segment.code.total());
+        let away = (0..).zip(reads);
+        let away = away.filter(|(_, read)| matches!(read, Err(Lost::Away)));
+        let away: Vec<String> = away
+            .map(|(shard, _)| self.label_of(segment, shard))
+            .collect();
+        if !away.is_empty() && read_count + away.len() >= needed {
+            let detail = format!(
+                "{read_count} of {total} shards could be read, {needed} are needed, and others are on disks that do not \
+                 answer: {}",
+                away.join(", ")
+            );
+            return unreachable_at(segment, location, stored, detail);
+        }
+        count(&self.counters.checksum_errors, 1);
+        let detail = format!(
+            "{read_count} of {total} shards could be read, and no {needed} of them give the bytes that were written"
+        );
+        damaged_at(segment, location, stored, detail)
+    }
+
+    /// What an operator knows the disk of a shard by: its label, or its number if it is missing.
+    fn label_of(&self, segment: &Segment, shard: u8) -> String {
+        let Some(id) = segment.disk_of(shard) else {
+            return format!("shard {shard}");
+        };
+        let disk = self.disk(id);
+        disk.map_or_else(|| format!("disk {id}"), |disk| disk.label().to_owned())
     }
 
     /// The bytes of the `pieces` that pass `checksum`, from what was read of each shard.

@@ -164,7 +164,12 @@ proptest! {
                     Harm::Flipped => flip_everywhere(&cold, *disk, &mut rng),
                 }
             }
-            let mut damaged = 0;
+            // One more is lost than the code survives: those that may come back decide.
+            let want = match away.is_empty() {
+                true => ErrorKind::Damaged,
+                false => ErrorKind::Unreachable,
+            };
+            let mut failed = 0;
             for each in &written {
                 let location = &each.pointer.location;
                 let disks = &cold.store.segment(VOLUME, location.segment).expect("known").disks;
@@ -175,15 +180,20 @@ proptest! {
                 match cold.read_all(each).await {
                     // A record may lie on shards that are all there.
                     Ok(bytes) => assert!(bytes == each.data),
-                    Err(SegmentError::Damaged { .. }) => {
+                    Err(error) => {
                         assert!(!intact, "what lies on good disks is served");
-                        damaged += 1;
+                        assert_eq!(error.kind(), want, "{error}");
+                        failed += 1;
                     }
-                    Err(other) => panic!("{other}"),
                 }
             }
-            assert!(damaged > 0);
-            assert_eq!(cold.store.stats().damaged_reads, damaged);
+            assert!(failed > 0);
+            let stats = cold.store.stats();
+            let counted = (stats.damaged_reads, stats.unreachable_reads);
+            match want {
+                ErrorKind::Damaged => assert_eq!(counted, (failed, 0)),
+                _ => assert_eq!(counted, (0, failed)),
+            }
         });
     }
 
@@ -210,6 +220,67 @@ proptest! {
             let errors: Vec<u64> = cold.store.disk_status().iter().map(|disk| disk.checksum_errors).collect();
             assert_eq!(errors.iter().sum::<u64>(), 1);
             assert_eq!(errors[disk], 1, "the right disk is blamed");
+        });
+    }
+}
+
+/// "Damaged" is said of what no disk of the pool can give, present or absent.
+#[test]
+fn what_absent_disks_may_have_is_not_damaged() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Gone {
+        Missing,
+        Forgotten,
+        Unreadable,
+    }
+    use Gone::*;
+    let cases: &[(&[Gone], ErrorKind)] = &[
+        (&[Missing, Missing, Missing], ErrorKind::Unreachable),
+        (&[Unreadable, Unreadable, Missing], ErrorKind::Unreachable),
+        (&[Forgotten, Forgotten, Missing], ErrorKind::Unreachable),
+        (&[Forgotten, Unreadable, Missing], ErrorKind::Unreachable),
+        // Were they all back, there would still be too few.
+        (
+            &[Forgotten, Forgotten, Unreadable, Missing],
+            ErrorKind::Damaged,
+        ),
+        (
+            &[Unreadable, Unreadable, Unreadable, Missing],
+            ErrorKind::Damaged,
+        ),
+        (&[Forgotten, Forgotten, Forgotten], ErrorKind::Damaged),
+        (&[Unreadable, Unreadable, Unreadable], ErrorKind::Damaged),
+    ];
+    for (gone, want) in cases {
+        block_on(async {
+            let world = World::new(6, 3).await;
+            let mut rng = Rng::new(1);
+            let records = vec![data(&mut rng, 1 << 20, false, true)];
+            let written = world.append_ok(code(4, 2), records).await;
+            world.store.seal_all(VOLUME).await;
+            let missing: Vec<usize> = (0..gone.len())
+                .filter(|disk| matches!(gone[*disk], Missing | Forgotten))
+                .collect();
+            let cold = world.cold(&missing).await;
+            for (disk, how) in gone.iter().enumerate() {
+                let id = DiskId(disk as u128 + 1);
+                match how {
+                    Missing => {}
+                    Forgotten => cold.store.disk_forget(id),
+                    Unreadable => cold.disks[disk].inject(fail_reads(u64::MAX)),
+                }
+            }
+            let error = cold.read_all(&written[0]).await.expect_err("too few");
+            assert_eq!(error.kind(), *want, "{error}");
+            let stats = cold.store.stats();
+            let is_damaged = *want == ErrorKind::Damaged;
+            assert_eq!(
+                (stats.damaged_reads, stats.unreachable_reads),
+                (u64::from(is_damaged), u64::from(!is_damaged)),
+            );
+            // When all are back it is as if nothing had been.
+            world.disks.iter().for_each(|disk| disk.clear_faults());
+            world.cold(&[]).await.check(&written).await;
         });
     }
 }

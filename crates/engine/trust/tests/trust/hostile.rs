@@ -153,7 +153,7 @@ async fn client_hello(node: &Node) -> Vec<u8> {
         tcp.read_exact(&mut record[5..]).await.unwrap();
         record
     };
-    let (record, _) = tokio::join!(taking, node.connect(address, TWO, Protocol::Rpc));
+    let (record, _) = tokio::join!(taking, node.connect(address, TWO, Protocol::Forward));
     record
 }
 
@@ -191,7 +191,7 @@ async fn whatever_bytes_come_the_listener_goes_on() {
         send(address, &input).await;
     }
     assert_eq!(echo.peers.lock().len(), 0);
-    let mut stream = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut stream = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     assert!(echoes(&mut stream, b"still there").await);
 }
 

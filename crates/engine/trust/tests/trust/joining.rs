@@ -159,7 +159,7 @@ async fn a_node_joins_and_is_one_of_the_cluster() {
     let settings = TrustSettings::default();
     let trust = Trust::open(world.env.clone(), Arc::new(folder), settings).unwrap();
     let address = first.listener.address().to_string();
-    let connected = trust.connect(&address, ONE, Protocol::Rpc).await;
+    let connected = trust.connect(&address, ONE, Protocol::Forward).await;
     assert!(echoes(&mut connected.unwrap(), b"one of us").await);
 
     let again = try_join(&ticket).await;

@@ -48,12 +48,12 @@ async fn handshakes_at_a_time_are_limited() {
     };
     let listener = two.listen(settings).await;
     listener.handle(
-        Protocol::Rpc,
+        Protocol::Forward,
         std::sync::Arc::new(crate::common::Echo::default()),
     );
     let address = listener.address();
     let mut strangers = [silent(address).await, silent(address).await];
-    let connecting = one.connect(address, TWO, Protocol::Rpc);
+    let connecting = one.connect(address, TWO, Protocol::Forward);
     let mut connecting = std::pin::pin!(connecting);
     // It waits for those who say nothing, and no longer.
     until_sleeps_to(&two.clock, DEADLINE).await;
@@ -79,14 +79,14 @@ async fn strangers_of_one_address_are_limited() {
     };
     let listener = two.listen(settings).await;
     listener.handle(
-        Protocol::Rpc,
+        Protocol::Forward,
         std::sync::Arc::new(crate::common::Echo::default()),
     );
     let address = listener.address();
     // Those that have shown a certificate are none.
     let mut nodes = Vec::new();
     for _ in 0..5 {
-        nodes.push(one.connect(address, TWO, Protocol::Rpc).await.unwrap());
+        nodes.push(one.connect(address, TWO, Protocol::Forward).await.unwrap());
     }
     let mut strangers = Vec::new();
     for _ in 0..3 {
@@ -95,11 +95,11 @@ async fn strangers_of_one_address_are_limited() {
     let mut fourth = silent(address).await;
     assert!(is_closed(&mut fourth).await);
     drop(strangers);
-    let mut connected = one.connect(address, TWO, Protocol::Rpc).await;
+    let mut connected = one.connect(address, TWO, Protocol::Forward).await;
     while connected.is_err() {
         // Their end is not noticed at once.
         tokio::task::yield_now().await;
-        connected = one.connect(address, TWO, Protocol::Rpc).await;
+        connected = one.connect(address, TWO, Protocol::Forward).await;
     }
     assert!(echoes(&mut connected.unwrap(), b"x").await);
     for node in &mut nodes {
@@ -132,13 +132,13 @@ async fn connections_are_limited_and_those_that_join_apart() {
     let second = outcome(address, None, &["cairn-join/1"]).await;
     assert!(second.contains(busy), "{second}");
 
-    let first = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let first = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     let mut second = one.connect(address, TWO, Protocol::Shards).await.unwrap();
     let third = one.refused(address, TWO).await;
     assert!(third.contains(busy), "{third}");
     assert_eq!(listener.connection_count(), 3);
     drop((first, joins));
     until("two have ended", || listener.connection_count() == 1).await;
-    let mut third = one.connect(address, TWO, Protocol::Admin).await.unwrap();
+    let mut third = one.connect(address, TWO, Protocol::Shards).await.unwrap();
     assert!(echoes(&mut second, b"x").await && echoes(&mut third, b"x").await);
 }

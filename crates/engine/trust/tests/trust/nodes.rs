@@ -82,7 +82,7 @@ async fn clocks_may_differ_by_an_hour_and_not_by_months() {
             Node::at(&authority, ONE, short(), skew),
         );
         let (listener, _) = server.listen_to_all().await;
-        let (address, protocol) = (listener.address(), Protocol::Rpc);
+        let (address, protocol) = (listener.address(), Protocol::Forward);
         let connected = client.connect(address, TWO, protocol).await;
         match (connected, want) {
             (Ok(mut stream), None) => assert!(echoes(&mut stream, b"x").await),
@@ -141,7 +141,7 @@ async fn errors_say_what_is_wrong_with_the_other_end() {
     assert!(wrong.contains("it closed the connection"), "{wrong}");
 
     for address in ["127.0.0.1", "0.0.0.0:7", ""] {
-        let connected = node.trust.connect(address, TWO, Protocol::Rpc).await;
+        let connected = node.trust.connect(address, TWO, Protocol::Forward).await;
         let error = connected.expect_err("no address");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{address}");
     }
@@ -169,18 +169,18 @@ async fn a_closed_listener_has_ended_its_connections() {
     let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
     let (listener, _) = two.listen_to_all().await;
     let address = listener.address();
-    let mut stream = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut stream = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     assert!(echoes(&mut stream, b"before").await);
     assert_eq!(listener.connection_count(), 1);
     let _half_way = tokio::net::TcpStream::connect(address).await.unwrap();
     listener.close().await;
     assert_eq!(listener.connection_count(), 0);
     assert!(!echoes(&mut stream, b"after").await);
-    assert!(one.connect(address, TWO, Protocol::Rpc).await.is_err());
+    assert!(one.connect(address, TWO, Protocol::Forward).await.is_err());
 
     let (listener, _) = two.listen_to_all().await;
     let address = listener.address();
-    let mut stream = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut stream = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     drop(listener);
     assert!(!echoes(&mut stream, b"after").await);
 }
@@ -203,7 +203,7 @@ async fn a_removed_node_is_refused_whatever_it_shows() {
     let mut joining = one.connect(address, TWO, Protocol::Join).await.unwrap();
     assert!(echoes(&mut joining, b"joins").await);
     listener.set_nodes([ONE, TWO].into());
-    let mut again = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut again = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     assert!(echoes(&mut again, b"again").await);
 }
 

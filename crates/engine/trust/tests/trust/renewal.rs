@@ -22,7 +22,7 @@ async fn a_renewal_disturbs_no_connection() {
     let two = Node::with(&authority, TWO, short());
     let (listener, _) = two.listen_to_all().await;
     let address = listener.address();
-    let mut old = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut old = one.connect(address, TWO, Protocol::Forward).await.unwrap();
     let nodes = [&one, &two];
     let first = nodes.map(|node| node.trust.certificate());
     for _ in 0..5 {
@@ -46,11 +46,11 @@ async fn a_renewal_disturbs_no_connection() {
             );
         }
         assert!(echoes(&mut old, b"old").await);
-        let mut new = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+        let mut new = one.connect(address, TWO, Protocol::Forward).await.unwrap();
         assert!(echoes(&mut new, b"new").await);
         let back = two.listen_to_all().await;
         let mut second = one
-            .connect(back.0.address(), TWO, Protocol::Rpc)
+            .connect(back.0.address(), TWO, Protocol::Forward)
             .await
             .unwrap();
         assert!(echoes(&mut second, b"x").await);
@@ -99,7 +99,9 @@ async fn a_renewal_that_fails_is_told_and_tried_again() {
     assert!(error.to_string().contains("node."), "{error}");
     // What is not written is not used: after a restart it would be another one.
     assert_eq!(one.trust.certificate(), before);
-    let connected = one.connect(listener.address(), TWO, Protocol::Rpc).await;
+    let connected = one
+        .connect(listener.address(), TWO, Protocol::Forward)
+        .await;
     assert!(echoes(&mut connected.unwrap(), b"x").await);
 
     std::fs::rename(&away, &path).unwrap();

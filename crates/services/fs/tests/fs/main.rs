@@ -26,4 +26,5 @@ mod space;
 mod tiering;
 mod unnamed;
 mod views;
+mod waits;
 mod world;

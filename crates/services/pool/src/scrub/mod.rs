@@ -70,6 +70,9 @@ pub struct Scrub {
     lost_bytes_before: AtomicU64,
     /// The same when the last whole one began: of these the files are known.
     lost_bytes_known: AtomicU64,
+    /// The same of reads that met data damaged beyond repair.
+    damaged_reads_before: AtomicU64,
+    damaged_reads_known: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
     run: AtomicU64,
     /// Segments of a volume that a run has still to look at, the next one last.
@@ -95,6 +98,8 @@ impl Scrub {
             spent_before: AtomicU64::new(0),
             lost_bytes_before: AtomicU64::new(0),
             lost_bytes_known: AtomicU64::new(0),
+            damaged_reads_before: AtomicU64::new(0),
+            damaged_reads_known: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
         }
@@ -149,6 +154,11 @@ impl Scrub {
     /// Bytes that rebuilds had given up when the last scrub began that read all.
     pub fn lost_bytes_known(&self) -> u64 {
         self.lost_bytes_known.load(Ordering::Acquire)
+    }
+
+    /// Reads that had met damaged data when the last scrub began that read all.
+    pub fn damaged_reads_known(&self) -> u64 {
+        self.damaged_reads_known.load(Ordering::Acquire)
     }
 
     /// Places of files that are known to be damaged.
@@ -418,6 +428,10 @@ async fn finish(pool: &Pool, run: u64) {
                 pool.scrub
                     .lost_bytes_known
                     .store(lost_bytes, Ordering::Release);
+                let damaged_reads = pool.scrub.damaged_reads_before.load(Ordering::Acquire);
+                pool.scrub
+                    .damaged_reads_known
+                    .store(damaged_reads, Ordering::Release);
             }
             tracing::info!(
                 shards = state.shards,
@@ -466,11 +480,20 @@ async fn step(pool: &Pool) -> Result<Step, StepError> {
             .inode_last
             .get_or_insert_with(|| fs.meta().ino_last().0);
         let found = fs.scrub_records(after, &scrub.pace).await?;
+        if found.unreachable > 0 {
+            tracing::warn!(
+                volume = fs.name(),
+                extents = found.unreachable,
+                "scrub cannot check data on disks that do not answer; bring them back, then `cairn scrub start` checks it"
+            );
+        }
         let next = found.next.filter(|next| next.ino.0 <= inode_last);
         scrub.note(run, |state| {
             state.forget_damages(volume, after_place, next.map(|next| (next.ino.0, next.end)));
             state.records += found.records;
             state.done_bytes += found.record_bytes;
+            // Not damage: a scrub with errors has not read all, and says so.
+            state.errors += found.unreachable;
             for damaged in found.damaged {
                 tracing::error!(
                     volume = fs.name(),
@@ -599,6 +622,10 @@ impl Pool {
                     self.scrub
                         .lost_bytes_before
                         .store(lost_bytes, Ordering::Release);
+                    let damaged_reads = self.store.stats().damaged_reads;
+                    self.scrub
+                        .damaged_reads_before
+                        .store(damaged_reads, Ordering::Release);
                 }
             }
             self.scrub.pace.hold(false);

@@ -10,12 +10,14 @@
 use cairn_testkit::Rng;
 
 use super::promises::Verb;
-use super::scenario::{ClusterScenario, Ending, Event, What, Who, one_of};
+use super::scenario::{
+    ClusterScenario, Ending, Event, VolumePlan, What, Who, one_of, pause_ms, quorum_ms,
+};
 use super::terms::Load;
 use crate::scenario::Keep;
 
 /// How often each kind of aim is drawn.
-const AIMS: [fn(&mut Aim); 20] = [
+const AIMS: [fn(&mut Aim); 29] = [
     Aim::lease_lost,
     Aim::lease_lost,
     Aim::owner_paused,
@@ -36,7 +38,19 @@ const AIMS: [fn(&mut Aim); 20] = [
     Aim::away_for_long,
     Aim::new_log_is_lost,
     Aim::new_log_is_lost,
+    Aim::second_hand,
+    Aim::second_hand,
+    Aim::second_hand,
+    Aim::all_at_once,
+    Aim::all_at_once,
+    Aim::deleted_in_a_takeover,
+    Aim::stopped_with_calls,
+    Aim::stopped_with_calls,
+    Aim::quorum_lost,
 ];
+
+/// No run has more at a time.
+const VOLUME_COUNT_MAX: usize = 4;
 
 /// Events as they are drawn.
 struct Aim {
@@ -44,21 +58,33 @@ struct Aim {
     node_count: usize,
     at_ms: u64,
     events: Vec<Event>,
+    volumes: Vec<VolumePlan>,
+    /// Whose owner and log disks are aimed at.
+    volume: usize,
     /// Nodes have two disks, what is lost is made anew at once, and in the end nodes are lost.
     has_two_disks: bool,
 }
 
 /// Makes an aimed run of a scenario.
 pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
-    scenario.load = Load {
+    let mut load = Load {
         client_count: 3 + rng.below(3) as u32,
         op_count: 250,
         pause_ms_max: one_of(&mut rng, &[0, 2, 6]),
     };
     if rng.below(6) == 0 {
         // Hardly anybody changes anything: an owner learns nothing from its disks.
-        scenario.load.client_count = 1;
-        scenario.load.pause_ms_max = 4000;
+        load.client_count = 1;
+        load.pause_ms_max = 4000;
+    }
+    let count = scenario.volumes.len() as u32;
+    for (nth, volume) in scenario.volumes.iter_mut().enumerate() {
+        volume.load = load;
+        if nth > 0 {
+            // All together keep the disks about as busy as one does alone.
+            volume.load.client_count = 1 + load.client_count / (2 * count);
+            volume.load.op_count = load.op_count / 2;
+        }
     }
     let shape = &mut scenario.shape;
     shape.log_file_kib = one_of(&mut rng, &[384, 512]);
@@ -76,14 +102,23 @@ pub fn aim(scenario: &mut ClusterScenario, mut rng: Rng) {
         node_count: scenario.node_count,
         at_ms: 0,
         events: Vec::new(),
+        volumes: std::mem::take(&mut scenario.volumes),
+        volume: 0,
         has_two_disks: false,
     };
     for _ in 0..1 + aim.rng.below(2) {
+        aim.volume = aim.rng.below(aim.volumes.len() as u64) as usize;
         let next = one_of(&mut aim.rng, &AIMS);
         next(&mut aim);
         aim.wait(1000, 6000);
     }
     scenario.events = std::mem::take(&mut aim.events);
+    scenario.volumes = std::mem::take(&mut aim.volumes);
+    // What was drawn for a longer run comes in this one, too.
+    let span_ms = aim.at_ms.max(1);
+    for volume in scenario.volumes.iter_mut().skip(1) {
+        volume.made_at_ms = volume.made_at_ms.map(|at_ms| at_ms % span_ms);
+    }
     if aim.has_two_disks {
         scenario.disks_per_node = 2;
         scenario.shape.disk_count = scenario.node_count * 2;
@@ -108,6 +143,7 @@ impl Aim {
     fn push(&mut self, what: What) {
         self.events.push(Event {
             at_ms: self.at_ms,
+            volume: self.volume,
             what,
         });
     }
@@ -209,6 +245,7 @@ impl Aim {
             let pause = What::Pause {
                 who: Who::Owner,
                 machine: self.rng.below(4) == 0,
+                steps: self.rng.below(30),
                 ms: self.ms(3200, 3500),
             };
             let verb = self.verb();
@@ -394,6 +431,7 @@ impl Aim {
         let pause = What::Pause {
             who: Who::Owner,
             machine: false,
+            steps: 0,
             ms: self.ms(3200, 2000),
         };
         // What the nodes that are away have then is for nobody.
@@ -436,6 +474,7 @@ impl Aim {
         let pause = What::Pause {
             who: Who::Holder,
             machine: false,
+            steps: 0,
             ms: 6000,
         };
         let after_ms = one_of(&mut self.rng, &[1, 3, 10]);
@@ -524,6 +563,7 @@ impl Aim {
             false => What::Pause {
                 who: Who::Owner,
                 machine: false,
+                steps: 0,
                 ms: self.ms(3200, 1500),
             },
         };
@@ -563,10 +603,134 @@ impl Aim {
             false => What::Pause {
                 who: Who::Owner,
                 machine: false,
+                steps: 0,
                 ms: pause_ms,
             },
         };
         self.push_when(Verb::Repair, skip, lose);
         self.wait(4000, 3000);
+    }
+
+    /// Another volume with few clients, unless there are many already; the number of the last one.
+    fn one_more_volume(&mut self) -> usize {
+        if self.volumes.len() < VOLUME_COUNT_MAX {
+            let mut load = self.volumes[0].load;
+            load.client_count = 1 + self.rng.below(2) as u32;
+            load.op_count /= 2;
+            self.volumes.push(VolumePlan::lasting(load));
+        }
+        self.volumes.len() - 1
+    }
+
+    fn end_of_owner(&mut self) -> What {
+        let down_ms = self.ms(1000, 5000);
+        match self.rng.below(4) {
+            0 => What::Give,
+            1 => What::LoseLease { who: Who::Owner },
+            _ => What::Crash {
+                who: Who::Owner,
+                keep: one_of(&mut self.rng, &[Keep::Nothing, Keep::Everything]),
+                with_power: self.rng.coin(),
+                down_ms,
+            },
+        }
+    }
+
+    /// A volume gets files of the log that another had in a term of the same number: that one has a new owner, or its log went
+    /// on elsewhere, and soon this one has a new owner, too.
+    fn second_hand(&mut self) {
+        self.wait(500, 2000);
+        self.volume = 0;
+        for _ in 0..1 + self.rng.below(2) {
+            let end = self.end_of_owner();
+            self.push(end);
+            self.wait(4500, 3000);
+        }
+        self.volume = self.one_more_volume();
+        self.volumes[self.volume].made_at_ms = Some(self.at_ms);
+        self.wait(300, 4000);
+        for _ in 0..1 + self.rng.below(3) {
+            let end = self.end_of_owner();
+            self.push(end);
+            self.wait(5000, 3000);
+        }
+    }
+
+    /// All volumes lose their owners in one moment, each in its way.
+    fn all_at_once(&mut self) {
+        self.one_more_volume();
+        self.wait(500, 3000);
+        for _ in 0..1 + self.rng.below(2) {
+            for volume in 0..self.volumes.len() {
+                self.volume = volume;
+                let end = self.end_of_owner();
+                self.push(end);
+                self.wait(0, 30);
+            }
+            self.wait(5000, 4000);
+        }
+    }
+
+    /// A volume is deleted while another node takes it over, and others make files of what it had.
+    fn deleted_in_a_takeover(&mut self) {
+        let volume = self.one_more_volume();
+        self.wait(1000, 3000);
+        let begun_ms = self.at_ms;
+        let wait_ms = one_of(&mut self.rng, &[0, 5, 100, 2000, 3500]);
+        self.volumes[volume].made_at_ms = None;
+        self.volumes[volume].lives_ms = Some(begun_ms + wait_ms);
+        self.volume = volume;
+        let end = self.end_of_owner();
+        self.push(end);
+        self.wait(3000, 2000);
+        self.volume = 0;
+        self.trouble();
+        let end = self.end_of_owner();
+        self.push(end);
+        self.wait(5000, 3000);
+    }
+
+    /// A node that has shards or a part of the log stands still while it does something for an owner, and goes on when the volume
+    /// has another one: what waited for it is done then, or refused.
+    fn stopped_with_calls(&mut self) {
+        self.trouble();
+        self.wait(100, 2000);
+        let verb = self.verb();
+        let skip = self.rng.below(20);
+        let pause = What::Pause {
+            who: one_of(&mut self.rng, &[Who::AtWork, Who::AtWork, Who::Owner]),
+            machine: self.rng.below(4) == 0,
+            steps: self.rng.below(40),
+            ms: 2000 + pause_ms(&mut self.rng),
+        };
+        self.push_when(verb, skip, pause);
+        self.wait(100, 1500);
+        let end = self.end_of_owner();
+        self.push(end);
+        self.wait(5000, 20_000);
+    }
+
+    /// etcd has no quorum for long, while an owner changes its log or is lost, and is back when nobody has a lease.
+    fn quorum_lost(&mut self) {
+        self.wait(500, 2500);
+        let lost = What::EtcdNoQuorum {
+            keeps_leases: self.rng.coin(),
+            ms: quorum_ms(&mut self.rng),
+        };
+        match self.rng.coin() {
+            true => self.push(lost),
+            false => {
+                let skip = self.rng.below(10);
+                let part = self.new_part();
+                let steps = vec![(0, part), (self.rng.below(30), lost)];
+                self.push_when(Verb::AppendLog, skip, What::Row { steps });
+            }
+        }
+        self.wait(0, 4000);
+        if self.rng.coin() {
+            let end = self.end_of_owner();
+            self.push(end);
+        }
+        self.wait(8000, 15_000);
     }
 }

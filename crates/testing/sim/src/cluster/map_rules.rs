@@ -1,49 +1,73 @@
-//! The volume's records as etcd has them: what no owner may ever write there.
+//! What etcd has of volumes: what no owner may ever write there.
 //!
-//! Owns: the check of each change of a volume's owner, epoch and log against the one before.
-//! Must not know: who writes them and how, whether anybody noticed.
+//! Owns: which volumes there are as etcd says, the check of each change of a volume's owner, epoch and log against the one
+//! before. Must not know: who writes them and how, whether anybody noticed.
 //!
 //! A wrong change may do no harm today, since something else stands in front of it. It is wrong all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cairn_base::{DiskId, Epoch, NodeId};
+use cairn_base::{DiskId, Epoch, NodeId, VolumeId};
 use cairn_cluster::coordinator::{Change, Entry, WatchEvent};
 use cairn_cluster::map::values::decode;
-use cairn_cluster::map::{DiskRecord, EpochRecord, Keys, LogRecord, OwnerRecord, VolumeLog};
+use cairn_cluster::map::{
+    DiskRecord, EpochRecord, Keys, LogRecord, OwnerRecord, VolumeLog, VolumeRecord,
+};
 use cairn_cluster::{MapError, MemoryCoordinator, Revision};
+use cairn_formats::settings::VolumeName;
 use parking_lot::Mutex;
 
+use super::failure::FirstFailure;
 use super::node::NAME;
-use super::terms::Terms;
-use crate::world::VOLUME;
 
-/// What etcd has of the volume, as far as it was looked at.
+/// What etcd has, as far as it was looked at.
 pub struct MapRules {
-    terms: Arc<Terms>,
+    failure: Arc<FirstFailure>,
     seen: Mutex<Seen>,
 }
 
 #[derive(Default)]
 struct Seen {
-    epoch: Epoch,
-    owner: Option<OwnerRecord>,
-    log: VolumeLog,
+    volumes: BTreeMap<VolumeId, SeenVolume>,
+    /// Numbers that volumes had; none has one of them again.
+    deleted: BTreeSet<VolumeId>,
     nodes: BTreeMap<DiskId, NodeId>,
 }
 
+#[derive(Default)]
+struct SeenVolume {
+    name: String,
+    epoch: Epoch,
+    owner: Option<OwnerRecord>,
+    log: VolumeLog,
+}
+
 impl MapRules {
-    pub fn new(terms: Arc<Terms>) -> Arc<Self> {
+    pub fn new(failure: Arc<FirstFailure>) -> Arc<Self> {
         Arc::new(Self {
-            terms,
+            failure,
             seen: Mutex::default(),
         })
     }
 
     /// The node that etcd says owns the volume.
-    pub fn holder(&self) -> Option<NodeId> {
-        self.seen.lock().owner.as_ref().map(|owner| owner.node)
+    pub fn holder(&self, volume: VolumeId) -> Option<NodeId> {
+        let seen = self.seen.lock();
+        let owner = seen.volumes.get(&volume)?.owner.as_ref()?;
+        Some(owner.node)
+    }
+
+    pub fn node_of(&self, disk: DiskId) -> Option<NodeId> {
+        self.seen.lock().nodes.get(&disk).copied()
+    }
+
+    /// The number of the volume that has this name.
+    pub fn id_of(&self, name: &VolumeName) -> Option<VolumeId> {
+        let (seen, name) = (self.seen.lock(), name.to_string());
+        let mut all = seen.volumes.iter();
+        all.find(|(_, volume)| volume.name == name)
+            .map(|(id, _)| *id)
     }
 
     /// Looks at each change, for ever.
@@ -54,12 +78,12 @@ impl MapRules {
         loop {
             let changes = match watcher.next().await {
                 WatchEvent::Changes { changes, .. } => changes,
-                WatchEvent::Reset(_) => return self.terms.fail("changes of the map are missing"),
+                WatchEvent::Reset(_) => return self.failure.note("changes of the map are missing"),
             };
             for change in changes {
                 if let Err(error) = self.look(&keys, &change) {
-                    self.terms
-                        .fail(format!("what etcd has makes no sense: {error}"));
+                    self.failure
+                        .note(format!("what etcd has makes no sense: {error}"));
                 }
             }
         }
@@ -67,35 +91,61 @@ impl MapRules {
 
     fn look(&self, keys: &Keys, change: &Change) -> Result<(), MapError> {
         let mut seen = self.seen.lock();
-        let (owner, epoch, log) = (keys.owner(VOLUME), keys.epoch(VOLUME), keys.log(VOLUME));
         let entry = match change {
             Change::Deleted { key, .. } => {
-                if *key == owner {
-                    seen.owner = None;
+                match keys.parse_volume(key) {
+                    Some((id, "record")) => {
+                        seen.volumes.remove(&id);
+                        seen.deleted.insert(id);
+                    }
+                    Some((id, "owner")) => {
+                        if let Some(volume) = seen.volumes.get_mut(&id) {
+                            volume.owner = None;
+                        }
+                    }
+                    _ => {}
                 }
                 return Ok(());
             }
             Change::Put(entry) => entry,
         };
-        let problem = match &entry.key {
-            key if *key == owner => seen.take_owner(entry)?,
-            key if *key == epoch => seen.take_epoch(entry)?,
-            key if *key == log => seen.take_log(entry)?,
-            key if keys.disks().contains(key) => {
-                let disk = decode::<DiskRecord>(entry)?.value;
-                seen.nodes.insert(disk.id, disk.node);
-                None
+        if keys.disks().contains(&entry.key) {
+            let disk = decode::<DiskRecord>(entry)?.value;
+            seen.nodes.insert(disk.id, disk.node);
+            return Ok(());
+        }
+        let Some((id, field)) = keys.parse_volume(&entry.key) else {
+            return Ok(());
+        };
+        let Seen {
+            volumes,
+            deleted,
+            nodes,
+        } = &mut *seen;
+        let problem = if deleted.contains(&id) {
+            Some(format!("{field} is written after the volume was deleted"))
+        } else {
+            let volume = volumes.entry(id).or_default();
+            match field {
+                "record" => {
+                    volume.name = decode::<VolumeRecord>(entry)?.value.name;
+                    None
+                }
+                "owner" => volume.take_owner(entry)?,
+                "epoch" => volume.take_epoch(entry)?,
+                "log" => volume.take_log(entry, nodes)?,
+                _ => None,
             }
-            _ => None,
         };
         if let Some(problem) = problem {
-            self.terms.fail(format!("in etcd: {problem}"));
+            self.failure
+                .note(format!("in etcd: volume {id}: {problem}"));
         }
         Ok(())
     }
 }
 
-impl Seen {
+impl SeenVolume {
     fn take_owner(&mut self, entry: &Entry) -> Result<Option<String>, MapError> {
         let owner = decode::<OwnerRecord>(entry)?.value;
         let before = self.owner.replace(owner.clone());
@@ -115,7 +165,11 @@ impl Seen {
         Ok(is_wrong.then(|| format!("{epoch} follows {before}")))
     }
 
-    fn take_log(&mut self, entry: &Entry) -> Result<Option<String>, MapError> {
+    fn take_log(
+        &mut self,
+        entry: &Entry,
+        nodes: &BTreeMap<DiskId, NodeId>,
+    ) -> Result<Option<String>, MapError> {
         let log = decode::<LogRecord>(entry)?.value.log;
         let before = std::mem::replace(&mut self.log, log.clone());
         if before.ensembles.is_empty() {
@@ -129,8 +183,8 @@ impl Seen {
         }
         // Copies of what is written now: two on one node are lost together.
         let open = log.open().map_or(&[][..], |open| &open.disks);
-        let nodes: BTreeSet<&NodeId> = open.iter().filter_map(|id| self.nodes.get(id)).collect();
-        Ok((nodes.len() < open.len())
+        let on: BTreeSet<&NodeId> = open.iter().filter_map(|id| nodes.get(id)).collect();
+        Ok((on.len() < open.len())
             .then(|| format!("the open part of the log has two of its disks {open:?} on one node")))
     }
 }

@@ -1,22 +1,31 @@
-//! A whole cluster in one thread: the real engine of several nodes on simulated disks, clocks and streams, with etcd in memory,
-//! and an object store for cold data.
+//! A whole cluster in one thread: the real engine of several nodes with several volumes on simulated disks, clocks and streams,
+//! with etcd in memory, and an object store for cold data.
 //!
 //! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
 //! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
 
 mod aimed;
 mod clock;
+mod ending;
+mod etcd;
+mod failure;
+mod happen;
+mod machines;
 mod map_rules;
 mod net;
 mod node;
+mod pace;
 mod promises;
+mod report;
 mod run;
 mod scenario;
 mod shrink;
 mod terms;
 mod tiers;
+mod volumes;
 
 pub use promises::Verb;
-pub use run::{Counts, Report, run};
-pub use scenario::{ClusterScenario, Ending, Event, What, Who};
+pub use report::{Counts, Report};
+pub use run::run;
+pub use scenario::{ClusterScenario, Ending, Event, VolumePlan, What, Who};
 pub use shrink::shrink;

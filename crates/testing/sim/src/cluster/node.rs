@@ -28,12 +28,12 @@ use parking_lot::Mutex;
 
 use super::net::Net;
 use super::promises::Promises;
-use super::terms::Terms;
 use super::tiers;
+use super::volumes::Volumes;
 use crate::object_store::Seen;
 use crate::pool::Disks;
 use crate::scenario::Shape;
-use crate::world::{VOLUME, form_pool, fs_settings, meta_settings, open_pool};
+use crate::world::{form_pool, fs_settings, meta_settings, open_pool};
 
 pub const CLUSTER: PoolId = PoolId(0xc1a5_7e12);
 pub const NAME: &str = "sim";
@@ -69,13 +69,15 @@ pub struct Start {
     pub coordinator: Arc<dyn Coordinator>,
     pub high_water: Arc<Remembered>,
     pub net: Net,
-    pub terms: Arc<Terms>,
+    pub volumes: Arc<Volumes>,
     pub promises: Arc<Promises>,
     pub objects: Option<Arc<Seen>>,
 }
 
 /// A process that has its place in the cluster.
 pub struct Process {
+    /// Tasks that are spawned in it stop and end with it.
+    pub env: Env,
     pub pool: Arc<Pool>,
     pub member: Arc<ClusterMember>,
 }
@@ -138,7 +140,7 @@ impl Start {
             start: self,
             member: member.clone(),
             pool: OnceLock::new(),
-            opening: Mutex::default(),
+            openings: Mutex::default(),
         });
         let settings = PoolSettings {
             segments: segment_settings(&host.start.shape),
@@ -180,7 +182,7 @@ impl Start {
         if host.start.objects.is_some() {
             tiers::tend(&pool, &env);
         }
-        Ok(Process { pool, member })
+        Ok(Process { env, pool, member })
     }
 
     async fn map(&self) -> Result<ClusterMap, String> {
@@ -279,13 +281,13 @@ impl Served for OwnDisks {
     }
 }
 
-/// What the pool asks of the program, which tells of each opening of the volume.
+/// What the pool asks of the program, which tells of each opening of a volume.
 struct ClusterHost {
     start: Start,
     member: Arc<ClusterMember>,
     pool: OnceLock<Weak<Pool>>,
-    /// That was told of last.
-    opening: Mutex<Option<[u8; 8]>>,
+    /// Those that were told of last.
+    openings: Mutex<BTreeMap<VolumeId, [u8; 8]>>,
 }
 
 impl Host for ClusterHost {
@@ -293,26 +295,20 @@ impl Host for ClusterHost {
         meta_settings(&self.start.shape, copies)
     }
 
-    fn fs_settings(&self, _volume: &PoolVolume, _count: usize) -> FsSettings {
-        fs_settings(&self.start.env, &self.start.shape)
+    fn fs_settings(&self, volume: &PoolVolume, _count: usize) -> FsSettings {
+        FsSettings {
+            volume: volume.id,
+            name: volume.name.to_string(),
+            ..fs_settings(&self.start.env, &self.start.shape)
+        }
     }
 
-    fn publish(&self, _state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
-        let Some(VolumeService::Serving(fs)) = volumes.get(&VOLUME) else {
-            return;
-        };
-        let opening = Some(fs.write_verifier());
-        if std::mem::replace(&mut *self.opening.lock(), opening) == opening {
-            return;
+    fn publish(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
+        for listed in &state.volumes {
+            if let Some(VolumeService::Serving(fs)) = volumes.get(&listed.id) {
+                self.tell(listed, fs);
+            }
         }
-        let (member, pool) = (self.member.clone(), self.pool.get().cloned());
-        let serves = fs.clone();
-        // As the edges ask, when an answer is ready.
-        let may_answer = move || member.lease_is_valid() && is_served(pool.as_ref(), &serves);
-        let start = &self.start;
-        start
-            .terms
-            .opened(start.index, &start.env, fs.clone(), Box::new(may_answer));
     }
 
     fn open_tier(
@@ -330,9 +326,28 @@ impl Host for ClusterHost {
     }
 }
 
+impl ClusterHost {
+    fn tell(&self, listed: &PoolVolume, fs: &Fs) {
+        let (id, opening) = (listed.id, fs.write_verifier());
+        if self.openings.lock().insert(id, opening) == Some(opening) {
+            return;
+        }
+        let start = &self.start;
+        let Some(volume) = start.volumes.named(&listed.name) else {
+            return;
+        };
+        let (member, pool) = (self.member.clone(), self.pool.get().cloned());
+        // As the edges ask, when an answer is ready.
+        let may_answer = move || member.lease_is_valid() && is_served(pool.as_ref(), id, opening);
+        volume
+            .terms
+            .opened(start.index, &start.env, fs.clone(), Box::new(may_answer));
+    }
+}
+
 /// Whether this opening of the volume is the one that the pool serves.
-fn is_served(pool: Option<&Weak<Pool>>, fs: &Fs) -> bool {
+fn is_served(pool: Option<&Weak<Pool>>, volume: VolumeId, opening: [u8; 8]) -> bool {
     let pool = pool.and_then(Weak::upgrade);
-    let served = pool.and_then(|pool| pool.service(VOLUME));
-    matches!(served, Some(VolumeService::Serving(now)) if now.write_verifier() == fs.write_verifier())
+    let served = pool.and_then(|pool| pool.service(volume));
+    matches!(served, Some(VolumeService::Serving(now)) if now.write_verifier() == opening)
 }

@@ -20,7 +20,7 @@ use cairn_shard::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::terms::Terms;
+use super::failure::FirstFailure;
 
 /// What a disk does for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,20 +44,48 @@ pub enum Verb {
 }
 
 /// Is called once, with the disk.
-type Waiting = Box<dyn FnOnce(DiskId) + Send>;
+type Then = Box<dyn FnOnce(DiskId) + Send>;
+
+impl Verb {
+    pub const ALL: [Verb; 14] = [
+        Verb::Fence,
+        Verb::Create,
+        Verb::AppendLog,
+        Verb::AppendData,
+        Verb::Seal,
+        Verb::Repair,
+        Verb::CreateHidden,
+        Verb::Fill,
+        Verb::CopyFrom,
+        Verb::SealHidden,
+        Verb::Publish,
+        Verb::Discard,
+        Verb::Remove,
+        Verb::Sweep,
+    ];
+}
+
+/// Who waits for the moment when a disk begins to do something.
+struct Waiting {
+    verb: Verb,
+    /// For this volume.
+    volume: Option<VolumeId>,
+    /// How many times are let pass.
+    skip: u64,
+    then: Then,
+}
 
 /// The promises of all disks; they outlive processes and power.
 pub struct Promises {
-    terms: Arc<Terms>,
+    failure: Arc<FirstFailure>,
     answered: Mutex<BTreeMap<(DiskId, VolumeId), Epoch>>,
-    /// With how many times that are let pass.
-    waiting: Mutex<Vec<(Verb, u64, Waiting)>>,
+    waiting: Mutex<Vec<Waiting>>,
 }
 
 impl Promises {
-    pub fn new(terms: Arc<Terms>) -> Arc<Self> {
+    pub fn new(failure: Arc<FirstFailure>) -> Arc<Self> {
         Arc::new(Self {
-            terms,
+            failure,
             answered: Mutex::default(),
             waiting: Mutex::default(),
         })
@@ -71,9 +99,22 @@ impl Promises {
         })
     }
 
-    /// Calls `then` in the moment when some disk begins to do this for another node, after `skip` times.
-    pub fn when(&self, verb: Verb, skip: u64, then: impl FnOnce(DiskId) + Send + 'static) {
-        self.waiting.lock().push((verb, skip, Box::new(then)));
+    /// Calls `then` in the moment when some disk begins to do this of a volume for another node, after `skip` times; of
+    /// any volume, if none is named.
+    pub fn when(
+        &self,
+        verb: Verb,
+        volume: Option<VolumeId>,
+        skip: u64,
+        then: impl FnOnce(DiskId) + Send + 'static,
+    ) {
+        let then = Box::new(then);
+        self.waiting.lock().push(Waiting {
+            verb,
+            volume,
+            skip,
+            then,
+        });
     }
 
     /// Nobody is told any more.
@@ -82,23 +123,20 @@ impl Promises {
         drop(waiting);
     }
 
-    fn begins(&self, disk: DiskId, verb: Verb) {
+    fn begins(&self, disk: DiskId, volume: VolumeId, verb: Verb) {
         let due: Vec<Waiting> = {
             let mut waiting = self.waiting.lock();
-            let is_due = |entry: &mut (Verb, u64, Waiting)| {
-                if entry.0 != verb {
+            let is_due = |entry: &mut Waiting| {
+                if entry.verb != verb || entry.volume.is_some_and(|wanted| wanted != volume) {
                     return false;
                 }
-                let is_due = entry.1 == 0;
-                entry.1 = entry.1.saturating_sub(1);
+                let is_due = entry.skip == 0;
+                entry.skip = entry.skip.saturating_sub(1);
                 is_due
             };
-            waiting
-                .extract_if(.., is_due)
-                .map(|entry| entry.2)
-                .collect()
+            waiting.extract_if(.., is_due).collect()
         };
-        due.into_iter().for_each(|then| then(disk));
+        due.into_iter().for_each(|waiting| (waiting.then)(disk));
     }
 
     /// A disk did something for the owner of this epoch: it does nothing for lower ones any more.
@@ -111,8 +149,8 @@ impl Promises {
         };
         if epoch < promised {
             let disk = disk.label();
-            self.terms.fail(format!(
-                "disk {disk} did {verb:?} for the owner of {epoch} after it had answered that of {promised}"
+            self.failure.note(format!(
+                "disk {disk} did {verb:?} of volume {volume} for the owner of {epoch} after it had answered that of {promised}"
             ));
         }
     }
@@ -129,7 +167,7 @@ impl Watched {
         (volume, epoch, verb): (VolumeId, Epoch, Verb),
         work: impl Future<Output = Result<T, ShardError>>,
     ) -> Result<T, ShardError> {
-        self.promises.begins(self.disk.id(), verb);
+        self.promises.begins(self.disk.id(), volume, verb);
         let done = work.await?;
         self.promises.ended(&self.disk, volume, epoch, verb);
         Ok(done)

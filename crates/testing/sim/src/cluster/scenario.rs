@@ -20,10 +20,11 @@ pub struct ClusterScenario {
     pub node_count: usize,
     pub disks_per_node: usize,
     pub shape: Shape,
-    pub load: Load,
+    /// The first is there all the time.
+    pub volumes: Vec<VolumePlan>,
     /// The clock of each node: seconds in a million of the world's.
     pub rates: Vec<u32>,
-    /// From when the volume is served first.
+    /// From when the volumes are served that are there from the beginning.
     pub events: Vec<Event>,
     pub end: Ending,
 }
@@ -32,19 +33,45 @@ pub struct ClusterScenario {
 #[serde(deny_unknown_fields)]
 pub struct Event {
     pub at_ms: u64,
+    /// The volume whose owner and log disks are meant.
+    pub volume: usize,
     pub what: What,
 }
 
-/// Whom something happens to.
+/// One volume: its clients, and how long it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumePlan {
+    pub load: Load,
+    /// When it is made; `None`: before anything happens.
+    pub made_at_ms: Option<u64>,
+    /// It is deleted so long after it was made, or after things begin to happen.
+    pub lives_ms: Option<u64>,
+}
+
+impl VolumePlan {
+    /// One that is there all the time.
+    pub fn lasting(load: Load) -> Self {
+        Self {
+            load,
+            made_at_ms: None,
+            lives_ms: None,
+        }
+    }
+}
+
+/// Whom something happens to; the owner is that of the event's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// Whoever owns the volume then.
+    /// Whoever owns it then.
     Owner,
     /// So many nodes behind the owner, which goes round.
     Behind(usize),
     /// Whoever has the volume as etcd says: in a takeover not yet the owner.
     Holder,
+    /// The node whose disk begins what is waited for; the owner, if nothing is.
+    AtWork,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,10 +84,12 @@ pub enum What {
         with_power: bool,
         down_ms: u64,
     },
-    /// The process is suspended, and its clock goes on; or the machine is.
+    /// The process is stopped after so many steps more, and its clock goes on, or the machine is suspended. What others send
+    /// it meanwhile waits until it goes on.
     Pause {
         who: Who,
         machine: bool,
+        steps: u64,
         ms: u64,
     },
     /// The next node that serves the volume is suspended soon after it begins to.
@@ -113,6 +142,12 @@ pub enum What {
     EtcdStops {
         ms: u64,
     },
+    /// Most members of etcd are gone: nobody is answered or told anything, and no lease ends. Then they are back, and leases
+    /// begin anew, or those end whose time has passed.
+    EtcdNoQuorum {
+        keeps_leases: bool,
+        ms: u64,
+    },
     /// The next things that a node asks of etcd are done, or not, and nobody tells.
     EtcdUnknown {
         who: Who,
@@ -152,7 +187,13 @@ pub enum What {
         pick: u64,
         times: u64,
     },
-    /// An operator moves the volume.
+    /// The disks of a node, or all, become full but for some room; `None`: until all is well again, and served.
+    Fill {
+        who: Option<Who>,
+        room_kib: u64,
+        ms: Option<u64>,
+    },
+    /// An operator moves a volume.
     Give,
     /// The nodes with disks of the open part of the log lose their power, or their processes are killed; all but one of
     /// them, counted from behind the owner, or all.
@@ -230,6 +271,10 @@ impl What {
             What::EtcdLate { .. } => "etcd_late",
             What::EtcdMute { .. } => "etcd_mute",
             What::EtcdStops { .. } => "etcd_stops",
+            What::EtcdNoQuorum {
+                keeps_leases: true, ..
+            } => "etcd_no_quorum",
+            What::EtcdNoQuorum { .. } => "etcd_no_quorum_leases_end",
             What::EtcdUnknown { .. } => "etcd_unknown",
             What::LoseLease { .. } => "lose_lease",
             What::ClockJump { .. } => "clock_jump",
@@ -237,6 +282,8 @@ impl What {
             What::DiskErrors { .. } => "disk_errors",
             What::DiskSlow { .. } => "disk_slow",
             What::DiskFlips { .. } => "disk_flips",
+            What::Fill { who: None, .. } => "fill_all",
+            What::Fill { .. } => "fill",
             What::Give => "give",
             What::CrashMembers { but: None, .. } => "crash_members",
             What::CrashMembers { .. } => "crash_members_but_one",
@@ -251,7 +298,7 @@ impl What {
         }
     }
 
-    pub const NAMES: [&str; 33] = [
+    pub const NAMES: [&str; 37] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -267,6 +314,8 @@ impl What {
         "etcd_late",
         "etcd_mute",
         "etcd_stops",
+        "etcd_no_quorum",
+        "etcd_no_quorum_leases_end",
         "etcd_unknown",
         "lose_lease",
         "clock_jump",
@@ -274,6 +323,8 @@ impl What {
         "disk_errors",
         "disk_slow",
         "disk_flips",
+        "fill_all",
+        "fill",
         "give",
         "crash_members",
         "crash_members_but_one",
@@ -321,6 +372,7 @@ impl ClusterScenario {
             op_count: 400,
             pause_ms_max: one_of(&mut rng, &[50, 200, 600]),
         };
+        let volume_count = one_of(&mut rng, &[1, 2, 2, 2, 3, 3, 4]);
         let is_steady = rng.coin();
         let rates = (0..node_count)
             .map(|_| match is_steady {
@@ -329,7 +381,9 @@ impl ClusterScenario {
                 false => 980_000 + rng.below(40_000) as u32,
             })
             .collect();
-        let events = draw_events(&mut rng, node_count);
+        let events = draw_events(&mut rng, node_count, volume_count);
+        let span_ms = events.last().map_or(0, |event| event.at_ms);
+        let volumes = draw_volumes(&mut rng, load, volume_count, span_ms);
         let lose = if node_count == 3 { 1 } else { 2 };
         let end = match rng.below(8) {
             0 => Ending::Give,
@@ -345,7 +399,7 @@ impl ClusterScenario {
             node_count,
             disks_per_node,
             shape,
-            load,
+            volumes,
             rates,
             events,
             end,
@@ -390,11 +444,11 @@ impl ClusterScenario {
         scenario.shape.disk_count = node_count;
         scenario.shape.rebuild_delay_ms = 600_000;
         scenario.shape.tiers = Tiers::default();
-        scenario.load = Load {
+        scenario.volumes = vec![VolumePlan::lasting(Load {
             client_count: 2,
             op_count: 200,
             pause_ms_max: 20,
-        };
+        })];
         scenario.rates = vec![1_000_000; node_count];
         scenario.events = Vec::new();
         scenario.end = Ending::CrashOwner;
@@ -447,10 +501,34 @@ fn draw_shape(rng: &mut Rng, disk_count: usize) -> Shape {
     }
 }
 
-fn draw_events(rng: &mut Rng, node_count: usize) -> Vec<Event> {
+/// The first one is there all the time. Of the others some are made while things happen, and some are deleted then; they
+/// have fewer clients, so that a run does not take much longer than one with a single volume.
+fn draw_volumes(rng: &mut Rng, first: Load, count: usize, span_ms: u64) -> Vec<VolumePlan> {
+    let mut volumes = vec![VolumePlan::lasting(first)];
+    while volumes.len() < count {
+        let load = Load {
+            client_count: 1 + rng.below(2) as u32,
+            op_count: first.op_count / 2,
+            pause_ms_max: first.pause_ms_max,
+        };
+        let made_at_ms = rng.coin().then(|| rng.below(span_ms + 1));
+        let is_deleted = rng.below(4) == 0;
+        volumes.push(VolumePlan {
+            load,
+            made_at_ms,
+            lives_ms: is_deleted.then(|| 500 + rng.below(span_ms + 1)),
+        });
+    }
+    volumes
+}
+
+/// Kinds of what [`draw_what`] draws.
+const KINDS: u64 = 24;
+
+fn draw_events(rng: &mut Rng, node_count: usize, volume_count: usize) -> Vec<Event> {
     let count = 2 + rng.below(9);
     // A run leans to some kinds, so that they meet.
-    let lean: Vec<u64> = (0..3).map(|_| rng.below(20)).collect();
+    let lean: Vec<u64> = (0..3).map(|_| rng.below(KINDS)).collect();
     let mut at_ms = 0;
     let mut events: Vec<Event> = (0..count)
         .map(|_| {
@@ -461,10 +539,11 @@ fn draw_events(rng: &mut Rng, node_count: usize) -> Vec<Event> {
             };
             let kind = match rng.coin() {
                 true => one_of(rng, &lean),
-                false => rng.below(20),
+                false => rng.below(KINDS),
             };
             Event {
                 at_ms,
+                volume: rng.below(volume_count as u64) as usize,
                 what: draw_what(rng, kind, node_count),
             }
         })
@@ -501,12 +580,14 @@ fn draw_what(rng: &mut Rng, kind: u64, node_count: usize) -> What {
         4 => What::Pause {
             who,
             machine: true,
-            ms,
+            steps: 0,
+            ms: pause_ms(rng),
         },
         5 | 6 => What::Pause {
             who,
             machine: false,
-            ms,
+            steps: rng.below(400),
+            ms: pause_ms(rng),
         },
         7 => What::Cut {
             who,
@@ -561,11 +642,42 @@ fn draw_what(rng: &mut Rng, kind: u64, node_count: usize) -> What {
             pick,
             times: 1 + rng.below(6),
         },
-        _ => What::DiskSlow {
+        19 | 20 => What::DiskSlow {
             who,
             pick,
             by_ms: one_of(rng, &[200, 700, 3000]),
             times: 1 + rng.below(8),
         },
+        21 => What::Fill {
+            who: rng.coin().then_some(who),
+            room_kib: one_of(rng, &[0, 64, 1500]),
+            ms: Some(2 * ms),
+        },
+        22 => What::EtcdNoQuorum {
+            keeps_leases: rng.coin(),
+            ms: quorum_ms(rng),
+        },
+        _ => What::When {
+            verb: one_of(rng, &Verb::ALL),
+            skip: rng.below(40),
+            then: Box::new(What::Pause {
+                who: one_of(rng, &[Who::Owner, Who::AtWork, Who::AtWork]),
+                machine: rng.below(4) == 0,
+                steps: rng.below(60),
+                ms: pause_ms(rng),
+            }),
+        },
     }
+}
+
+/// A process stands still for a tenth of a second to a minute; each power of two is as likely.
+pub(super) fn pause_ms(rng: &mut Rng) -> u64 {
+    let about_ms = 100 << rng.below(10);
+    (about_ms + rng.below(about_ms)).min(60_000)
+}
+
+/// etcd has no quorum for 5 s to a minute.
+pub(super) fn quorum_ms(rng: &mut Rng) -> u64 {
+    let about_ms = 5000 << rng.below(4);
+    (about_ms + rng.below(about_ms)).min(60_000)
 }

@@ -44,9 +44,20 @@ fn smaller(scenario: &ClusterScenario) -> Vec<ClusterScenario> {
             it.events.remove(index);
         });
     }
-    push(&|it| it.load.client_count = 1);
+    for nth in (1..scenario.volumes.len()).rev() {
+        push(&|it| {
+            it.volumes.remove(nth);
+        });
+        push(&|it| it.volumes[nth].lives_ms = None);
+        push(&|it| it.volumes[nth].made_at_ms = None);
+    }
+    push(&|it| {
+        it.volumes
+            .iter_mut()
+            .for_each(|it| it.load.client_count = 1)
+    });
     push(&|it| it.disks_per_node = 1);
     push(&|it| it.rates.fill(1_000_000));
-    push(&|it| it.load.op_count /= 2);
+    push(&|it| it.volumes.iter_mut().for_each(|it| it.load.op_count /= 2));
     all
 }

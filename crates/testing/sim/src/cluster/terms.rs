@@ -1,8 +1,8 @@
-//! The owners of the volume, one after the other, and whether what each has and answers is right.
+//! The owners of one volume, one after the other, and whether what each has and answers is right.
 //!
 //! Owns: which opening of the volume is the newest, what the model knows when it begins, the judgement of what it has, its
 //! clients, and whether answers of earlier owners were right.
-//! Must not know: why the volume changed its owner, what happens to nodes.
+//! Must not know: why the volume changed its owner, what happens to nodes, which other volumes there are.
 //!
 //! A new owner has what a crash of the one before may leave: all that was answered, in order, each change whole. The
 //! earlier one and its clients go on with a model of their own. Whatever it still answers as done must be in what the new
@@ -19,9 +19,10 @@ use cairn_meta::Key;
 use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
+use super::failure::FirstFailure;
 use crate::check;
 use crate::client::{self, Client};
-use crate::model::Model;
+use crate::model::{Model, Tag};
 use crate::object_store::Seen;
 use crate::scenario::Shape;
 use crate::serving::Serving;
@@ -61,11 +62,17 @@ pub struct TermCounts {
 }
 
 pub struct Terms {
+    /// The volume's, for messages.
+    name: String,
     shape: Shape,
     objects: Option<Arc<Seen>>,
     load: Load,
+    /// Of the words of this volume's clients.
+    tag_first: Tag,
+    first_failure: Arc<FirstFailure>,
     state: Mutex<State>,
     is_over: AtomicBool,
+    is_deleted: AtomicBool,
     pub counts: TermCounts,
 }
 
@@ -73,7 +80,6 @@ struct State {
     terms: Vec<Arc<OneTerm>>,
     epoch_last: Epoch,
     verifiers: Vec<[u8; 8]>,
-    failure: Option<String>,
     /// Why the newest cannot be read.
     problem: String,
     rng: Rng,
@@ -98,38 +104,46 @@ pub struct OneTerm {
 }
 
 impl Terms {
-    pub fn new(shape: Shape, load: Load, objects: Option<Arc<Seen>>, seed: u64) -> Arc<Self> {
+    pub fn new(
+        name: String,
+        shape: Shape,
+        load: Load,
+        objects: Option<Arc<Seen>>,
+        tag_first: Tag,
+        first_failure: Arc<FirstFailure>,
+        seed: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            name,
             shape,
             objects,
             load,
+            tag_first,
+            first_failure,
             state: Mutex::new(State {
                 terms: Vec::new(),
                 epoch_last: Epoch(0),
                 verifiers: Vec::new(),
-                failure: None,
                 problem: String::new(),
                 rng: Rng::new(seed),
             }),
             is_over: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
             counts: TermCounts::default(),
         })
     }
 
-    pub fn fail(&self, what: impl Into<String>) {
-        self.state.lock().failure.get_or_insert(what.into());
+    fn fail(&self, what: impl std::fmt::Display) {
+        self.first_failure.note(format!("{}: {what}", self.name));
     }
 
-    pub fn failure(&self) -> Option<String> {
-        let (failure, terms) = {
-            let state = self.state.lock();
-            (state.failure.clone(), state.terms.clone())
-        };
-        let of_clients = terms.iter().find_map(|term| {
+    /// What a client of the volume saw that is wrong.
+    pub fn failure_of_clients(&self) -> Option<String> {
+        let terms = self.state.lock().terms.clone();
+        terms.iter().find_map(|term| {
             let failure = term.life.get()?.failure.lock().clone()?;
-            Some(format!("{}: {failure}", term.name()))
-        });
-        failure.or(of_clients)
+            Some(format!("{}: {}: {failure}", self.name, term.name()))
+        })
     }
 
     /// Clients begin nothing any more.
@@ -139,6 +153,16 @@ impl Terms {
 
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The volume is being deleted: whoever still serves it may find less of it from now on, or nothing.
+    pub fn delete(&self) {
+        self.is_deleted.store(true, Ordering::Relaxed);
+        self.end();
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Relaxed)
     }
 
     /// The newest, once what it has was judged.
@@ -187,24 +211,24 @@ impl Terms {
         let epoch = fs.meta().epoch();
         self.counts.openings.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
-        tracing::info!(node, %epoch, "OPENED");
+        tracing::info!(volume = self.name, node, %epoch, "OPENED");
         if state.verifiers.contains(&fs.write_verifier()) {
-            state.failure.get_or_insert(format!(
+            self.fail(format_args!(
                 "node {node} serves with the write verifier of an earlier opening"
             ));
         }
         state.verifiers.push(fs.write_verifier());
         if epoch == state.epoch_last {
-            state
-                .failure
-                .get_or_insert(format!("node {node} serves in {epoch}, as another did"));
+            self.fail(format_args!(
+                "node {node} serves in {epoch}, as another did"
+            ));
             return;
         }
         if epoch < state.epoch_last {
             self.counts.late_openings.fetch_add(1, Ordering::Relaxed);
             drop(state);
             if may_answer() {
-                self.fail(format!(
+                self.fail(format_args!(
                     "node {node} answers in {epoch}, after a later owner"
                 ));
             }
@@ -213,7 +237,7 @@ impl Terms {
         state.epoch_last = epoch;
         let model = match state.terms.last().and_then(|term| term.life.get()) {
             Some(life) => life.model.lock().clone(),
-            None => Model::new(),
+            None => Model::with_tags_from(self.tag_first),
         };
         for term in &state.terms {
             term.has_successor.store(true, Ordering::Relaxed);
@@ -261,7 +285,7 @@ impl Terms {
         match self.judge(&term, &env).await {
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return self.fail(format!("{}: {error}", term.name())),
+            Err(error) => return self.fail(format_args!("{}: {error}", term.name())),
         }
         let Some(life) = term.life.get() else { return };
         life.serving.put(term.fs.clone());
@@ -293,13 +317,17 @@ impl Terms {
         }
     }
 
+    fn is_to_be_judged(&self, term: &OneTerm) -> bool {
+        term.is_newest() && !term.has_stopped() && !self.is_deleted()
+    }
+
     /// Looks at all that a new owner has; false if it owns the volume no more.
     async fn judge(&self, term: &Arc<OneTerm>, env: &Env) -> Result<bool, String> {
         let Some(life) = term.life.get() else {
             return Ok(false);
         };
         let found = loop {
-            if !term.is_newest() || term.has_stopped() {
+            if !self.is_to_be_judged(term) {
                 return Ok(false);
             }
             match read_everything(&term.fs, false).await {
@@ -310,7 +338,7 @@ impl Terms {
             env.clock.sleep(READ_PAUSE).await;
         };
         let counted = check::recount(env, term.fs.meta()).await;
-        if !term.is_newest() || term.has_stopped() {
+        if !self.is_to_be_judged(term) {
             return Ok(false);
         }
         counted?;
@@ -442,7 +470,7 @@ impl OneTerm {
             && !self.lost_its_lease.load(Ordering::Relaxed)
             && let Some(terms) = self.terms.upgrade()
         {
-            terms.fail(format!("{} answers after a later one", self.name()));
+            terms.fail(format_args!("{} answers after a later one", self.name()));
         }
         may
     }
@@ -455,7 +483,9 @@ impl OneTerm {
             return;
         };
         terms.counts.late_answers.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.check_answers() {
+        if let Err(error) = self.check_answers()
+            && !terms.is_deleted()
+        {
             terms.fail(error);
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! The protocol and its reasons: docs/design/cluster.md.
 
+mod in_place;
 pub(crate) mod list;
 mod recover;
 mod widen;
@@ -30,6 +31,7 @@ use crate::error::MetaError;
 use crate::shared::Shared;
 
 pub(crate) use recover::FoundEnsembles;
+pub(crate) use writer::last_room_bytes;
 
 /// A disk is to leave the log after so many groups and copies of the state, with so long between them.
 const RETIRE_ROUNDS: usize = 20;

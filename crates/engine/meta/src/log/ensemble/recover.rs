@@ -25,6 +25,8 @@ use crate::log::{FoundLog, History, LogFuture, LogRecord, LogWriter};
 use crate::settings::MetaSettings;
 use crate::tasks::Tasks;
 
+/// A disk that was silent before it was asked is waited for as much shorter.
+const SILENT_PATIENCE_DIVISOR: u32 = 6;
 /// Read from a disk at a time.
 const READ_BYTES: usize = 4 << 20;
 
@@ -36,11 +38,15 @@ pub(crate) struct FoundEnsembles {
     pub(super) seat: Seat,
     pub(super) list: Arc<AgreedList>,
     pub(super) history: History,
+    /// The parts that the history was read from, all sealed where it ends, with the disks that have all of each: where there
+    /// is no room to copy them they can stay. Empty if the history is from elsewhere.
+    pub(super) parts: Vec<Ensemble>,
     pub(super) stopped: Stopped,
 }
 
 /// What one disk has of an ensemble.
 struct Copy {
+    disk: DiskId,
     header: FileHeader,
     records: Vec<LogRecord>,
     /// The highest that its records say.
@@ -67,12 +73,15 @@ impl FoundEnsembles {
         seat: Seat,
         list: Arc<AgreedList>,
     ) -> Result<Self, MetaError> {
-        let history = match seat.list.ensembles.last() {
+        let (history, parts) = match seat.list.ensembles.last() {
             Some(open) => Finder { env, seat: &seat }.history(open).await?,
-            None => History {
-                epoch_max: Epoch(seat.epoch.0.saturating_sub(1)),
-                ..History::empty()
-            },
+            None => {
+                let history = History {
+                    epoch_max: Epoch(seat.epoch.0.saturating_sub(1)),
+                    ..History::empty()
+                };
+                (history, Vec::new())
+            }
         };
         Ok(Self {
             env: env.clone(),
@@ -81,6 +90,7 @@ impl FoundEnsembles {
             seat,
             list,
             history,
+            parts,
             stopped: Stopped::default(),
         })
     }
@@ -99,6 +109,7 @@ impl FoundEnsembles {
             epoch_max: before,
             ..mirrored.clone()
         };
+        self.parts.clear();
         Ok(())
     }
 
@@ -126,26 +137,39 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    async fn history(&self, open: &Ensemble) -> Result<History, MetaError> {
+    async fn history(&self, open: &Ensemble) -> Result<(History, Vec<Ensemble>), MetaError> {
         let volume = self.seat.volume;
-        let copies = self.copies(open, true).await?;
+        let (copies, _) = self.copies(open, true).await?;
         let first = copies.first();
         let mut terms = first.map_or_else(Vec::new, |copy| copy.header.history.clone());
         let told = copies.iter().map(|copy| copy.retained_from);
         let mut retained_from = told.max().unwrap_or(LogPosition(1));
-        let mut found = union(copies);
-        let end = chain(open.from, &mut found).ok_or(MetaError::LogDamaged {
+        let mut found = union(&copies);
+        let end = chain(open.from, &found).ok_or(MetaError::LogDamaged {
             volume,
             position: open.from,
         })?;
+        // Of those that have promised: whatever an earlier owner has sent to others may still arrive there.
+        let mut parts = vec![Ensemble {
+            to: Some(end),
+            disks: holders(&copies, open.from, end),
+            ..open.clone()
+        }];
         for ensemble in self.seat.list.ensembles.iter().rev().skip(1) {
             let Some(to) = ensemble.to.filter(|to| *to >= retained_from) else {
                 continue;
             };
-            let copies = self.copies(ensemble, false).await?;
+            let (copies, unread) = self.copies(ensemble, false).await?;
             let told = copies.iter().map(|copy| copy.retained_from);
             retained_from = told.fold(retained_from, LogPosition::max);
-            let sealed = union(copies);
+            let sealed = union(&copies);
+            let mut disks = holders(&copies, ensemble.from, to);
+            // One that the list names has all of it, though it does not answer now.
+            disks.extend(unread);
+            parts.push(Ensemble {
+                disks,
+                ..ensemble.clone()
+            });
             let within = |record: &LogRecord| record.first >= ensemble.from && record.last <= to;
             found.extend(sealed.into_iter().filter(|(_, record)| within(record)));
         }
@@ -171,13 +195,16 @@ impl Finder<'_> {
         };
         let oldest = (0..terms.len()).find(|index| is_needed(*index, &terms));
         terms.drain(..oldest.unwrap_or(0));
-        Ok(History {
+        parts.retain(|part| part.to >= Some(part.from.max(retained_from)));
+        parts.reverse();
+        let history = History {
             terms,
             epoch_max: Epoch(self.seat.epoch.0.saturating_sub(1)),
             retained_from,
             end,
             records,
-        })
+        };
+        Ok((history, parts))
     }
 
     fn hole(&self, position: LogPosition) -> MetaError {
@@ -188,12 +215,17 @@ impl Finder<'_> {
     }
 
     /// The copies that can be had of an ensemble. Of the open one, from disks that have promised to take nothing more
-    /// of an earlier owner. Fails if none can be had, or if a disk is missing that may have what the others lack.
-    async fn copies(&self, ensemble: &Ensemble, is_open: bool) -> Result<Vec<Copy>, MetaError> {
+    /// of an earlier owner. Fails if none can be had, or if a disk is missing that may have what the others lack. And the
+    /// disks that do not answer, or not well.
+    async fn copies(
+        &self,
+        ensemble: &Ensemble,
+        is_open: bool,
+    ) -> Result<(Vec<Copy>, Vec<DiskId>), MetaError> {
         let asked = ensemble.disks.iter();
         let asked = asked.map(|disk| self.copy(*disk, ensemble, is_open));
         let mut copies = Vec::new();
-        let mut absent = Vec::new();
+        let (mut absent, mut unread) = (Vec::new(), Vec::new());
         for (disk, result) in ensemble.disks.iter().zip(join_all(asked).await) {
             match result {
                 Ok(copy) => copies.push(copy),
@@ -204,7 +236,10 @@ impl Finder<'_> {
                         promised,
                     });
                 }
-                Err(Absent::Unread(why)) => absent.push(format!("{disk} ({why})")),
+                Err(Absent::Unread(why)) => {
+                    absent.push(format!("{disk} ({why})"));
+                    unread.push(*disk);
+                }
                 Err(Absent::Without(why)) => {
                     tracing::warn!(volume = %self.seat.volume, ensemble = ensemble.number, %disk, why, "a disk lacks a part of the log that it should have");
                     absent.push(format!("{disk} ({why})"));
@@ -216,7 +251,7 @@ impl Finder<'_> {
             Some(to) => covers(&copies, ensemble.from, to),
         };
         match is_whole {
-            true => Ok(copies),
+            true => Ok((copies, unread)),
             false => Err(MetaError::LogUnreachable {
                 volume: self.seat.volume,
                 position: ensemble.from,
@@ -235,10 +270,14 @@ impl Finder<'_> {
                 promise.await.map_err(absent)?;
             }
             let bytes = self.read(&disk, ensemble.number).await.map_err(absent)?;
-            self.parse(ensemble, bytes)
+            self.parse(id, ensemble, bytes)
         };
-        let patience = self.env.clock.sleep(self.seat.patience);
-        match select(Box::pin(reading), patience).await {
+        // Of one of which nothing was heard for a while already, nothing is expected either.
+        let patience = match disk.is_silent() {
+            true => self.seat.patience / SILENT_PATIENCE_DIVISOR,
+            false => self.seat.patience,
+        };
+        match select(Box::pin(reading), self.env.clock.sleep(patience)).await {
             Either::Left((read, _)) => read,
             Either::Right(_) => Err(Absent::Unread("it does not answer".to_owned())),
         }
@@ -256,7 +295,7 @@ impl Finder<'_> {
         Ok(all.freeze())
     }
 
-    fn parse(&self, ensemble: &Ensemble, bytes: Bytes) -> Result<Copy, Absent> {
+    fn parse(&self, disk: DiskId, ensemble: &Ensemble, bytes: Bytes) -> Result<Copy, Absent> {
         let bad = |why: &str| Absent::Without(why.to_owned());
         let block = bytes.get(..BLOCK_BYTES);
         let block = block.ok_or_else(|| bad("its file is too short"))?;
@@ -267,7 +306,7 @@ impl Finder<'_> {
         }
         let mut retained_from = header.retained_from;
         let body = bytes.slice(BLOCK_BYTES..);
-        let found = find_records(&body, ensemble.number).into_iter();
+        let found = find_records(&body, header.file_use).into_iter();
         let records = found.map(|record| {
             retained_from = retained_from.max(record.head.retained_from);
             LogRecord {
@@ -279,6 +318,7 @@ impl Finder<'_> {
             }
         });
         Ok(Copy {
+            disk,
             records: records.collect(),
             header,
             retained_from,
@@ -321,13 +361,23 @@ pub(super) async fn read_sealed(
 }
 
 /// The records that any of the copies has, by their first position.
-fn union(copies: Vec<Copy>) -> BTreeMap<LogPosition, LogRecord> {
-    let records = copies.into_iter().flat_map(|copy| copy.records);
-    records.map(|record| (record.first, record)).collect()
+fn union(copies: &[Copy]) -> BTreeMap<LogPosition, LogRecord> {
+    let records = copies.iter().flat_map(|copy| &copy.records);
+    records
+        .map(|record| (record.first, record.clone()))
+        .collect()
 }
 
-/// Drops what does not follow on from `from` without a gap; the last position that is left. `None` if there is a gap.
-fn chain(from: LogPosition, found: &mut BTreeMap<LogPosition, LogRecord>) -> Option<LogPosition> {
+/// The disks whose copies have all of a range by themselves.
+fn holders(copies: &[Copy], from: LogPosition, to: LogPosition) -> Vec<DiskId> {
+    let whole = copies
+        .iter()
+        .filter(|copy| covers(std::slice::from_ref(*copy), from, to));
+    whole.map(|copy| copy.disk).collect()
+}
+
+/// The last position, if all follow on from `from` without a gap.
+fn chain(from: LogPosition, found: &BTreeMap<LogPosition, LogRecord>) -> Option<LogPosition> {
     let mut next = from;
     for (first, record) in found.iter() {
         if *first != next {

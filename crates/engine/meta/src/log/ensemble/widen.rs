@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::NodeId;
-use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::planted::{self, Bug};
 use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, RecordBuf};
 use cairn_shard::{ShardError, ShardService, ShardWrite};
 use futures_util::future::{Either, select};
 
 use super::Ensemble;
+use super::in_place::exact_bytes;
 use super::recover::read_sealed;
-use super::writer::{CARRY_BYTES, EnsembleWriter, GROW_AFTER};
+use super::writer::{CARRY_BYTES, EnsembleWriter, GROW_AFTER, begin_use};
 use crate::error::MetaError;
 use crate::log::LogRecord;
 
@@ -70,7 +71,9 @@ impl EnsembleWriter {
             };
             let mut wider = part.clone();
             for disk in disks {
-                match self.copy_part(&disk, &part, &header, &records).await {
+                let capacity_bytes = exact_bytes(&records).max(self.capacity_bytes);
+                let copied = self.copy_part(&disk, &part, &header, &records, capacity_bytes);
+                match copied.await {
                     Ok(()) => wider.disks.push(disk.id()),
                     Err(ShardError::Fenced { promised, .. }) => return Err(self.fenced(promised)),
                     Err(error) => self.rest(&*disk, &error),
@@ -98,19 +101,15 @@ impl EnsembleWriter {
     }
 
     /// Makes the file of a sealed range on one more disk. What this disk may have of it is no copy: the list would name it.
-    async fn copy_part(
+    pub(super) async fn copy_part(
         &self,
         disk: &Arc<dyn ShardService>,
         part: &Ensemble,
         header: &FileHeader,
         records: &[LogRecord],
+        capacity_bytes: u64,
     ) -> Result<(), ShardError> {
         let (epoch, name) = (self.seat.epoch, self.seat.name(part.number));
-        let len_bytes = records.iter().map(|record| record.payload.len() as u64);
-        let len_bytes: u64 = len_bytes.map(|len| len + 2 * BLOCK_BYTES as u64).sum();
-        let capacity_bytes = (len_bytes + BLOCK_BYTES as u64)
-            .next_multiple_of(IO_ALIGN_BYTES as u64)
-            .max(self.capacity_bytes);
         let making = async {
             match disk.clone().create(epoch, name, capacity_bytes, 0).await {
                 Err(ShardError::Exists { .. }) => {
@@ -121,14 +120,26 @@ impl EnsembleWriter {
             }
         };
         self.in_time(disk, making).await?;
-        let mut offset = 0;
-        let mut parts = vec![header.encode().freeze()];
-        let mut parts_bytes = parts[0].len();
+        let read_from = header.file_use;
+        let header = FileHeader {
+            file_use: self.new_use(part.number),
+            ..header.clone()
+        };
+        let file_use = match planted::is(Bug::SealedCopyOfOldUse) {
+            true => read_from,
+            false => header.file_use,
+        };
+        let block = header.encode().freeze();
+        self.in_time(disk, begin_use(disk, epoch, name, block))
+            .await?;
+        let mut offset = BLOCK_BYTES as u64;
+        let mut parts = Vec::new();
+        let mut parts_bytes = 0;
         for record in records {
             let positions = (record.first, record.last);
             let mut copy =
                 RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
-            copy.seal(part.number, self.retained_from);
+            copy.seal(file_use, self.retained_from);
             if parts_bytes >= CARRY_BYTES {
                 self.append_at(disk, part, offset, std::mem::take(&mut parts))
                     .await?;
@@ -154,7 +165,7 @@ impl EnsembleWriter {
     }
 
     /// Groups wait for this: a disk that does not answer must not hold them up for long.
-    async fn in_time<T>(
+    pub(super) async fn in_time<T>(
         &self,
         disk: &Arc<dyn ShardService>,
         work: impl Future<Output = Result<T, ShardError>>,

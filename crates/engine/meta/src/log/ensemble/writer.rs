@@ -14,16 +14,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId};
+use cairn_base::{AlignedBuf, Backoff, DiskId, Epoch, LogPosition, NodeId};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
+    BLOCK_BYTES, FileHeader, FileUse, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
 };
 use cairn_formats::shard::footer::{SHARD_CAPACITY_BYTES_MAX, file_len_bytes};
 use cairn_formats::shard::name::ShardName;
 use cairn_shard::{ShardError, ShardErrorKind, ShardService, ShardWrite};
 use tokio::sync::Notify;
 
+use super::in_place::exact_bytes;
 use super::list::AgreedList;
 use super::recover::FoundEnsembles;
 use super::{Ensemble, Seat};
@@ -35,10 +37,17 @@ use crate::tasks::Tasks;
 
 /// A disk that failed or was late is not chosen again for so long.
 const REST: Duration = Duration::from_secs(10);
-/// With too few disks it is looked for others so often.
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Between two tries to begin a file.
-const TRY_PAUSE: Duration = Duration::from_millis(50);
+/// With too few disks it is looked for others after so long, at first and at most.
+const LOOK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(2));
+/// Between two tries to begin a file, at first and at most.
+const TRY_AGAIN: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+/// A takeover that finds no room in so many tries is given up: another node may find some, and who waits is told why.
+const FULL_TRIES_MAX: u32 = 4;
+/// Of a disk this part stays free beside the files of a log that goes on: takeovers need files, too, and a node that takes a
+/// volume over needs room for its state.
+const ROOM_KEPT_PART: u64 = 256;
+/// Of that, the shortest files of a log that goes on leave this part: without it nothing could be deleted.
+const LAST_ROOM_PART: u64 = 4;
 /// An ensemble with fewer disks than wanted looks for more so often.
 pub(super) const GROW_AFTER: Duration = Duration::from_secs(2);
 /// Written at a time of what is carried over.
@@ -74,9 +83,47 @@ pub(super) fn capacity_of(len_bytes: u64) -> u64 {
     low * align
 }
 
+/// How it went to make a file on some disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Created {
+    Made,
+    /// A disk has no room for it.
+    Full,
+    /// A disk failed, or does not answer.
+    Failed,
+}
+
+/// How it went to put what is retained on some disks.
+enum Carried {
+    Done(Vec<Ensemble>),
+    Full,
+    Failed,
+}
+
+impl From<Created> for Carried {
+    /// Of a file that could not be made.
+    fn from(created: Created) -> Self {
+        match created {
+            Created::Full => Self::Full,
+            Created::Made | Created::Failed => Self::Failed,
+        }
+    }
+}
+
+/// Who a file is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// A log that goes on.
+    Term,
+    /// One that is about to: nothing is served without it, and what was deleted frees no space.
+    Takeover,
+}
+
 /// The file that is written to.
 struct Open {
     number: u64,
+    /// In the checksum of each of its records.
+    file_use: FileUse,
     from: LogPosition,
     /// `from - 1` before the first record.
     last: LogPosition,
@@ -93,16 +140,22 @@ pub(crate) struct EnsembleWriter {
     pub(super) list: Arc<AgreedList>,
     stopped: Stopped,
     /// Bytes of a file where disks have room.
-    file_bytes: u64,
+    pub(super) file_bytes: u64,
     /// Files that are shorter, because they had none.
     short_file_count: u64,
     /// Of the open file, or the one that is tried next.
     pub(super) capacity_bytes: u64,
+    made_for: For,
+    /// What the history was read from, until the term has begun.
+    pub(super) parts: Vec<Ensemble>,
     pub(super) write_wait: Duration,
     terms: Vec<Term>,
     /// Sealed ensembles that may still be needed, oldest first.
     pub(super) sealed: Vec<Ensemble>,
     open: Open,
+    /// The ensemble that is to be sealed, from the decision to go on elsewhere until that is agreed: nothing goes to it any more,
+    /// and nothing is acknowledged through it.
+    ended: Option<Ensemble>,
     counter: u64,
     /// Files that were begun since the list was changed last, and what it named before: not all of it will be in it.
     begun: Vec<Ensemble>,
@@ -113,7 +166,36 @@ pub(crate) struct EnsembleWriter {
     resting: BTreeMap<DiskId, Duration>,
     /// When it is looked again whether there are more disks.
     grow_at: Duration,
+    /// What the next owner finds room for on as many nodes as there are copies, when it was looked at last, and when that is next.
+    room_bytes: Option<u64>,
+    room_at: Duration,
     syncs: u64,
+}
+
+/// Bytes that stay free on a disk beside the files of a log that goes on.
+fn room_kept_bytes(disk: &dyn ShardService) -> u64 {
+    let space = disk.space().ok();
+    space.map_or(0, |space| space.total_bytes / ROOM_KEPT_PART)
+}
+
+/// Of these, what stays free beside all that an owner makes who serves the volume already.
+pub(crate) fn last_room_bytes(disk: &dyn ShardService) -> u64 {
+    room_kept_bytes(disk) / LAST_ROOM_PART
+}
+
+/// Makes a file what its header says. Until this returns the file may hold records of its last use, in this volume or
+/// another, with the header of that use before them; so nothing else is written before.
+pub(super) async fn begin_use(
+    disk: &Arc<dyn ShardService>,
+    epoch: Epoch,
+    name: ShardName,
+    header: Bytes,
+) -> Result<(), ShardError> {
+    let write = ShardWrite {
+        offset: 0,
+        parts: vec![header],
+    };
+    disk.clone().append(epoch, name, vec![write]).await
 }
 
 /// Begins a term: all that is still needed of the log is put on as many disks as are wanted, and one transaction makes
@@ -129,6 +211,7 @@ pub(super) async fn begin(
         seat,
         list,
         mut history,
+        parts,
         stopped,
     } = found;
     if history.terms.len() + 1 > TERM_COUNT_MAX {
@@ -145,22 +228,28 @@ pub(super) async fn begin(
         file_bytes,
         short_file_count: 0,
         capacity_bytes: file_bytes,
+        made_for: For::Takeover,
+        parts,
         write_wait: settings.log_write_wait,
         terms: history.terms.clone(),
         sealed: Vec::new(),
         open: Open {
             number: 0,
+            file_use: FileUse(0),
             from: next,
             last: history.end,
             offset: u64::MAX,
             disks: Vec::new(),
         },
+        ended: None,
         counter: 0,
         begun: Vec::new(),
         retained_from: history.retained_from,
         widen_at: Duration::ZERO,
         resting: BTreeMap::new(),
         grow_at: Duration::ZERO,
+        room_bytes: None,
+        room_at: Duration::ZERO,
         syncs: 0,
         env,
         tasks,
@@ -169,6 +258,8 @@ pub(super) async fn begin(
         stopped,
     };
     writer.carry(&history).await?;
+    writer.made_for = For::Term;
+    writer.parts = Vec::new();
     Ok((writer, history))
 }
 
@@ -179,43 +270,75 @@ fn largest_record(history: &History) -> u64 {
 }
 
 impl EnsembleWriter {
-    /// Puts what is needed of the log on new disks, then makes that the log.
+    /// Puts what is needed of the log on new disks, or lets it stay where they have no room, then makes that the log.
     async fn carry(&mut self, history: &History) -> Result<(), MetaError> {
         self.begun = self.list.get().ensembles;
         let before = self.begun.len();
-        loop {
+        let least = least_file_bytes(largest_record(history));
+        let mut pauses = TRY_AGAIN;
+        let mut full_count = 0;
+        let ensembles = loop {
             let disks = self.choose().await?;
-            let Some(ensembles) = self.carry_to(history, &disks).await? else {
-                self.leave_try(before).await;
-                continue;
-            };
-            let open = ensembles.last().cloned();
-            match planted::is(Bug::ServedBeforeTakeoverIsAgreed) {
-                true => self.agree_later(ensembles.clone()),
-                false => self.agree(ensembles.clone()).await?,
+            let capacity = self.capacity_bytes;
+            match self.carry_to(history, &disks).await? {
+                Carried::Done(ensembles) => break ensembles,
+                Carried::Failed => {}
+                // There are others to try.
+                Carried::Full if self.capacity_bytes == capacity && capacity > least => {}
+                Carried::Full => {
+                    self.leave_made(before);
+                    let shorter = self.capacity_bytes;
+                    if let Some(ensembles) = self.keep_in_place(history).await? {
+                        tracing::warn!(volume = %self.seat.volume, "the disks have no room for another copy of the log: it stays where it is, with the copies that there are");
+                        break ensembles;
+                    }
+                    self.capacity_bytes = shorter;
+                    full_count += u32::from(capacity <= least);
+                    if full_count >= FULL_TRIES_MAX {
+                        self.leave_made(before);
+                        return Err(self.no_room(history));
+                    }
+                }
             }
-            self.sealed = ensembles;
-            self.sealed.pop();
-            if let Some(open) = open {
-                self.open.from = open.from;
-            }
-            return Ok(());
+            self.leave_try(before, &mut pauses).await;
+        };
+        let open = ensembles.last().cloned();
+        match planted::is(Bug::ServedBeforeTakeoverIsAgreed) {
+            true => self.agree_later(ensembles.clone()),
+            false => self.agree(ensembles.clone()).await?,
+        }
+        self.sealed = ensembles;
+        self.sealed.pop();
+        if let Some(open) = open {
+            self.open.from = open.from;
+        }
+        Ok(())
+    }
+
+    fn no_room(&self, history: &History) -> MetaError {
+        let disks = self.seat.disks.choices().into_iter();
+        let disks: Vec<String> = disks.map(|(_, disk)| disk.label().to_owned()).collect();
+        MetaError::LogFull {
+            volume: self.seat.volume,
+            needed_bytes: exact_bytes(&history.records),
+            disks: disks.join(", "),
         }
     }
 
-    /// `None` if a disk failed: others are to be tried.
+    /// If a disk failed, others are to be tried.
     async fn carry_to(
         &mut self,
         history: &History,
         disks: &[Arc<dyn ShardService>],
-    ) -> Result<Option<Vec<Ensemble>>, MetaError> {
+    ) -> Result<Carried, MetaError> {
         let next = LogPosition(history.end.0 + 1);
         let first = history.records.first().map_or(next, |record| record.first);
         let ids: Vec<DiskId> = disks.iter().map(|disk| disk.id()).collect();
         let largest = largest_record(history);
         let mut ensembles = Vec::new();
-        if !self.create(disks, first, largest).await? {
-            return Ok(None);
+        match self.create(disks, first, largest).await? {
+            Created::Made => {}
+            not_made => return Ok(not_made.into()),
         }
         let mut buffered: Vec<Bytes> = Vec::new();
         let mut buffered_bytes = 0;
@@ -228,7 +351,7 @@ impl EnsembleWriter {
             let is_full = end + len_bytes > self.capacity_bytes;
             if is_full || buffered_bytes >= CARRY_BYTES {
                 if !self.write(std::mem::take(&mut buffered)).await? {
-                    return Ok(None);
+                    return Ok(Carried::Failed);
                 }
                 buffered_bytes = 0;
             }
@@ -239,11 +362,12 @@ impl EnsembleWriter {
                     to: Some(self.open.last),
                     disks: ids.clone(),
                 });
-                if !self.create(disks, record.first, largest).await? {
-                    return Ok(None);
+                match self.create(disks, record.first, largest).await? {
+                    Created::Made => {}
+                    not_made => return Ok(not_made.into()),
                 }
             }
-            copy.seal(self.open.number, history.retained_from);
+            copy.seal(self.open.file_use, history.retained_from);
             self.open.last = record.last;
             if planted::is(Bug::TakeoverCopiesNothing) {
                 continue;
@@ -252,20 +376,26 @@ impl EnsembleWriter {
             buffered.push(copy.bytes.freeze());
         }
         if !buffered.is_empty() && !self.write(buffered).await? {
-            return Ok(None);
+            return Ok(Carried::Failed);
         }
-        ensembles.push(Ensemble {
+        ensembles.push(self.open_ensemble());
+        Ok(Carried::Done(ensembles))
+    }
+
+    /// The file that is written to, as the list has it.
+    pub(super) fn open_ensemble(&self) -> Ensemble {
+        Ensemble {
             number: self.open.number,
             from: self.open.from,
             to: None,
-            disks: ids,
-        });
-        Ok(Some(ensembles))
+            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
+        }
     }
 
     /// Chooses disks for a file, on distinct nodes, and waits until there are enough.
-    async fn choose(&mut self) -> Result<Vec<Arc<dyn ShardService>>, MetaError> {
+    pub(super) async fn choose(&mut self) -> Result<Vec<Arc<dyn ShardService>>, MetaError> {
         let mut is_told = false;
+        let mut pauses = LOOK_AGAIN;
         loop {
             if self.stopped.is_stopped() {
                 return Err(MetaError::Closed);
@@ -282,7 +412,7 @@ impl EnsembleWriter {
             self.resting.clear();
             let stopped = self.stopped.clone();
             let notified = stopped.0.1.notified();
-            let wait = self.env.clock.sleep(TRY_AGAIN_AFTER);
+            let wait = self.env.clock.sleep(pauses.pause());
             futures_util::future::select(Box::pin(notified), wait).await;
         }
     }
@@ -315,62 +445,66 @@ impl EnsembleWriter {
         self.list.note_unswept(disk.id());
     }
 
-    /// Makes the file of a new ensemble on all of `disks`, that a record of so many bytes fits; false if one does not take it.
-    /// From here on it is the one that is written to.
-    async fn create(
+    /// The header of a file of this term.
+    pub(super) fn header(&self, number: u64, set: Vec<DiskId>) -> FileHeader {
+        FileHeader {
+            volume: self.seat.volume,
+            sequence: number,
+            file_use: self.new_use(number),
+            speaks_as: number,
+            file_len_bytes: 0,
+            retained_from: self.retained_from,
+            copies: self.seat.copies.wanted() as u8,
+            members: set.iter().copied().take(MEMBER_COUNT_MAX).collect(),
+            set,
+            history: self.terms.clone(),
+        }
+    }
+
+    /// Makes the file of a new ensemble on all of `disks`, that a record of so many bytes fits.
+    /// From here on it is the one that is written to, made or not.
+    pub(super) async fn create(
         &mut self,
         disks: &[Arc<dyn ShardService>],
         from: LogPosition,
         record_bytes: u64,
-    ) -> Result<bool, MetaError> {
+    ) -> Result<Created, MetaError> {
         self.counter += 1;
         let number = self.seat.number(self.counter)?;
-        let header = FileHeader {
-            volume: self.seat.volume,
-            sequence: number,
-            nonce: number,
-            file_len_bytes: 0,
-            retained_from: self.retained_from,
-            copies: self.seat.copies.wanted() as u8,
-            set: disks.iter().map(|disk| disk.id()).collect(),
-            members: disks
-                .iter()
-                .map(|disk| disk.id())
-                .take(MEMBER_COUNT_MAX)
-                .collect(),
-            history: self.terms.clone(),
-        };
-        let header = header.encode().freeze();
-        self.begun.push(Ensemble {
-            number,
-            from,
-            to: None,
-            disks: disks.iter().map(|disk| disk.id()).collect(),
-        });
+        let header = self.header(number, disks.iter().map(|disk| disk.id()).collect());
         self.open = Open {
             number,
+            file_use: header.file_use,
             from,
             last: LogPosition(from.0.saturating_sub(1)),
             offset: 0,
             disks: disks.to_vec(),
         };
+        self.begun.push(self.open_ensemble());
+        let header = header.encode().freeze();
+        let least = least_file_bytes(record_bytes);
         let (epoch, name, capacity) = (self.seat.epoch, self.name(), self.capacity_bytes);
+        let (made_for, is_short) = (self.made_for, capacity < self.file_bytes);
         let (is_made, full) = self
             .on_each(move |disk| {
                 let header = header.clone();
+                let kept_bytes = match (made_for, capacity <= least) {
+                    (For::Takeover, true) => 0,
+                    (For::Term, true) => last_room_bytes(&*disk),
+                    // As long as there is some room, no file takes the last of it.
+                    (_, false) if is_short => room_kept_bytes(&*disk).max(capacity),
+                    (_, false) => room_kept_bytes(&*disk),
+                };
                 Box::pin(async move {
-                    disk.clone().create(epoch, name, capacity, 0).await?;
-                    let write = ShardWrite {
-                        offset: 0,
-                        parts: vec![header],
-                    };
-                    disk.append(epoch, name, vec![write]).await
+                    disk.clone()
+                        .create(epoch, name, capacity, kept_bytes)
+                        .await?;
+                    begin_use(&disk, epoch, name, header).await
                 })
             })
             .await?;
         self.open.offset = BLOCK_BYTES as u64;
         // Where no others have room the same ones take a shorter file: a full pool must be able to start, and to take deletes.
-        let least = least_file_bytes(record_bytes);
         if capacity > least && !full.is_empty() && self.choices().len() < disks.len() {
             for disk in &full {
                 self.resting.remove(disk);
@@ -378,11 +512,23 @@ impl EnsembleWriter {
             self.capacity_bytes = shorter(capacity, least);
         }
         self.short_file_count += u64::from(is_made && capacity < self.file_bytes);
-        Ok(is_made)
+        Ok(match (is_made, full.is_empty()) {
+            (true, _) => Created::Made,
+            (false, false) => Created::Full,
+            (false, true) => Created::Failed,
+        })
     }
 
     fn name(&self) -> ShardName {
         self.seat.name(self.open.number)
+    }
+
+    /// A file of this number begins anew, on however many disks at once.
+    pub(super) fn new_use(&self, number: u64) -> FileUse {
+        match planted::is(Bug::LogFileUseIsItsNumber) {
+            true => FileUse(number.into()),
+            false => FileUse(self.env.entropy.u128()),
+        }
     }
 
     /// Appends to the open file; false if not all disks have it.
@@ -451,7 +597,7 @@ impl EnsembleWriter {
         Ok((is_whole, full))
     }
 
-    pub(super) fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
+    pub(super) fn fenced(&self, promised: Epoch) -> MetaError {
         MetaError::Fenced {
             volume: self.seat.volume,
             epoch: self.seat.epoch,
@@ -460,15 +606,38 @@ impl EnsembleWriter {
     }
 
     async fn agree(&mut self, ensembles: Vec<Ensemble>) -> Result<(), MetaError> {
-        let named: Vec<u64> = ensembles.iter().map(|part| part.number).collect();
+        let agreed = ensembles.clone();
+        let mut before = self.list.get().ensembles;
         self.list.change(|list| list.ensembles = ensembles).await?;
-        let is_named = |begun: &Ensemble| named.contains(&begun.number);
-        let (named, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.begun)
-            .into_iter()
-            .partition(is_named);
-        self.begun = named;
-        self.remove(&gone);
+        before.append(&mut self.begun);
+        for part in &mut before {
+            // A range that stays may be on other disks from now on.
+            let named = agreed.iter().find(|named| named.number == part.number);
+            let is_named = |disk: &DiskId| named.is_some_and(|named| named.disks.contains(disk));
+            part.disks.retain(|disk| !is_named(disk));
+        }
+        self.remove(&before);
+        self.begun = agreed;
         Ok(())
+    }
+
+    /// Takes files off the list that are not needed any more, and removes them; whether there were any.
+    async fn drop_unneeded(&mut self) -> Result<bool, MetaError> {
+        let retained_from = self.retained_from;
+        let is_needed = |part: &Ensemble| part.to.is_none_or(|to| to >= retained_from);
+        let mut gone = self.list.get().ensembles;
+        gone.retain(|part| !is_needed(part));
+        if gone.is_empty() {
+            return Ok(false);
+        }
+        self.list
+            .change(|list| list.ensembles.retain(is_needed))
+            .await?;
+        self.sealed.retain(is_needed);
+        let is_gone = |begun: &Ensemble| gone.iter().any(|part| part.number == begun.number);
+        self.begun.retain(|begun| !is_gone(begun));
+        self.remove(&gone);
+        Ok(true)
     }
 
     /// A planted bug: nobody waits for the transaction.
@@ -479,67 +648,100 @@ impl EnsembleWriter {
         });
     }
 
-    /// Goes on in a new file, with `record` as its first, which is durable when this returns.
-    async fn reform(&mut self, record: &mut RecordBuf) -> Result<(), MetaError> {
+    /// Goes on in a new file, with `record` as its first, which is durable when this returns. Fails where no disk has room for
+    /// one: then it is to be tried again, with the same record.
+    async fn reform(
+        &mut self,
+        record: &mut RecordBuf,
+        retained_from: LogPosition,
+    ) -> Result<(), MetaError> {
         let is_sealed_behind = planted::is(Bug::SealedBehindWhatAllHave);
         let from = match is_sealed_behind {
             true => LogPosition(record.head.last.0 + 1),
             false => record.head.first,
         };
-        let ended = Ensemble {
-            number: self.open.number,
-            from: self.open.from,
+        let ended = self.ended.take().unwrap_or_else(|| Ensemble {
             to: Some(LogPosition(from.0 - 1)),
-            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
-        };
-        let before = self.begun.len();
+            ..self.open_ensemble()
+        });
+        self.ended = Some(ended.clone());
+        let mut before = self.begun.len();
+        let least = least_file_bytes(record.len_bytes());
+        let mut pauses = TRY_AGAIN;
+        let mut full_count = 0;
         self.capacity_bytes = self.file_bytes;
         loop {
             let disks = self.choose().await?;
-            if self.create(&disks, from, record.len_bytes()).await? {
-                if is_sealed_behind {
-                    break;
+            let capacity = self.capacity_bytes;
+            match self.create(&disks, from, record.len_bytes()).await? {
+                Created::Made => {
+                    if is_sealed_behind {
+                        break;
+                    }
+                    record.seal(self.open.file_use, retained_from);
+                    let bytes = Bytes::copy_from_slice(&record.bytes);
+                    if self.write(vec![bytes]).await? {
+                        break;
+                    }
                 }
-                record.seal(self.open.number, self.retained_from);
-                let bytes = Bytes::copy_from_slice(&record.bytes);
-                if self.write(vec![bytes]).await? {
-                    break;
+                Created::Failed => {}
+                Created::Full if self.capacity_bytes < capacity => {
+                    self.leave_made(before);
+                    continue;
+                }
+                Created::Full => {
+                    full_count += u32::from(capacity <= least);
+                    self.leave_made(before);
+                    self.drop_unneeded().await?;
+                    before = self.begun.len();
+                    if full_count >= FULL_TRIES_MAX {
+                        return Err(self.no_room_now(&disks));
+                    }
                 }
             }
-            self.leave_try(before).await;
+            self.leave_try(before, &mut pauses).await;
         }
         // One that nothing was acknowledged in has no range.
         let has_range = ended.to >= Some(ended.from);
         let mut ensembles = self.sealed.clone();
         ensembles.extend(has_range.then_some(ended));
-        ensembles.retain(|part| part.to.is_some_and(|to| to >= self.retained_from));
+        ensembles.retain(|part| part.to.is_some_and(|to| to >= retained_from));
         self.sealed = ensembles.clone();
         ensembles.push(Ensemble {
-            number: self.open.number,
             from,
-            to: None,
-            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
+            ..self.open_ensemble()
         });
         match planted::is(Bug::AnsweredBeforeSealIsAgreed) {
-            true => {
-                self.agree_later(ensembles);
-                Ok(())
-            }
-            false => self.agree(ensembles).await,
+            true => self.agree_later(ensembles),
+            false => self.agree(ensembles).await?,
         }
+        self.ended = None;
+        Ok(())
     }
 
-    /// Removes what a try made that failed, which no list ever named, and waits a moment: with too few disks tries would
+    fn no_room_now(&self, disks: &[Arc<dyn ShardService>]) -> MetaError {
+        let labels: Vec<&str> = disks.iter().map(|disk| disk.label()).collect();
+        MetaError::Disk(DiskError::Full {
+            disk: labels.join(", "),
+            what: format!("making a log file of volume {}", self.seat.volume),
+        })
+    }
+
+    /// Removes what a try made that failed, which no list ever named, and waits a while: with too few disks tries would
     /// fill those that work.
-    async fn leave_try(&mut self, begun_before: usize) {
+    async fn leave_try(&mut self, begun_before: usize, pauses: &mut Backoff) {
+        self.leave_made(begun_before);
+        self.env.clock.sleep(pauses.pause()).await;
+    }
+
+    fn leave_made(&mut self, begun_before: usize) {
         let made = self.begun.split_off(begun_before);
         self.remove(&made);
-        self.env.clock.sleep(TRY_PAUSE).await;
     }
 
     /// Removes files that the list does not name any more. One that stays, because its disk is away, is removed when
     /// the disk is swept.
-    fn remove(&self, ensembles: &[Ensemble]) {
+    pub(super) fn remove(&self, ensembles: &[Ensemble]) {
         for ensemble in ensembles {
             let name = self.seat.name(ensemble.number);
             for id in &ensemble.disks {
@@ -595,6 +797,25 @@ impl EnsembleWriter {
         self.open.disks.iter().any(|disk| !is_choice(disk.id()))
     }
 
+    /// The next owner may have to copy all that is retained, to a disk of as many nodes as there are copies.
+    fn look_at_room(&mut self) {
+        let now = self.env.clock.monotonic();
+        if now < self.room_at {
+            return;
+        }
+        self.room_at = now.saturating_add(GROW_AFTER);
+        let mut most: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for (node, disk) in self.seat.disks.choices() {
+            let free_bytes = disk.space().map_or(0, |space| space.free_bytes);
+            let of_node = most.entry(node).or_default();
+            *of_node = free_bytes.max(*of_node);
+        }
+        let mut free: Vec<u64> = most.into_values().collect();
+        free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+        free.truncate(self.seat.copies.wanted());
+        self.room_bytes = free.last().copied();
+    }
+
     /// Whether a file on so many disks is no worse than the open one.
     fn is_enough(&self, disk_count: usize) -> bool {
         let wanted = self.open.disks.len().min(self.seat.copies.wanted());
@@ -610,12 +831,13 @@ impl EnsembleWriter {
             return Err(MetaError::Closed);
         }
         let last = record.head.last;
+        self.look_at_room();
         let is_full = self.open.offset + record.len_bytes() > self.capacity_bytes;
-        if is_full || self.wants_other_disks(retained_from) {
-            self.retained_from = self.retained_from.max(retained_from);
-            self.reform(&mut record).await?;
+        let retained_from = self.retained_from.max(retained_from);
+        if self.ended.is_some() || is_full || self.wants_other_disks(retained_from) {
+            self.reform(&mut record, retained_from).await?;
         } else {
-            record.seal(self.open.number, retained_from);
+            record.seal(self.open.file_use, retained_from);
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
             if !self.write(vec![bytes.clone()]).await? {
@@ -623,11 +845,11 @@ impl EnsembleWriter {
                     bytes: AlignedBuf::copy_of(&bytes),
                     head,
                 };
-                self.reform(&mut record).await?;
+                self.reform(&mut record, retained_from).await?;
             }
         }
         self.open.last = last;
-        self.retained_from = self.retained_from.max(retained_from);
+        self.retained_from = retained_from;
         Ok(())
     }
 }
@@ -680,6 +902,7 @@ impl LogWriter for EnsembleWriter {
             is_short: self.open.disks.len() < self.seat.copies.wanted()
                 || needed.clone().any(is_short),
             short_file_count: self.short_file_count,
+            room_bytes: self.room_bytes,
         }
     }
 }

@@ -34,7 +34,7 @@ impl UnreadPart {
         };
         let next = found.last().map_or(0, end_of);
         let rest = body.bytes.get(next..).unwrap_or_default();
-        let head = RecordHead::decode(rest, header.nonce);
+        let head = RecordHead::decode(rest, header.file_use);
         let len = head.map_or(0, |head| head.payload_len_bytes as usize);
         let record = next..next.saturating_add(record_len_bytes(len));
         // One that is made for its header only never has any.
@@ -91,12 +91,12 @@ impl Scan {
 
     /// Whether another disk has the same file and says how it ends.
     fn has_twin(&self, file: &ScannedFile) -> bool {
-        let nonce = |file: &ScannedFile| file.header.as_ref().map(|header| header.nonce);
+        let file_use = |file: &ScannedFile| file.header.as_ref().map(|header| header.file_use);
         self.files.iter().any(|other| {
             let says = other.unread.as_ref().is_none_or(|part| !part.is_next);
             other.disk != file.disk
                 && other.sequence == file.sequence
-                && nonce(other) == nonce(file)
+                && file_use(other) == file_use(file)
                 && says
         })
     }

@@ -9,15 +9,15 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
-use cairn_base::{Branch, DiskId, Generation, Ino, PoolId, SegmentId, Timestamp, VolumeId};
+use cairn_base::{Branch, DiskId, Generation, Ino, NodeId, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_fs::*;
 use cairn_keys::VolumeKey;
 use cairn_meta::{
     Batch, ExtentPlace, ExtentRecord, InodeRecord, Key, KeyKind, MetaCache, MetaSettings,
     MetaStore, Owner, Succession, branch_of, decode_extent, taken_over_tree,
 };
-use cairn_segment::{Pace, SegmentSettings, SegmentStore};
-use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_segment::{Member, Pace, Role, SegmentSettings, SegmentStore};
+use cairn_shard::{ShardDisk, ShardService, ShardSettings};
 use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
 
 pub const POOL: PoolId = PoolId(7);
@@ -323,6 +323,28 @@ impl World {
             disks = crashed(&disks, seed, *mode);
         }
         Self::open(seed + 1000, disks).await
+    }
+
+    /// These disks are missing from now on, and expected back; the others are there.
+    pub async fn set_away(&self, away: &[usize]) {
+        let mut all = Vec::new();
+        for (index, disk) in self.disks.iter().enumerate() {
+            let disk: Option<Arc<dyn ShardService>> = match away.contains(&index) {
+                true => None,
+                false => {
+                    let opened = ShardDisk::open(disk.clone(), POOL, ShardSettings::default());
+                    Some(opened.await.unwrap())
+                }
+            };
+            all.push(Member {
+                id: disk_id(index),
+                node: NodeId::ONLY,
+                role: Role::Staying,
+                media: None,
+                disk,
+            });
+        }
+        self.segments.set_members(&all);
     }
 
     /// Lets background tasks run for some time: steps of the clock, each with room to work.

@@ -1,0 +1,130 @@
+//! Where clients' connections are accepted.
+//!
+//! Owns: turning away those that waited in the kernel while this process stood still. Must not know: who accepts them.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::admission::{Admission, Refused};
+use crate::forward::Forward;
+
+/// Accepts connections of clients for one listener.
+pub struct Door {
+    /// None on a server that is in no cluster: its clients have nowhere else to go.
+    forward: Option<Arc<Forward>>,
+    generation: u64,
+    standstills: Option<watch::Receiver<u64>>,
+    /// Connections that lie before this moment in the queue of the kernel may hold old bytes.
+    is_flushing: bool,
+}
+
+/// A connection that was accepted and may not be read yet.
+pub struct Entry {
+    forward: Option<Arc<Forward>>,
+    accepted_at: Duration,
+    generation: u64,
+}
+
+impl Door {
+    pub fn new(forward: Option<Arc<Forward>>) -> Self {
+        let generation = forward.as_ref().map_or(0, |it| it.pulse().generation());
+        let standstills = forward.as_ref().map(|it| it.pulse().subscribe());
+        Self {
+            forward,
+            generation,
+            standstills,
+            is_flushing: false,
+        }
+    }
+
+    pub async fn accept(
+        &mut self,
+        listener: &TcpListener,
+    ) -> io::Result<(TcpStream, SocketAddr, Entry)> {
+        loop {
+            let is_flushing = &mut self.is_flushing;
+            let accepting = poll_fn(|cx| {
+                let polled = listener.poll_accept(cx);
+                if polled.is_pending() {
+                    *is_flushing = false;
+                }
+                polled
+            });
+            let stood_still = async {
+                match &mut self.standstills {
+                    // The sender is gone with the server.
+                    Some(standstills) => drop(standstills.changed().await),
+                    None => std::future::pending().await,
+                }
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = stood_still => {
+                    self.is_flushing = true;
+                    if let Some(forward) = &self.forward {
+                        self.generation = forward.pulse().generation();
+                    }
+                    continue;
+                }
+                accepted = accepting => accepted,
+            };
+            let (stream, peer) = accepted?;
+            let Some(forward) = &self.forward else {
+                let entry = Entry {
+                    forward: None,
+                    accepted_at: Duration::ZERO,
+                    generation: 0,
+                };
+                return Ok((stream, peer, entry));
+            };
+            let generation = forward.pulse().generation();
+            if generation != self.generation {
+                (self.generation, self.is_flushing) = (generation, true);
+            }
+            if self.is_flushing {
+                reset(&stream);
+                continue;
+            }
+            let entry = Entry {
+                forward: Some(Arc::clone(forward)),
+                accepted_at: forward.now(),
+                generation,
+            };
+            return Ok((stream, peer, entry));
+        }
+    }
+}
+
+impl Entry {
+    /// Of the pulse, when the connection was accepted.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Waits until the connection may be read. `None`: this server is in no cluster.
+    pub async fn admit(self, client: SocketAddr) -> Result<Option<Arc<Admission>>, Refused> {
+        let Some(forward) = self.forward else {
+            return Ok(None);
+        };
+        let registry = Arc::clone(forward.registry());
+        drop(forward);
+        let admitted = registry.admit_client(client, self.accepted_at, self.generation);
+        let admitted = admitted.await;
+        admitted.map(Some)
+    }
+}
+
+/// Has a connection closed in a way that makes its client connect again at once: after an orderly end of the server's side
+/// Linux waits for three seconds.
+pub fn reset(stream: &impl std::os::fd::AsFd) {
+    let socket = socket2::SockRef::from(stream);
+    if let Err(error) = socket.set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "a connection is closed in order instead of at once");
+    }
+}

@@ -1,0 +1,376 @@
+//! Bytes to an owner, stamped with when they were sent.
+//!
+//! Owns: frames and the check of their age. Must not know: what the bytes are.
+//!
+//! Only the way to the owner is framed; answers come back as they are.
+//!
+//! ```text
+//!  0..4 length of the bytes that follow   4..12 the beat that the sender had last   12.. the bytes
+//! ```
+//! Numbers are big-endian.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use cairn_base::env::Clock;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::Stream;
+use crate::link::{Beat, Beats, Link};
+
+const HEAD_LEN_BYTES: usize = 12;
+pub const FRAME_LEN_BYTES_MAX: usize = 1 << 20;
+/// Slices of one write, beside the head.
+const SLICE_COUNT_MAX: usize = 15;
+
+/// What is wrong with a stream whose bytes are too old.
+#[derive(Debug, thiserror::Error)]
+enum Stale {
+    #[error("the owner of the volume gives no sign of life")]
+    NoBeat,
+    #[error("bytes of a client were on their way for so long that it may have sent them elsewhere")]
+    Old,
+    #[error("a frame of {0} bytes")]
+    Len(u32),
+}
+
+fn stale(why: Stale) -> io::Error {
+    let kind = match why {
+        Stale::Len(_) => io::ErrorKind::InvalidData,
+        Stale::NoBeat | Stale::Old => io::ErrorKind::ConnectionAborted,
+    };
+    io::Error::new(kind, why)
+}
+
+/// The sending end of a stream.
+pub struct Sender<S> {
+    stream: S,
+    link: Arc<Link>,
+    head: [u8; HEAD_LEN_BYTES],
+    /// How much of the head is sent; all of it between two frames.
+    head_sent: usize,
+    /// What of the frame is to be sent yet.
+    rest_len_bytes: usize,
+}
+
+impl<S: Stream> Sender<S> {
+    pub fn new(stream: S, link: Arc<Link>) -> Self {
+        Self {
+            stream,
+            link,
+            head: [0; HEAD_LEN_BYTES],
+            head_sent: HEAD_LEN_BYTES,
+            rest_len_bytes: 0,
+        }
+    }
+
+    fn begin(&mut self, len_bytes: usize) -> io::Result<()> {
+        let len_bytes = len_bytes.min(FRAME_LEN_BYTES_MAX);
+        let beat = self.link.beat().ok_or_else(|| stale(Stale::NoBeat))?;
+        self.head[..4].copy_from_slice(&(len_bytes as u32).to_be_bytes());
+        self.head[4..].copy_from_slice(&beat.0.to_be_bytes());
+        (self.head_sent, self.rest_len_bytes) = (0, len_bytes);
+        Ok(())
+    }
+}
+
+impl<S: Stream> AsyncRead for Sender<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl<S: Stream> AsyncWrite for Sender<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let slices = &slices[..slices.len().min(SLICE_COUNT_MAX)];
+        let len_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        if len_bytes == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        if this.rest_len_bytes == 0 && this.head_sent == HEAD_LEN_BYTES {
+            this.begin(len_bytes)?;
+        }
+        loop {
+            let head = this.head;
+            let mut all = [IoSlice::new(&[]); SLICE_COUNT_MAX + 1];
+            let mut count = 0;
+            if this.head_sent < HEAD_LEN_BYTES {
+                all[0] = IoSlice::new(&head[this.head_sent..]);
+                count = 1;
+            }
+            let mut room = this.rest_len_bytes;
+            for slice in slices {
+                let len = slice.len().min(room);
+                if len > 0 {
+                    all[count] = IoSlice::new(&slice[..len]);
+                    count += 1;
+                    room -= len;
+                }
+            }
+            let written =
+                ready!(Pin::new(&mut this.stream).poll_write_vectored(cx, &all[..count]))?;
+            if written == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            let of_head = written.min(HEAD_LEN_BYTES - this.head_sent);
+            this.head_sent += of_head;
+            let of_bytes = written - of_head;
+            this.rest_len_bytes -= of_bytes;
+            if of_bytes > 0 {
+                return Poll::Ready(Ok(of_bytes));
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The owner's end of a stream.
+pub struct Framed<S> {
+    stream: S,
+    beats: Beats,
+    clock: Arc<dyn Clock>,
+    head: [u8; HEAD_LEN_BYTES],
+    head_len_bytes: usize,
+    rest_len_bytes: usize,
+    /// When this end had last read all that was there: bytes that it reads now came later.
+    drained_at: Duration,
+}
+
+impl<S: Stream> Framed<S> {
+    pub fn new(stream: S, beats: Beats, clock: Arc<dyn Clock>) -> Self {
+        let drained_at = clock.boottime();
+        Self {
+            stream,
+            beats,
+            clock,
+            head: [0; HEAD_LEN_BYTES],
+            head_len_bytes: 0,
+            rest_len_bytes: 0,
+            drained_at,
+        }
+    }
+
+    fn poll_inner(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let before = to.filled().len();
+        match Pin::new(&mut self.stream).poll_read(cx, to) {
+            Poll::Pending => {
+                self.drained_at = self.clock.boottime();
+                Poll::Pending
+            }
+            Poll::Ready(read) => Poll::Ready(read.map(|()| to.filled().len() - before)),
+        }
+    }
+
+    /// Reads the head of the next frame; false at the end of the stream.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        while self.head_len_bytes < HEAD_LEN_BYTES {
+            let mut head = self.head;
+            let mut to = ReadBuf::new(&mut head[self.head_len_bytes..]);
+            let read = ready!(self.poll_inner(cx, &mut to))?;
+            self.head = head;
+            match (read, self.head_len_bytes) {
+                (0, 0) => return Poll::Ready(Ok(false)),
+                (0, _) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                _ => self.head_len_bytes += read,
+            }
+        }
+        self.head_len_bytes = 0;
+        let (len, beat) = self.head.split_at(4);
+        let len = u32::from_be_bytes(len.try_into().unwrap_or_default());
+        let beat = Beat(u64::from_be_bytes(beat.try_into().unwrap_or_default()));
+        if len == 0 || len as usize > FRAME_LEN_BYTES_MAX {
+            return Poll::Ready(Err(stale(Stale::Len(len))));
+        }
+        if !self.beats.is_fresh(beat, self.drained_at) {
+            return Poll::Ready(Err(stale(Stale::Old)));
+        }
+        self.rest_len_bytes = len as usize;
+        Poll::Ready(Ok(true))
+    }
+}
+
+impl<S: Stream> AsyncRead for Framed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.rest_len_bytes == 0 && !ready!(this.poll_head(cx))? {
+            return Poll::Ready(Ok(()));
+        }
+        let room = to.remaining().min(this.rest_len_bytes);
+        let unfilled = to.initialize_unfilled_to(room);
+        let mut part = ReadBuf::new(unfilled);
+        let read = ready!(this.poll_inner(cx, &mut part))?;
+        if read == 0 && room > 0 {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        to.advance(read);
+        this.rest_len_bytes -= read;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Stream> AsyncWrite for Framed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_testkit::ManualClock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::FRESH_MAX;
+
+    fn frame(len: u32, beat: Beat, bytes: &[u8]) -> Vec<u8> {
+        [&len.to_be_bytes()[..], &beat.0.to_be_bytes(), bytes].concat()
+    }
+
+    #[tokio::test]
+    async fn frames_are_read_whatever_they_are_cut_into_or_refused() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_secs(100));
+        let beats = Beats::new(Arc::new(clock.clone()), 3);
+        let beat = beats.now();
+        let cases: &[(&str, Vec<u8>, Result<&[u8], io::ErrorKind>)] = &[
+            ("one", frame(3, beat, b"abc"), Ok(b"abc")),
+            (
+                "two",
+                [frame(1, beat, b"a"), frame(2, beat, b"bc")].concat(),
+                Ok(b"abc"),
+            ),
+            ("none", Vec::new(), Ok(b"")),
+            (
+                "empty",
+                frame(0, beat, b""),
+                Err(io::ErrorKind::InvalidData),
+            ),
+            (
+                "too long",
+                frame(FRAME_LEN_BYTES_MAX as u32 + 1, beat, b""),
+                Err(io::ErrorKind::InvalidData),
+            ),
+            (
+                "cut off",
+                frame(3, beat, b"ab"),
+                Err(io::ErrorKind::UnexpectedEof),
+            ),
+            (
+                "head cut off",
+                frame(3, beat, b"")[..7].to_vec(),
+                Err(io::ErrorKind::UnexpectedEof),
+            ),
+            (
+                "of another process",
+                frame(3, Beats::new(Arc::new(clock.clone()), 4).now(), b"abc"),
+                Err(io::ErrorKind::ConnectionAborted),
+            ),
+        ];
+        for (name, bytes, want) in cases {
+            for piece in [1, 5, 64] {
+                let (mut near, far) = tokio::io::duplex(piece);
+                let bytes = bytes.clone();
+                let writing = tokio::spawn(async move {
+                    // The reader may refuse it in the middle.
+                    let _ = near.write_all(&bytes).await;
+                });
+                let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+                let mut read = Vec::new();
+                let got = framed.read_to_end(&mut read).await;
+                let got = got.map(|_| &read[..]).map_err(|error| error.kind());
+                assert_eq!(got, *want, "{name} in pieces of {piece}");
+                drop(framed);
+                writing.await.unwrap();
+            }
+        }
+    }
+
+    /// Bytes that lie here because this node is busy are not old; those that come late are.
+    #[tokio::test]
+    async fn what_came_late_is_refused_and_what_was_left_lying_is_not() {
+        for (is_waited_for, want) in [(true, false), (false, true)] {
+            let clock = ManualClock::default();
+            clock.advance(Duration::from_secs(100));
+            let beats = Beats::new(Arc::new(clock.clone()), 3);
+            let (mut near, far) = tokio::io::duplex(64);
+            let mut framed = Framed::new(far, beats.clone(), Arc::new(clock.clone()));
+            let bytes = frame(1, beats.now(), b"a");
+            if !is_waited_for {
+                near.write_all(&bytes).await.unwrap();
+            }
+            clock.advance(FRESH_MAX * 2);
+            if is_waited_for {
+                let mut byte = [0];
+                let mut reading = Box::pin(framed.read(&mut byte));
+                let polled = std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx)));
+                assert!(polled.await.is_pending());
+                drop(reading);
+                near.write_all(&bytes).await.unwrap();
+            }
+            assert_eq!(framed.read_u8().await.is_ok(), want);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What a run says of itself.
+//!
+//! Owns: what is counted, and how runs are added up. Must not know: who counts it.
+
+use std::collections::BTreeMap;
+
+use crate::run::Verdict;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub verdict: Verdict,
+    /// Hash of every step, and of all that disks did and streams brought.
+    pub trace: u64,
+    pub counts: Counts,
+}
+
+/// What runs saw, of all volumes together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub steps: u64,
+    pub simulated_seconds: u64,
+    pub sent_bytes: u64,
+    pub volumes: u64,
+    /// Of those, that were made while things happened.
+    pub volumes_made_late: u64,
+    pub volumes_deleted: u64,
+    pub openings: u64,
+    pub late_openings: u64,
+    pub judged: u64,
+    pub verified_bytes: u64,
+    pub lost_changes: u64,
+    pub lost_writes: u64,
+    pub ops: u64,
+    pub ops_refused: u64,
+    pub late_answers: u64,
+    pub segments_sent: u64,
+    /// Nodes that were lost for good.
+    pub nodes_lost: u64,
+    /// From the loss of the owner in the end until the next one serves; 0 if that was not how it ended.
+    pub takeover_ms: u64,
+    /// How often what happened.
+    pub events: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Counts) {
+        self.steps += other.steps;
+        self.simulated_seconds += other.simulated_seconds;
+        self.sent_bytes += other.sent_bytes;
+        self.volumes += other.volumes;
+        self.volumes_made_late += other.volumes_made_late;
+        self.volumes_deleted += other.volumes_deleted;
+        self.openings += other.openings;
+        self.late_openings += other.late_openings;
+        self.judged += other.judged;
+        self.verified_bytes += other.verified_bytes;
+        self.lost_changes += other.lost_changes;
+        self.lost_writes += other.lost_writes;
+        self.ops += other.ops;
+        self.ops_refused += other.ops_refused;
+        self.late_answers += other.late_answers;
+        self.segments_sent += other.segments_sent;
+        self.nodes_lost += other.nodes_lost;
+        self.takeover_ms = self.takeover_ms.max(other.takeover_ms);
+        for (name, count) in &other.events {
+            *self.events.entry(name).or_default() += count;
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The volumes of a run: each with its own clients, model and owners, all on the same disks.
+//!
+//! Owns: which volumes there are, when they are made and deleted, what belongs to each.
+//! Must not know: what a volume should have (`terms`), what happens to nodes.
+//!
+//! A volume that is made late, or one whose log is behind, gets files that others had before: of the log, of the state, of
+//! segments. So the words that clients write name their volume, too: each volume has tags of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cairn_base::VolumeId;
+use cairn_base::env::{BoxFuture, Clock};
+use cairn_formats::settings::VolumeName;
+use cairn_pool::Pool;
+use tokio::sync::oneshot;
+
+use super::failure::FirstFailure;
+use super::run::Cluster;
+use super::scenario::{ClusterScenario, VolumePlan};
+use super::terms::Terms;
+use crate::model::Tag;
+use crate::object_store::Seen;
+use crate::world::volume_settings;
+
+/// What is not there after so long will not be: nothing that happens lasts as long.
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(600);
+const CHANGE_LOOK: Duration = Duration::from_millis(200);
+/// More than the clients of one volume write in a run.
+const TAGS_OF_VOLUME: Tag = 1 << 26;
+pub const VOLUMES_MAX: usize = 8;
+const _: () = assert!((TAGS_OF_VOLUME as u64) * (VOLUMES_MAX as u64) < 1 << 32);
+
+/// One volume, and what belongs to it alone.
+pub struct Volume {
+    /// In the scenario.
+    pub nth: usize,
+    pub name: VolumeName,
+    pub plan: VolumePlan,
+    pub terms: Arc<Terms>,
+    /// From when it is made on.
+    id: OnceLock<VolumeId>,
+    /// Somebody began to delete it.
+    is_deleted: AtomicBool,
+}
+
+impl Volume {
+    /// `None` before it is made.
+    pub fn id(&self) -> Option<VolumeId> {
+        self.id.get().copied()
+    }
+
+    /// It is made, and nobody deletes it.
+    pub fn is_there(&self) -> bool {
+        self.id.get().is_some() && !self.is_deleted.load(Ordering::Relaxed)
+    }
+}
+
+/// All volumes of a run, those included that are not there yet, or not any more.
+pub struct Volumes(Vec<Arc<Volume>>);
+
+/// What the first is called, which the object store is for.
+const FIRST_NAME: &str = "main";
+
+impl Volumes {
+    pub fn new(
+        scenario: &ClusterScenario,
+        objects: Option<&Arc<Seen>>,
+        failure: &Arc<FirstFailure>,
+        mut seed: impl FnMut() -> u64,
+    ) -> Self {
+        let all = scenario.volumes.iter().enumerate().take(VOLUMES_MAX);
+        let all = all.filter_map(|(nth, plan)| {
+            let name = match nth {
+                0 => FIRST_NAME.to_owned(),
+                _ => format!("more{nth}"),
+            };
+            let terms = Terms::new(
+                name.clone(),
+                scenario.shape.clone(),
+                plan.load,
+                objects.filter(|_| nth == 0).cloned(),
+                1 + TAGS_OF_VOLUME * nth as Tag,
+                failure.clone(),
+                seed(),
+            );
+            Some(Arc::new(Volume {
+                nth,
+                name: name.parse().ok()?,
+                plan: *plan,
+                terms,
+                id: OnceLock::new(),
+                is_deleted: AtomicBool::new(false),
+            }))
+        });
+        Self(all.collect())
+    }
+
+    pub fn all(&self) -> &[Arc<Volume>] {
+        &self.0
+    }
+
+    pub fn named(&self, name: &VolumeName) -> Option<&Arc<Volume>> {
+        self.0.iter().find(|volume| volume.name == *name)
+    }
+
+    /// Those that are there now.
+    pub fn there(&self) -> Vec<Arc<Volume>> {
+        let there = self.0.iter().filter(|volume| volume.is_there());
+        there.cloned().collect()
+    }
+
+    /// The one that something happens to which was drawn for the volume of this number.
+    pub fn struck(&self, nth: usize) -> Option<Arc<Volume>> {
+        let there = self.there();
+        let named = there.iter().find(|volume| volume.nth == nth);
+        named
+            .or_else(|| there.get(nth % there.len().max(1)))
+            .cloned()
+    }
+}
+
+impl Cluster {
+    /// Makes and deletes volumes when their time has come, counted from now on.
+    pub(super) fn plan_volumes(self: &Arc<Self>) {
+        for volume in self.volumes.all() {
+            if volume.plan.made_at_ms.is_none() && volume.plan.lives_ms.is_none() {
+                continue;
+            }
+            let (cluster, volume) = (Arc::clone(self), volume.clone());
+            self.spawn_under_way(async move {
+                if let Err(error) = cluster.follow_plan(&volume).await {
+                    cluster.failure.note(error);
+                }
+            });
+        }
+    }
+
+    async fn follow_plan(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<(), String> {
+        let clock = &self.env.clock;
+        if let Some(at_ms) = volume.plan.made_at_ms {
+            clock.sleep(Duration::from_millis(at_ms)).await;
+            self.make(volume).await?;
+            self.volumes_made_late.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(lives_ms) = volume.plan.lives_ms {
+            clock.sleep(Duration::from_millis(lives_ms)).await;
+            self.delete(volume).await?;
+            self.volumes_deleted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Has a node make a volume; returns when etcd lists it.
+    pub(super) async fn make(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<(), String> {
+        let (name, settings) = (volume.name.clone(), volume_settings(self.shape()));
+        tracing::info!(%name, "MAKES A VOLUME");
+        let ask = move |pool: Arc<Pool>| -> BoxFuture<Result<(), String>> {
+            let (name, settings) = (name.clone(), settings.clone());
+            Box::pin(async move {
+                let made = pool.volume_create(&name, settings, Vec::new(), None, false);
+                made.await.map_err(|error| error.to_string())
+            })
+        };
+        let is_listed = || self.rules.id_of(&volume.name).is_some();
+        self.insist(
+            &format!("volume {} is not made", volume.name),
+            is_listed,
+            ask,
+        )
+        .await?;
+        if let Some(id) = self.rules.id_of(&volume.name) {
+            tracing::info!(name = %volume.name, %id, "A VOLUME IS MADE");
+            // Only here.
+            let _ = volume.id.set(id);
+        }
+        Ok(())
+    }
+
+    /// Has a node delete a volume; returns when etcd does not list it any more.
+    async fn delete(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<(), String> {
+        let name = volume.name.clone();
+        tracing::info!(%name, "DELETES A VOLUME");
+        // What its clients are told from now on is nobody's concern, but that no earlier owner answers.
+        volume.is_deleted.store(true, Ordering::Relaxed);
+        volume.terms.delete();
+        let ask = move |pool: Arc<Pool>| -> BoxFuture<Result<(), String>> {
+            let name = name.clone();
+            Box::pin(async move {
+                let deleted = pool.volume_delete(&name, true);
+                deleted.await.map_err(|error| error.to_string())
+            })
+        };
+        let is_gone = || self.rules.id_of(&volume.name).is_none();
+        self.insist(&format!("volume {} stays", volume.name), is_gone, ask)
+            .await
+    }
+
+    /// Asks one node after the other until etcd says that it is so, as an operator would. What is asked runs in the process
+    /// of the node, and ends with it.
+    async fn insist(
+        self: &Arc<Self>,
+        what: &str,
+        is_so: impl Fn() -> bool,
+        ask: impl Fn(Arc<Pool>) -> BoxFuture<Result<(), String>>,
+    ) -> Result<(), String> {
+        let since = self.clock.monotonic();
+        let mut why = "no node runs".to_owned();
+        while !is_so() {
+            if self.clock.monotonic().saturating_sub(since) >= CHANGE_WAIT_MAX {
+                return Err(format!("{what}: {why}"));
+            }
+            let index = self.rng.lock().below(self.scenario.node_count as u64) as usize;
+            if let Some(process) = self.process(index) {
+                let (sender, answer) = oneshot::channel();
+                let asked = ask(process.pool.clone());
+                let work = async move { drop(sender.send(asked.await)) };
+                process.env.spawner.spawn("operator", Box::pin(work));
+                drop(process);
+                match answer.await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => why = error,
+                    Err(_) => why = format!("node {index} ended"),
+                }
+            }
+            self.env.clock.sleep(CHANGE_LOOK).await;
+        }
+        Ok(())
+    }
+}
