@@ -272,6 +272,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/backups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Copies the cluster's map, without any data of clients, and has the node keep the copy, too: `cairn cluster recover` makes a map
+         *     of one.
+         */
+        post: operations["cluster_backup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster/nodes/{node}": {
         parameters: {
             query?: never;
@@ -288,6 +308,26 @@ export interface paths {
         head?: never;
         /** Moves all that a node has to other nodes, or stops that. `node` is its name. How far it is, says `drain` of the node. */
         patch: operations["node_set"];
+        trace?: never;
+    };
+    "/api/v1/cluster/nodes/{node}/maintenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
+         *     disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
+         */
+        put: operations["node_maintenance"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/cluster/nodes/{node}/replace": {
@@ -2183,6 +2223,10 @@ export interface components {
             /** @description Where the clone comes. A file takes the place of one that is there; a directory comes where nothing is. */
             to: string;
         };
+        ClusterBackup: {
+            /** @description The copy, to be written to a file as it is. It has hashes of passwords and tokens: keep it where nobody else can read it. */
+            copy: string;
+        };
         ClusterDiskView: {
             id: string;
             label: string;
@@ -2191,6 +2235,8 @@ export interface components {
         };
         ClusterEtcdMember: {
             name: string;
+            /** @description Why it does not count: it does not answer, or says that it is not well. */
+            problem?: string | null;
             url: string;
         };
         ClusterEtcdView: {
@@ -2211,6 +2257,11 @@ export interface components {
             id: string;
             /** @description Where other nodes reach it. */
             internal: string;
+            /**
+             * Format: int64
+             * @description For how much longer it is meant to be away, if it is in maintenance.
+             */
+            maintenance_seconds?: number | null;
             name: string;
             problem?: string | null;
         };
@@ -2237,8 +2288,8 @@ export interface components {
             /** @description How many there are on all pages; only where a page was asked for. */
             total?: number;
             volumes: components["schemas"]["ClusterVolumeView"][];
-            /** @description What an operator should know. */
-            warnings: string[];
+            /** @description What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done. */
+            warnings: components["schemas"]["WarningView"][];
         };
         ClusterVolumeView: {
             address?: components["schemas"]["VolumeAddressView"] | null;
@@ -2246,11 +2297,18 @@ export interface components {
             epoch: number;
             /** Format: int32 */
             id: number;
-            /** @description Copies of the changes and the metadata that a new owner needs: one less than that many nodes may go without a loss. */
+            /**
+             * @description Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
+             *     go without a loss.
+             */
             log_copies: number;
+            /** @description Copies that it should have. */
+            log_copies_wanted?: number;
             name: string;
             /** @description The name of the node that owns it; nobody does while it is taken over. */
             owner?: string | null;
+            /** @description Why nodes that tried could not take it over, while nobody owns it. */
+            problems?: string[];
             /** @description Copies of the metadata's state on other nodes than the owner. */
             state_copies: number;
         };
@@ -2401,6 +2459,7 @@ export interface components {
              * @example disk /srv/disk2
              */
             subject: string;
+            warning?: components["schemas"]["WarningKind"] | null;
         };
         /**
          * @description What it is about.
@@ -2756,7 +2815,7 @@ export interface components {
             version: string;
             /** Format: int64 */
             volume_count: number;
-            warnings: string[];
+            warnings: components["schemas"]["WarningView"][];
         };
         /** @description The ways to log in that are not always there. */
         LoginWays: {
@@ -2965,6 +3024,13 @@ export interface components {
             volumes_left: string[];
             /** @description Volumes that it owns still. */
             volumes_owned: string[];
+        };
+        NodeMaintenance: {
+            /**
+             * Format: int64
+             * @description For so many seconds from now on the node is meant to be away. 0: it is back.
+             */
+            seconds: number;
         };
         NodeReplace: {
             /** @description The name of the node that takes its place: one that has joined. */
@@ -3599,6 +3665,8 @@ export interface components {
             shards_rebuilt: number;
             /** Format: int64 */
             shards_sealed: number;
+            /** @description Nodes of the cluster that do not answer: what they read is not in these numbers. */
+            silent?: components["schemas"]["SilentNode"][];
             stage: components["schemas"]["ScrubStage"];
             /** Format: int64 */
             started_seconds: number;
@@ -3773,8 +3841,8 @@ export interface components {
             uptime_seconds: number;
             version: string;
             volumes: components["schemas"]["VolumeView"][];
-            /** @description What needs attention, a sentence each. */
-            warnings: string[];
+            /** @description What needs attention, the worst first. Empty: nothing needs to be done. */
+            warnings: components["schemas"]["WarningView"][];
         };
         TicketCreate: {
             /**
@@ -4261,6 +4329,43 @@ export interface components {
              * @description Bytes that its files hold.
              */
             used_bytes: number;
+        };
+        /**
+         * @description Which warning it is.
+         * @enum {string}
+         */
+        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
+        /** @description One thing that an operator should know now. */
+        WarningView: {
+            /**
+             * Format: int64
+             * @description How much of it there is: segments, places, bytes, copies, members that are well, percent.
+             */
+            count?: number | null;
+            disk?: string | null;
+            kind: components["schemas"]["WarningKind"];
+            /** @description For people, in a sentence. */
+            message: string;
+            /** @description What to do next. */
+            next: string;
+            node?: string | null;
+            /**
+             * @description `error`: something is not served or not readable. `warning`: a failure is survived and has to be mended. `info`: it is
+             *     as somebody wanted it.
+             */
+            severity: components["schemas"]["Severity"];
+            /**
+             * @description What it is about: `volume main`, `node two`, `disk /srv/disk1`, `pool`.
+             * @example volume main
+             */
+            subject: string;
+            /** @description The names that it is about, if it is about some. */
+            volume?: string | null;
+            /**
+             * Format: int64
+             * @description How much of it there should be, where that is known.
+             */
+            wanted?: number | null;
         };
     };
     responses: never;
@@ -5965,6 +6070,78 @@ export interface operations {
             };
         };
     };
+    cluster_backup: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterBackup"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     node_remove: {
         parameters: {
             query?: never;
@@ -6049,6 +6226,111 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["NodeChange"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    node_maintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodeMaintenance"];
             };
         };
         responses: {

@@ -1,4 +1,4 @@
-// The pool's health in a line, and what to do about it.
+// The pool's health in a word.
 import type { Health } from "./types";
 import type { Tone } from "./ui";
 
@@ -9,9 +9,5 @@ export const HEALTH: Record<Health, [word: string, tone: Tone]> = {
   failed: ["Failed", "bad"],
 };
 
-export const WHAT_TO_DO: Record<Health, string> = {
-  healthy: "Nothing needs to be done.",
-  no_redundancy: "Add disks on the Pool page: data that is written from then on survives the loss of one.",
-  degraded: "Look at the Pool page: replace what is lost, or wait until the rebuild is done.",
-  failed: "Look at the Pool and Volumes pages, and at the server's log: something cannot be served.",
-};
+// Each warning says what to do next. This is said where there is none.
+export const NOTHING_TO_DO = "Nothing needs to be done.";

@@ -37,7 +37,7 @@ class ReadCache(WorldTest):
         return self.world.metrics()[f"cairn_read_cache_{name}"]
 
     def warnings(self):
-        return [line for line in self.world.cairn("status").stdout.splitlines() if "read cache" in line]
+        return [warning for warning in self.world.status()["warnings"] if warning["kind"] == "read_cache_unused"]
 
     def test_what_is_read_again_comes_from_it(self):
         self.served()

@@ -35,7 +35,11 @@ export function Nodes() {
   return (
     <Page title="Nodes">
       <Failure error={error} />
-      {data?.warnings.map((warning) => <Notice key={warning} tone="warn">{warning}</Notice>)}
+      {data?.warnings.map((warning) => (
+        <Notice key={`${warning.kind} ${warning.subject}`} tone={warning.severity === "info" ? "calm" : "warn"}>
+          {warning.message} <small>{warning.next}</small>
+        </Notice>
+      ))}
       {data && (
         <Facts facts={[
           ["Cluster", <span dir="auto">{data.cluster}</span>],

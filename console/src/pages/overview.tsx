@@ -1,6 +1,6 @@
 // All at a glance.
 import type { ComponentChildren } from "preact";
-import { HEALTH, WHAT_TO_DO } from "../health";
+import { HEALTH, NOTHING_TO_DO } from "../health";
 import type { ChartOf } from "../history";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, counted, duration, microseconds, percent, perSecond } from "../format";
@@ -71,11 +71,13 @@ function HealthLine({ live }: { live: Live }) {
       {live.warnings.length > 0 && (
         <ul>
           {live.warnings.map((warning) => (
-            <li key={warning}>{warning}</li>
+            <li key={`${warning.kind} ${warning.subject}`}>
+              {warning.message} <small class="todo">{warning.next}</small>
+            </li>
           ))}
         </ul>
       )}
-      <p class="todo">{WHAT_TO_DO[live.health]}</p>
+      {live.warnings.length === 0 && <p class="todo">{NOTHING_TO_DO}</p>}
     </section>
   );
 }

@@ -219,6 +219,26 @@ pub enum ClusterCommand {
     Join(ClusterJoinArgs),
     /// Show nodes, disks, owners, and what may fail next
     Status(ViewArgs),
+    /// Write a copy of the cluster's map to a file: nodes, disks, volumes with their settings; no data of clients
+    ///
+    /// Each node keeps the newest copy by itself, in its cluster folder and on its disks, and one of each day. This is for one more
+    /// elsewhere. It has hashes of passwords: keep it where nobody else can read it.
+    ///
+    /// Example: cairn cluster backup /backup/lab.json
+    Backup(ClusterBackupArgs),
+    /// Make etcd anew of a copy of the map, after most of its members were lost for good
+    ///
+    /// Offline, on one node, while no server of the cluster runs. Without --yes it only says what it would do. It takes the newest
+    /// copy that it finds in the cluster folder and on the disks (--data), or the one that is named (--copy).
+    ///
+    /// Example: cairn cluster recover --data /disk1 --data /disk2
+    Recover(ClusterRecoverArgs),
+    /// Have this node follow a map that was recovered on another node, or restored in an etcd of your own
+    ///
+    /// Offline. `cairn cluster recover` prints this command for the other nodes.
+    ///
+    /// Example: cairn cluster accept-restored --member one,https://10.0.0.1:2379,https://10.0.0.1:2380 --data /disk1
+    AcceptRestored(ClusterAcceptArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -242,6 +262,15 @@ pub enum NodeCommand {
     ///
     /// Example: cairn node replace three seven
     Replace(NodeReplaceArgs),
+    /// Say that a node is meant to be away for a while, and move its volumes first
+    ///
+    /// For a restart, an upgrade or work on the machine. Its volumes move to other nodes, whose clients feel a short pause; it takes
+    /// none, and nothing on its disks is rebuilt until the time is over or it is said to be back. It stays in the cluster with all
+    /// that is on its disks. A node that is to leave for good is drained instead (`cairn node drain`).
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    #[command(subcommand)]
+    Maintenance(MaintenanceCommand),
     /// Say whether a node may stop now, and in which order nodes are upgraded
     ///
     /// Nodes of neighbouring versions work together: upgrade one after the other, while clients work. With --wait
@@ -249,6 +278,34 @@ pub enum NodeCommand {
     ///
     /// Example: cairn node upgrade --wait
     Upgrade(NodeUpgradeArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MaintenanceCommand {
+    /// Move a node's volumes to others, and do not rebuild what is on its disks for a while
+    ///
+    /// Refused while another node, a disk, a member of etcd or a copy of a log is missed: `cairn node upgrade` says what.
+    ///
+    /// Example: cairn node maintenance on three --for 2h
+    On(MaintenanceOnArgs),
+    /// Say that a node is back: it takes volumes again
+    ///
+    /// Example: cairn node maintenance off three
+    Off(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MaintenanceOnArgs {
+    /// The node's name
+    pub node: String,
+    /// For how long nothing on it is rebuilt; at most 7d
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub time: std::time::Duration,
+    /// Also while something else is missed
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -329,6 +386,49 @@ pub struct ClusterInitArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct ClusterBackupArgs {
+    /// The file to write; `-`: standard output
+    pub file: std::path::PathBuf,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterRecoverArgs {
+    /// The node's cluster folder
+    #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
+    pub cluster_dir: std::path::PathBuf,
+    /// A disk of this node: copies are looked for on it, and what it knows that they do not; may be given several times
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<std::path::PathBuf>,
+    /// Take this copy, and look for no other; of several the newest
+    #[arg(long = "copy", value_name = "FILE")]
+    pub copies: Vec<std::path::PathBuf>,
+    /// Do it
+    #[arg(long)]
+    pub yes: bool,
+    /// Also if disks have logs that are newer than the copy: what was acknowledged since is given up
+    #[arg(long)]
+    pub give_up_newer: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterAcceptArgs {
+    /// The node's cluster folder
+    #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
+    pub cluster_dir: std::path::PathBuf,
+    /// The member of etcd that has the recovered map [default: the etcd that this node knows]
+    #[arg(long, value_name = "NODE,CLIENT_URL,PEER_URL", value_parser = crate::recover::parse_member, requires = "data")]
+    pub member: Option<crate::recover::MemberAt>,
+    /// A disk of this node: it does not follow a map that does not know its logs; to be given for each of them
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<std::path::PathBuf>,
+    /// Also if disks have logs that are newer than the map: what was acknowledged since is given up
+    #[arg(long)]
+    pub give_up_newer: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct ClusterTokenArgs {
     /// How long the ticket can be used, such as 30m, 1h, 2d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
@@ -341,6 +441,9 @@ pub struct ClusterTokenArgs {
 pub struct ClusterJoinArgs {
     /// What `cairn cluster token` printed; `-` reads it from standard input
     pub ticket: String,
+    /// Be the node of this name, which is away and whose disks this machine has
+    #[arg(long, value_name = "NODE", conflicts_with = "node")]
+    pub takes_over: Option<String>,
     #[command(flatten)]
     pub place: PlaceArgs,
 }

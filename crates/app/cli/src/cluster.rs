@@ -17,7 +17,7 @@ use crate::args::{
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
-use crate::status::duration;
+use crate::status::{duration, warning_lines};
 
 /// Longest ticket that is read from standard input.
 const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
@@ -106,9 +106,12 @@ pub fn join(args: &ClusterJoinArgs) -> Result<(), Failure> {
     let ticket = text.trim().parse();
     let ticket =
         ticket.map_err(|error: cairn_trust::TicketError| Failure::usage(error.to_string()))?;
-    let place = place(&args.place)?;
+    let mut place = place(&args.place)?;
+    if let Some(node) = &args.takes_over {
+        place.node_name.clone_from(node);
+    }
     let folder = &args.place.cluster_dir;
-    let joined = offline::join_with(folder, &ticket, &place);
+    let joined = offline::join_with(folder, &ticket, &place, args.takes_over.is_some());
     let joined = joined.map_err(|error| Failure::refused(error.to_string()))?;
     print::text(&format!(
         "this node is {} of cluster {}\nnext: cairn serve --cluster-dir {} --data DIR ...",
@@ -225,8 +228,10 @@ fn text(view: &ClusterView) -> String {
                     .map(|it| it.name.as_str())
                     .collect();
                 let whose = if own { "on" } else { "given:" };
+                let well = view.etcd.members.iter();
+                let well = well.filter(|member| member.problem.is_none()).count();
                 format!(
-                    "etcd      {} members {whose} {}",
+                    "etcd      {well} of {} members are well, {whose} {}",
                     names.len(),
                     names.join(", ")
                 )
@@ -249,7 +254,10 @@ fn text(view: &ClusterView) -> String {
             volume.name.clone(),
             volume.owner.clone().unwrap_or_else(|| "nobody".to_owned()),
             volume.epoch.to_string(),
-            volume.log_copies.to_string(),
+            match volume.log_copies < volume.log_copies_wanted {
+                true => format!("{} of {}", volume.log_copies, volume.log_copies_wanted),
+                false => volume.log_copies.to_string(),
+            },
             volume.state_copies.to_string(),
             volume
                 .address
@@ -258,9 +266,7 @@ fn text(view: &ClusterView) -> String {
         ]
     });
     lines.push(print::table(&columns, rows.collect()));
-    for warning in &view.warnings {
-        lines.push(format!("warning   {warning}"));
-    }
+    lines.extend(warning_lines(&view.warnings));
     lines.join("\n")
 }
 
@@ -279,6 +285,10 @@ fn node_table(view: &ClusterView) -> String {
             (false, true) => "reached, no lease",
             (false, false) => "away",
         };
+        let maintenance = match node.maintenance_seconds {
+            Some(left) => format!(", in maintenance for {}", duration(left)),
+            None => String::new(),
+        };
         let leaves = node.drain.as_ref().map_or("", |drain| match drain.done {
             true => ", drained",
             false => ", draining",
@@ -290,7 +300,7 @@ fn node_table(view: &ClusterView) -> String {
             .collect();
         vec![
             node.name.clone(),
-            format!("{state}{leaves}"),
+            format!("{state}{leaves}{maintenance}"),
             node.internal.clone(),
             node.external.clone(),
             disks.join(", "),

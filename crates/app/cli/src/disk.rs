@@ -192,6 +192,13 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let by = DiskReplace { path, wipe };
     let disk = client.disk_replace(&id, &by)?;
     shown(&disk, args.view.json, |disk| {
+        if disk.id == id {
+            return format!(
+                "{} is lost for good, and what was on it is made anew; start its node with --data {} next, and the folder \
+                 becomes a new disk; `cairn disk remove {}` once it is drained",
+                args.disk, args.folder, disk.id
+            );
+        }
         format!(
             "{} replaces {}, which leaves once everything on it is elsewhere; `cairn disk list` shows the progress",
             disk.label, args.disk

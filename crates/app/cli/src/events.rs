@@ -213,6 +213,7 @@ mod tests {
             severity: Severity::Error,
             kind: EventKind::DiskMissing,
             stage: EventStage::Began,
+            warning: None,
             subject: "disk /a".to_owned(),
             message: "=it is \"missing\"".to_owned(),
             action: Some("bring it back".to_owned()),

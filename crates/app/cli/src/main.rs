@@ -26,11 +26,13 @@ mod freeze;
 mod host_plan;
 mod key;
 mod limit;
+mod maintenance;
 mod plan;
 mod plan_args;
 mod policy;
 mod print;
 mod quota;
+mod recover;
 mod s3;
 mod s3_args;
 mod san;
@@ -52,8 +54,8 @@ use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{
-    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, NodeCommand,
-    ScrubCommand, VolumeAddressCommand, VolumeCommand,
+    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, MaintenanceCommand,
+    NodeCommand, ScrubCommand, VolumeAddressCommand, VolumeCommand,
 };
 use crate::exit::Failure;
 
@@ -123,8 +125,17 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
+        Command::Cluster(ClusterCommand::Backup(args)) => recover::backup(&args),
+        Command::Cluster(ClusterCommand::Recover(args)) => recover::recover(&args),
+        Command::Cluster(ClusterCommand::AcceptRestored(args)) => recover::accept_restored(&args),
         Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
         Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
+        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::On(args))) => {
+            maintenance::on(&args)
+        }
+        Command::Node(NodeCommand::Maintenance(MaintenanceCommand::Off(args))) => {
+            maintenance::off(&args)
+        }
         Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
         Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),

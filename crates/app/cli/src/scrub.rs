@@ -83,6 +83,12 @@ fn scrub_text(scrub: &ScrubView) -> String {
             scrub.shards_away
         ));
     }
+    for silent in &scrub.silent {
+        lines.push(format!(
+            "silent    node {}: {}; what it reads is not in these numbers",
+            silent.node, silent.why
+        ));
+    }
     if scrub.errors > 0 {
         lines.push(format!("errors    {}; see the server's log", scrub.errors));
     }

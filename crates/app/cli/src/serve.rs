@@ -8,7 +8,7 @@ use cairn_admin::api::{Health, ReadyFile, Status};
 use cairn_config::{
     CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
 };
-use cairn_node::{Node, NodeError, NodeErrorKind, ready};
+use cairn_node::{Ended, Node, NodeError, NodeErrorKind, ready};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -39,26 +39,32 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     print::text(&banner(&node, &ready, args.config.as_deref()))?;
     notify(&[NotifyState::Ready]);
 
-    node.block_on(async {
-        tokio::select! {
-            () = wait(&mut terminate, &mut interrupt) => {}
-            () = node.removed() => {
+    let over = node.block_on(async {
+        let over = tokio::select! {
+            () = wait(&mut terminate, &mut interrupt) => None,
+            over = node.over() => {
                 // Whoever does not hear that must not keep it from ending.
-                let _ = print::text("this node was removed from the cluster, and serves no longer");
+                let _ = print::text(&format!("{over}. It serves no longer"));
+                Some(over)
             }
-        }
+        };
         tokio::spawn(async move {
             wait(&mut terminate, &mut interrupt).await;
             // Nothing is lost that was promised: the next start recovers as after a crash.
             std::process::exit(EXIT_INTERRUPTED);
         });
+        over
     });
     notify(&[NotifyState::Stopping]);
     // Whoever does not hear that must not keep it from being done.
     let _ = print::text("stopping: finishing requests and writing everything to disk");
     node.unannounce();
     node.stop();
-    print::text("stopped")
+    match over {
+        // The next start of this one is refused, too.
+        Some(twin @ Ended::Twin { .. }) => Err(Failure::refused(twin.to_string())),
+        Some(Ended::Removed) | None => print::text("stopped"),
+    }
 }
 
 /// Takes as many file descriptors as the system lets us have: the usual limit of 1024 is that of programs

@@ -1,6 +1,8 @@
 //! `cairn status`.
 
-use cairn_admin::api::{Health, Status, VolumeView};
+use cairn_admin::api::{Status, VolumeView};
+use cairn_admin::events::Severity;
+use cairn_admin::warnings::WarningView;
 use cairn_base::units::format_size;
 
 use crate::access;
@@ -45,18 +47,31 @@ fn status_text(status: &Status) -> String {
             duration(status.uptime_seconds)
         ),
     ];
-    for warning in &status.warnings {
-        lines.push(format!("warning   {warning}"));
-    }
+    lines.extend(warning_lines(&status.warnings));
     lines.push(String::new());
     lines.push(disk_table(&status.disks));
     lines.push(String::new());
     lines.push(volume_table(&status.volumes));
-    if status.health == Health::NoRedundancy {
-        lines.push(String::new());
-        lines.push("NO REDUNDANCY: losing the disk loses everything.".to_owned());
-    }
     lines.join("\n")
+}
+
+/// What needs attention, each with what to do next; or that nothing needs to be done.
+pub fn warning_lines(warnings: &[WarningView]) -> Vec<String> {
+    if warnings.is_empty() {
+        return vec!["next      nothing needs to be done".to_owned()];
+    }
+    let each = warnings.iter().flat_map(|warning| {
+        let mark = match warning.severity {
+            Severity::Error => "ERROR",
+            Severity::Warning => "warning",
+            Severity::Info => "note",
+        };
+        [
+            format!("{mark:<9} {}", warning.message),
+            format!("  next    {}", warning.next),
+        ]
+    });
+    each.collect()
 }
 
 fn nfs_address(status: &Status) -> String {
@@ -128,7 +143,29 @@ pub fn duration(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cairn_admin::warnings::WarningKind;
+
     use super::*;
+
+    #[test]
+    fn nothing_to_do_stands_beside_no_warning() {
+        let warning = WarningView {
+            kind: WarningKind::NodeAway,
+            severity: Severity::Warning,
+            subject: "node two".to_owned(),
+            volume: None,
+            node: Some("two".to_owned()),
+            disk: None,
+            count: None,
+            wanted: None,
+            message: "node two is away".to_owned(),
+            next: "start it".to_owned(),
+        };
+        let nothing = ["next      nothing needs to be done"];
+        assert_eq!(warning_lines(&[]), nothing);
+        let lines = ["warning   node two is away", "  next    start it"];
+        assert_eq!(warning_lines(&[warning]), lines);
+    }
 
     #[test]
     fn durations_are_short() {

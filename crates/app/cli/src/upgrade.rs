@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::ClusterView;
+use cairn_admin::warnings::WarningKind;
 
 use crate::access;
 use crate::args::NodeUpgradeArgs;
@@ -14,7 +15,7 @@ use crate::print;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is in the way of stopping a node; empty: one may stop.
-fn in_the_way(view: &ClusterView) -> Vec<String> {
+pub fn in_the_way(view: &ClusterView) -> Vec<String> {
     let mut found = Vec::new();
     for node in &view.nodes {
         if !node.alive {
@@ -27,6 +28,12 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
         }
         if node.drain.is_some() {
             found.push(format!("node {} drains", node.name));
+        }
+        if node.maintenance_seconds.is_some() {
+            found.push(format!(
+                "node {0} is in maintenance: `cairn node maintenance off {0}` when it is back",
+                node.name
+            ));
         }
         for disk in node.disks.iter().filter(|disk| disk.state != "ok") {
             found.push(format!(
@@ -43,6 +50,11 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
                 "the newest changes of volume {} are on one node only",
                 volume.name
             ));
+        } else if volume.log_copies < volume.log_copies_wanted {
+            found.push(format!(
+                "the log of volume {} has {} of {} copies",
+                volume.name, volume.log_copies, volume.log_copies_wanted
+            ));
         }
     }
     if view.survives.data_nodes == 0 {
@@ -54,8 +66,58 @@ fn in_the_way(view: &ClusterView) -> Vec<String> {
                 .to_owned(),
         );
     }
+    for member in &view.etcd.members {
+        if let Some(why) = &member.problem {
+            found.push(format!(
+                "the member of etcd on {} does not count: {why}",
+                member.name
+            ));
+        }
+    }
     found.extend(view.etcd.problem.clone());
+    // What else there is to mend first. Those above say more of their own.
+    let others = view.warnings.iter();
+    let others = others.filter(|warning| keeps_from_stopping(warning.kind));
+    found.extend(others.map(|warning| warning.message.clone()));
     found
+}
+
+/// Whether a warning keeps nodes from being stopped, beside what is told of nodes, disks, volumes and etcd.
+fn keeps_from_stopping(kind: WarningKind) -> bool {
+    match kind {
+        WarningKind::VolumeNotServed
+        | WarningKind::NoLease
+        | WarningKind::SegmentsUnreadable
+        | WarningKind::SegmentsShort
+        | WarningKind::SegmentsSingle
+        | WarningKind::AtTheLimit
+        | WarningKind::MetadataShort
+        | WarningKind::FolderLow
+        | WarningKind::MapKeyDamaged => true,
+        WarningKind::VolumeWithoutOwner
+        | WarningKind::EtcdNoQuorum
+        | WarningKind::EtcdUnreachable
+        | WarningKind::EtcdMemberDown
+        | WarningKind::NodeAway
+        | WarningKind::NodeUnreached
+        | WarningKind::DiskMissing
+        | WarningKind::DiskFailed
+        | WarningKind::DiskTroubled
+        | WarningKind::OneDisk
+        | WarningKind::SegmentsNarrow
+        | WarningKind::PlacesDamaged
+        | WarningKind::BytesLost
+        | WarningKind::ReadsDamaged
+        | WarningKind::LogCopiesFew
+        | WarningKind::AddressNotHere
+        | WarningKind::KeyMissing
+        | WarningKind::Maintenance
+        | WarningKind::VolumeUnprotected
+        | WarningKind::DirectoriesUnprotected
+        | WarningKind::DisksUnnamed
+        | WarningKind::SpaceLow
+        | WarningKind::ReadCacheUnused => false,
+    }
 }
 
 /// The nodes, each with the volumes that it owns: those with few of them first, so that volumes move seldom.
@@ -77,15 +139,15 @@ fn plan(view: &ClusterView) -> String {
         let has = match volumes.len() {
             0 => "owns no volume: nobody waits".to_owned(),
             _ => format!(
-                "owns {}: its clients wait for some seconds",
+                "owns {}: its clients wait for a moment, as it moves",
                 volumes.join(", ")
             ),
         };
         text += &format!("  {name}: {has}\n");
     }
-    text +=
-        "On each, for example: sudo apt install ./cairn_VERSION.deb   (it restarts the server)\n";
-    text += "Before the next one:  cairn node upgrade --wait";
+    text += "For each: cairn node maintenance on NODE    (moves its volumes first)\n";
+    text += "On it, for example: sudo apt install ./cairn_VERSION.deb   (it restarts the server)\n";
+    text += "Then: cairn node maintenance off NODE && cairn node upgrade --wait";
     text
 }
 
@@ -118,7 +180,9 @@ pub fn node_upgrade(args: &NodeUpgradeArgs) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_admin::api::{ClusterDiskView, ClusterNodeView, ClusterSurvives, ClusterVolumeView};
+    use cairn_admin::api::{
+        ClusterDiskView, ClusterEtcdMember, ClusterNodeView, ClusterSurvives, ClusterVolumeView,
+    };
 
     use super::*;
 
@@ -170,7 +234,7 @@ mod tests {
     #[test]
     fn no_node_stops_while_another_one_is_missed() {
         type Harm = fn(&mut ClusterView);
-        let cases: [(&str, Harm); 6] = [
+        let cases: [(&str, Harm); 8] = [
             ("node two is down", |view| view.nodes[1].alive = false),
             ("cannot be reached", |view| view.nodes[1].connected = false),
             ("is failed", |view| {
@@ -181,6 +245,19 @@ mod tests {
             }),
             ("on one node only", |view| view.volumes[1].log_copies = 1),
             ("nothing is served", |view| view.survives.service_nodes = 0),
+            ("log of volume more has 2 of 3", |view| {
+                (
+                    view.volumes[1].log_copies,
+                    view.volumes[1].log_copies_wanted,
+                ) = (2, 3);
+            }),
+            ("member of etcd on two", |view| {
+                view.etcd.members.push(ClusterEtcdMember {
+                    name: "two".to_owned(),
+                    problem: Some("does not answer".to_owned()),
+                    ..ClusterEtcdMember::default()
+                });
+            }),
         ];
         for (what, harm) in cases {
             let mut view = view();

@@ -9,24 +9,38 @@ use cairn_admin::api::{
     ClusterDiskView, ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives,
     ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
-use cairn_base::{LogPosition, NodeId, VolumeId};
+use cairn_base::{DiskId, LogPosition, NodeId, VolumeId};
 use cairn_cluster::map::{Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState};
+use cairn_pool::health::{
+    Judgement, ObservedCluster, ObservedEtcd, ObservedLog, ObservedMember, ObservedNode,
+};
 use cairn_pool::{Condition, wrapped_keys};
 use cairn_trust::EtcdSource;
 
-use crate::cluster::ClusterNode;
+use crate::cluster::{ClusterNode, EtcdHealth};
 use crate::node::Inner;
 
 /// Of a volume's first change.
 const FIRST_POSITION: LogPosition = LogPosition(1);
 
-pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
+/// The cluster as this node sees it. `judgement`: of all that is known of this server and its cluster.
+pub fn of(inner: &Inner, cluster: &ClusterNode, judgement: Judgement) -> ClusterView {
     let view = cluster.member.view();
     let membership = cluster.membership.lock().clone();
-    let etcd = etcd(cluster, matches!(membership.etcd, EtcdSource::Own { .. })).await;
+    let etcd = etcd(
+        cluster.etcd_health(),
+        matches!(membership.etcd, EtcdSource::Own { .. }),
+    );
     let name = |node: NodeId| match view.nodes.get(&node) {
         Some(record) => record.value.name.clone(),
         None => node.to_string(),
+    };
+    let problems = |id: VolumeId, state: &VolumeState| match state.owner {
+        Some(_) => Vec::new(),
+        None => failed_tries(&view, id)
+            .into_iter()
+            .map(|(node, why)| format!("node {node}: {why}"))
+            .collect(),
     };
     let volumes: Vec<ClusterVolumeView> = view
         .volumes
@@ -36,26 +50,31 @@ pub async fn of(inner: &Inner, cluster: &ClusterNode) -> ClusterView {
             name: state.record.value.head().to_owned(),
             owner: state.owner.as_ref().map(|owner| name(owner.value.node)),
             epoch: state.epoch.value.epoch.0,
-            log_copies: log_copies(&state.log.log),
+            log_copies: copies_there(inner, &view, state),
+            log_copies_wanted: copies_wanted(inner, state.record.value.id),
             state_copies: state
                 .log
                 .log
                 .state
                 .as_ref()
                 .map_or(0, |copy| copy.disks.len()),
+            problems: problems(state.record.value.id, state),
             address: address(inner, state),
         })
         .collect();
-    let survives = survives(inner, &view, &etcd);
+    let survives = judgement.survives.unwrap_or_default();
     ClusterView {
         cluster: membership.cluster_name,
         id: membership.cluster.to_string(),
         node: membership.node_name,
         has_lease: cluster.member.lease_is_valid(),
         nodes: nodes(inner, cluster, &view, &etcd),
-        warnings: warnings(inner, &view, &volumes),
+        warnings: crate::warnings::views(&judgement.warnings),
         volumes,
-        survives,
+        survives: ClusterSurvives {
+            data_nodes: survives.data,
+            service_nodes: survives.service,
+        },
         etcd,
     }
 }
@@ -82,8 +101,9 @@ pub fn node_at(view: &MapView, address: IpAddr) -> Option<String> {
 }
 
 /// So many copies there are of all that was acknowledged and that a new owner needs: of each part of the log that the copies
-/// of the state do not have, and of the state where the log begins later than the volume.
-fn log_copies(log: &VolumeLog) -> usize {
+/// of the state do not have, and of the state where the log begins later than the volume. `is_there`: whether a disk is.
+fn log_copies(log: &VolumeLog, is_there: impl Fn(DiskId) -> bool) -> usize {
+    let there = |disks: &[DiskId]| disks.iter().filter(|disk| is_there(**disk)).count();
     let applied = log.state.as_ref().map(|state| state.applied);
     // `to` is the first position behind a part.
     let is_needed = |part: &&Ensemble| match (part.to, applied) {
@@ -95,8 +115,8 @@ fn log_copies(log: &VolumeLog) -> usize {
         .peek()
         .is_some_and(|first| first.from > FIRST_POSITION);
     // Beside the owner's own.
-    let of_state = 1 + log.state.as_ref().map_or(0, |state| state.disks.len());
-    let of_log = needed.map(|part| part.disks.len()).min().unwrap_or(0);
+    let of_state = 1 + log.state.as_ref().map_or(0, |state| there(&state.disks));
+    let of_log = needed.map(|part| there(&part.disks)).min().unwrap_or(0);
     match begins_late {
         true => of_log.min(of_state),
         false => of_log,
@@ -213,6 +233,9 @@ fn nodes(
                 connected: record.id == own || peer.is_some_and(|peer| peer.is_connected),
                 problem: peer.and_then(|peer| peer.problem.clone()),
                 drain: drain(view, etcd, record),
+                maintenance_seconds: record
+                    .maintenance_left(inner.env.clock.now())
+                    .map(|left| left.as_secs()),
                 disks: disks
                     .map(|disk| ClusterDiskView {
                         id: disk.id.to_string(),
@@ -233,40 +256,6 @@ fn nodes(
     nodes
 }
 
-fn survives(inner: &Inner, view: &MapView, etcd: &ClusterEtcdView) -> ClusterSurvives {
-    let of_data = match inner.pool.single_segments() {
-        0 => inner.pool.nodes_tolerated_by_all().unwrap_or(0),
-        _ => 0,
-    };
-    let volumes = view.volumes.values();
-    let of_logs = volumes.map(|state| log_copies(&state.log.log)).min();
-    let of_logs = of_logs.map_or(of_data, |copies| copies.saturating_sub(1));
-    let lost = view
-        .nodes
-        .keys()
-        .filter(|node| !view.alive.contains_key(node));
-    // What is lost already was survived.
-    let data_nodes = of_data.min(of_logs).saturating_sub(lost.count());
-    let of_etcd = match etcd.own {
-        true => etcd.members.len().saturating_sub(1) / 2,
-        false => usize::MAX,
-    };
-    // Whoever has no key cannot take over.
-    let with_key = |volume: &VolumeId| {
-        let alive = view.alive.values();
-        alive
-            .filter(|node| !node.value.locked.contains(volume))
-            .count()
-    };
-    let encrypted = with_keys(inner);
-    let of_keys = encrypted.iter().map(|(volume, _)| with_key(volume)).min();
-    let of_keys = of_keys.map_or(usize::MAX, |nodes| nodes.saturating_sub(1));
-    ClusterSurvives {
-        data_nodes,
-        service_nodes: data_nodes.min(of_etcd).min(of_keys),
-    }
-}
-
 /// Encrypted volumes whose keys were not erased, with their names.
 fn with_keys(inner: &Inner) -> Vec<(VolumeId, String)> {
     let state = inner.pool.state();
@@ -275,86 +264,121 @@ fn with_keys(inner: &Inner) -> Vec<(VolumeId, String)> {
         .collect()
 }
 
-fn warnings(inner: &Inner, view: &MapView, volumes: &[ClusterVolumeView]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for volume in volumes {
-        if volume.owner.is_none() {
-            warnings.push(format!(
-                "no node owns volume {}: it is not served",
-                volume.name
-            ));
+/// What there is to judge of the cluster, as this node sees it now.
+pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
+    let view = cluster.member.view();
+    let name = |node: NodeId| match view.nodes.get(&node) {
+        Some(record) => record.value.name.clone(),
+        None => node.to_string(),
+    };
+    let peers = cluster.member.peer_status();
+    let own = cluster.member.node();
+    let now = inner.env.clock.now();
+    let nodes = view.nodes.values().map(|record| {
+        let record = &record.value;
+        let peer = peers.iter().find(|peer| peer.node == record.id);
+        let alive = view.alive.get(&record.id);
+        ObservedNode {
+            name: record.name.clone(),
+            is_alive: alive.is_some(),
+            is_reached: record.id == own || peer.is_some_and(|peer| peer.is_connected),
+            problem: peer.and_then(|peer| peer.problem.clone()),
+            maintenance: record.maintenance_left(now),
+            folder_is_low: alive.is_some_and(|alive| alive.value.folder_is_low),
         }
-        if let Some(cairn_pool::VolumeService::Failed(why)) = view
-            .volumes
-            .keys()
-            .find(|id| id.0 == volume.id)
-            .and_then(|id| inner.pool.service(*id))
-        {
-            warnings.push(format!("volume {}: {why}", volume.name));
-        }
-        if let Some(address) = &volume.address
-            && let Some(problem) = &address.problem
-        {
-            warnings.push(format!(
-                "the address of volume {} is not here: {problem}",
-                volume.name
-            ));
-        }
-        if volume.log_copies == 1 && view.nodes.len() > 1 {
-            warnings.push(format!(
-                "the log of volume {} has one copy: the loss of its node loses what was acknowledged",
-                volume.name
-            ));
-        }
+    });
+    let encrypted = with_keys(inner);
+    let alive = || view.alive.values().map(|alive| &alive.value);
+    let openers = |volume: &VolumeId| alive().filter(|node| !node.locked.contains(volume)).count();
+    let keys_missing = encrypted.iter().flat_map(|(id, volume)| {
+        let without = alive().filter(|node| node.locked.contains(id));
+        without.map(|node| (name(node.node), volume.clone()))
+    });
+    let addresses = view.volumes.values().filter_map(|state| {
+        let address = address(inner, state)?;
+        let volume = state.record.value.head().to_owned();
+        Some((volume, address.address, address.problem?))
+    });
+    let free = view.volumes.iter();
+    let free = free.filter(|(_, state)| state.owner.is_none());
+    let health = cluster.etcd_health();
+    let is_own = matches!(cluster.membership.lock().etcd, EtcdSource::Own { .. });
+    let members = health.members.into_iter().map(|member| ObservedMember {
+        name: member.name,
+        problem: member.problem,
+    });
+    let logs = view.volumes.values().map(|state| ObservedLog {
+        volume: state.record.value.head().to_owned(),
+        copies: copies_there(inner, &view, state),
+        wanted: copies_wanted(inner, state.record.value.id),
+    });
+    ObservedCluster {
+        has_lease: cluster.member.lease_is_valid(),
+        nodes: nodes.collect(),
+        etcd: ObservedEtcd {
+            is_own,
+            members: members.collect(),
+            problem: health.problem,
+        },
+        logs: logs.collect(),
+        without_owner: free
+            .map(|(id, state)| {
+                let volume = state.record.value.head().to_owned();
+                (volume, failed_tries(&view, *id))
+            })
+            .collect(),
+        addresses: addresses.collect(),
+        keys_missing: keys_missing.collect(),
+        openers_least: encrypted.iter().map(|(volume, _)| openers(volume)).min(),
+        damaged_keys: view.damaged.iter().map(ToString::to_string).collect(),
     }
-    for (id, volume) in with_keys(inner) {
-        let alive = view.alive.values();
-        for there in alive.filter(|node| node.value.locked.contains(&id)) {
-            let node = view.nodes.get(&there.value.node);
-            let node =
-                node.map_or_else(|| there.value.node.to_string(), |it| it.value.name.clone());
-            warnings.push(format!(
-                "node {node} has no master key for volume {volume} and cannot take it over: give it the keys of the others \
-                 (`cairn key list`)"
-            ));
-        }
-    }
-    let single = inner.pool.single_segments();
-    if single > 0 {
-        warnings.push(format!(
-            "{single} segments of volumes that this node owns have one copy and no parity, since one disk alone could be \
-             written to: the loss of its node loses what was acknowledged"
-        ));
-    }
-    for key in &view.damaged {
-        warnings.push(format!(
-            "{key} in etcd cannot be read: restore etcd from a backup"
-        ));
-    }
-    warnings
 }
 
-async fn etcd(cluster: &ClusterNode, own: bool) -> ClusterEtcdView {
-    match cluster.etcd_members().await {
-        Ok(members) => ClusterEtcdView {
-            own,
-            members: members
-                .into_iter()
-                .map(|(name, url)| ClusterEtcdMember { name, url })
-                .collect(),
-            problem: None,
-        },
-        Err(problem) => ClusterEtcdView {
-            own,
-            members: Vec::new(),
-            problem: Some(problem),
-        },
+/// Nodes that tried to take a volume over and could not, and why.
+fn failed_tries(view: &MapView, volume: VolumeId) -> Vec<(String, String)> {
+    let tried = view.alive.values().filter_map(|alive| {
+        let why = alive.value.failed.get(&volume)?;
+        let node = view.nodes.get(&alive.value.node)?;
+        Some((node.value.name.clone(), why.clone()))
+    });
+    tried.collect()
+}
+
+/// Copies of a volume's log on disks that are there: their node has a lease, and they work as far as this node sees.
+fn copies_there(inner: &Inner, view: &MapView, state: &VolumeState) -> usize {
+    let table = inner.pool.table();
+    log_copies(&state.log.log, |disk| {
+        let record = view.disks.get(&disk);
+        let is_alive = record.is_some_and(|record| view.alive.contains_key(&record.value.node));
+        is_alive && table.condition(disk) != Condition::Failed
+    })
+}
+
+/// Copies of a volume's log that it should have.
+fn copies_wanted(inner: &Inner, volume: VolumeId) -> usize {
+    let state = inner.pool.state();
+    let volume = state.volumes.iter().find(|known| known.id == volume);
+    volume.map_or(0, |volume| inner.pool.metadata_copies(&volume.settings))
+}
+
+fn etcd(health: EtcdHealth, own: bool) -> ClusterEtcdView {
+    let members = health.members.into_iter();
+    ClusterEtcdView {
+        own,
+        members: members
+            .map(|member| ClusterEtcdMember {
+                name: member.name,
+                url: member.url,
+                problem: member.problem,
+            })
+            .collect(),
+        problem: health.problem,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{DiskId, Epoch};
+    use cairn_base::Epoch;
     use cairn_cluster::map::{EnsembleId, StateAt};
 
     use super::*;
@@ -387,10 +411,28 @@ mod tests {
             applied: LogPosition(applied),
             disks: disks(count),
         });
-        log_copies(&VolumeLog {
+        let log = VolumeLog {
             ensembles: ensembles.collect(),
             state,
-        })
+        };
+        log_copies(&log, |_| true)
+    }
+
+    #[test]
+    fn copies_on_disks_that_are_away_do_not_count() {
+        let part = Ensemble {
+            id: id(1),
+            from: LogPosition(1),
+            to: None,
+            disks: disks(3),
+        };
+        let log = VolumeLog {
+            ensembles: vec![part],
+            state: None,
+        };
+        for (away, want) in [(0, 3), (1, 2), (3, 0)] {
+            assert_eq!(log_copies(&log, |disk| disk.0 >= away), want, "{away}");
+        }
     }
 
     #[test]

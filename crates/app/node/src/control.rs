@@ -17,7 +17,7 @@ use cairn_admin::api::{
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
-use cairn_base::{DiskId, Media, NodeId, VolumeId};
+use cairn_base::{DiskId, Media, NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::NodeRecord;
 use cairn_config::{
@@ -35,8 +35,12 @@ use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
-use cairn_pool::health::{Judgement, Observed, judge};
+use cairn_pool::health::{Judgement, LostDisk, Observed, judge};
 use cairn_pool::truth::SaveError;
+use cairn_pool::warning::DiskLoss;
+
+/// A node is in maintenance for a week at most: data that is not rebuilt for longer is better moved.
+const MAINTENANCE_SECONDS_MAX: u64 = 7 * 24 * 3600;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -92,6 +96,10 @@ impl Control for Controller {
 
     fn disk_replace(&self, disk: String, by: DiskReplace) -> Answer<'_, DiskView> {
         Box::pin(async move {
+            if let Some(lost) = self.lost_elsewhere(&disk)? {
+                let noted = self.inner.pool.replace_later(&lost.to_string()).await;
+                return self.disk_now(noted.map_err(refusal)?);
+            }
             self.require_node_stays()?;
             let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
             self.disk_now(added.map_err(refusal)?)
@@ -173,7 +181,17 @@ impl Control for Controller {
     fn cluster(&self) -> Answer<'_, ClusterView> {
         Box::pin(async {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
-            Ok(cluster_view::of(&self.inner, cluster).await)
+            Ok(self.cluster_now(cluster).await)
+        })
+    }
+
+    fn cluster_backup(&self) -> Answer<'_, String> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let copy = cluster.backup().await;
+            let copy = copy.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+            let text = String::from_utf8(copy.encode());
+            text.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
         })
     }
 
@@ -202,6 +220,30 @@ impl Control for Controller {
             let replaced_by = record.replaced_by.filter(|_| draining);
             self.set_draining(cluster, &record, draining, replaced_by)
                 .await
+        })
+    }
+
+    fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let record = cluster.record_named(&node).map_err(not_found)?;
+            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+            if seconds > MAINTENANCE_SECONDS_MAX {
+                let why = format!("{seconds} seconds are too long: at most a week");
+                return Err(conflict(why).hint("`cairn node drain` has a node leave"));
+            }
+            if seconds > 0 && record.draining {
+                return Err(conflict(format!("node {node} is to leave"))
+                    .hint("`cairn node drain --cancel` has it stay"));
+            }
+            let now = self.inner.env.clock.now().seconds;
+            let until = i64::try_from(seconds).ok();
+            let until = until.filter(|seconds| *seconds > 0);
+            let until = until.map(|seconds| Timestamp::new(now.saturating_add(seconds), 0));
+            let map = cluster.member.map();
+            let set = map.set_node_maintenance(record.id, until).await;
+            set.map_err(|error| conflict(error.to_string()).hint("try again"))?;
+            self.cluster_after(cluster).await
         })
     }
 
@@ -318,7 +360,7 @@ impl Control for Controller {
             let seen = views.wait_for(|view| view.revision >= written);
             // What is shown may be a moment old: that is no reason to fail.
             let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
-            Ok(cluster_view::of(&self.inner, cluster).await)
+            Ok(self.cluster_now(cluster).await)
         })
     }
 
@@ -527,12 +569,29 @@ impl Controller {
             let set = map.set_node_draining(node.id, draining, replaced_by).await;
             set.map_err(|error| ControlError::new(ErrorKind::Conflict, error.to_string()))?;
         }
-        let written = map.written();
+        self.cluster_after(cluster).await
+    }
+
+    /// The cluster as it is after a change that this node made.
+    async fn cluster_after(&self, cluster: &ClusterNode) -> Result<ClusterView, ControlError> {
+        let written = cluster.member.map().written();
         let mut views = cluster.member.views();
         let seen = views.wait_for(|view| view.revision >= written);
         // What is shown may be a moment old: that is no reason to fail.
         let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
-        Ok(cluster_view::of(&self.inner, cluster).await)
+        Ok(self.cluster_now(cluster).await)
+    }
+
+    /// The cluster as this node sees it now.
+    async fn cluster_now(&self, cluster: &ClusterNode) -> ClusterView {
+        cluster.look_at_etcd().await;
+        cluster_view::of(&self.inner, cluster, self.judged())
+    }
+
+    fn judged(&self) -> Judgement {
+        let pool = self.inner.pool.state();
+        let volumes = self.volume_states(&pool);
+        judge(&self.observed(&pool, &self.disk_views(), &volumes))
     }
 
     /// The state of everything, as `cairn status` shows it.
@@ -553,16 +612,16 @@ impl Controller {
         let Judgement {
             health,
             summary,
-            mut warnings,
+            warnings,
+            ..
         } = judge(&self.observed(&pool, &disks, &volumes));
-        warnings.extend(crate::read_cache::warnings(inner));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: inner.uptime().as_secs(),
             health: convert::health(health),
             summary,
-            warnings,
+            warnings: crate::warnings::views(&warnings),
             pool: PoolView {
                 id: pool.pool.to_string(),
                 created_seconds: pool.created.seconds,
@@ -645,13 +704,16 @@ impl Controller {
         let code = inner.pool.store.default_code();
         let space = inner.pool.store.space();
         let lost = disks.iter().filter_map(|disk| {
-            let why = match disk.state {
+            let loss = match disk.state {
                 DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
-                DiskState::Failed => "failed",
-                DiskState::Missing => "is missing",
+                DiskState::Failed => DiskLoss::Failed,
+                DiskState::Missing => DiskLoss::Missing,
             };
-            let why = format!("{why}: {}", disk.problem.as_deref().unwrap_or(""));
-            Some(format!("{} {why}", disk.label))
+            Some(LostDisk {
+                label: disk.label.clone(),
+                loss,
+                why: disk.problem.clone().unwrap_or_default(),
+            })
         });
         let holds_nothing = |disk: &&DiskView| {
             let is_lost = matches!(disk.state, DiskState::Failed | DiskState::Missing);
@@ -673,17 +735,28 @@ impl Controller {
         let troubled = disks.iter().filter_map(|disk| match disk.state {
             DiskState::Ok | DiskState::Draining | DiskState::Drained => {
                 let problem = disk.problem.as_deref()?;
-                Some(format!("{}: {problem}", disk.label))
+                Some((disk.label.clone(), problem.to_owned()))
             }
             DiskState::Failed | DiskState::Missing => None,
         });
+        let cluster = inner.cluster.as_ref();
+        let cluster = cluster.map(|cluster| cluster_view::observed(inner, cluster));
+        // That nobody owns a volume is a warning of its own, which says why.
+        let without_owner = |name: &VolumeName| {
+            let cluster = cluster.as_ref();
+            cluster.is_some_and(|cluster| {
+                let mut free = cluster.without_owner.iter();
+                free.any(|(volume, _)| *volume == name.to_string())
+            })
+        };
         let failed = volumes
             .iter()
-            .filter(|volume| !volume.serving)
+            .filter(|volume| !volume.serving && !without_owner(&volume.name))
             .map(|volume| {
-                let why = volume.problem.as_deref().unwrap_or("");
-                format!("{} is not served: {why}", volume.name)
+                let why = volume.problem.clone().unwrap_or_default();
+                (volume.name.to_string(), why)
             });
+        let failed: Vec<(String, String)> = failed.collect();
         let degraded =
             pool.volumes
                 .iter()
@@ -713,7 +786,8 @@ impl Controller {
         };
         let named = working.clone().filter(is_named).count();
         Observed {
-            disks_named: (named < working.count()).then_some(named),
+            // In a cluster the map says which disks there are, and a start that finds none of its own makes no pool.
+            disks_named: (named < working.count() && inner.cluster.is_none()).then_some(named),
             disk_count: pool.disks.len(),
             disks_lost: lost.collect(),
             disks_lost_empty,
@@ -723,7 +797,7 @@ impl Controller {
             nodes_tolerated: inner.pool.nodes_tolerated_by_all().unwrap_or(0),
             nodes_lost: losses.nodes,
             layout: convert::layout(code),
-            volumes_failed: failed.collect(),
+            volumes_failed: failed,
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             directories_unprotected: directories_unprotected.collect(),
@@ -742,6 +816,8 @@ impl Controller {
                 .damaged_reads
                 .saturating_sub(inner.pool.scrub.damaged_reads_known()),
             free_percent: percent(space.free_bytes, space.total_bytes),
+            caches: crate::read_cache::warnings(inner),
+            cluster,
         }
     }
 
@@ -791,6 +867,26 @@ impl Controller {
         let mut views: Vec<DiskView> = statuses.iter().map(view).collect();
         views.sort_by(|left, right| left.label.cmp(&right.label));
         views
+    }
+
+    /// The disk that words mean, if another node has it that does not run: nobody else can say that it is lost for good.
+    fn lost_elsewhere(&self, words: &str) -> Result<Option<DiskId>, ControlError> {
+        let Some(cluster) = &self.inner.cluster else {
+            return Ok(None);
+        };
+        let disk = self.inner.pool.find_disk(words).map_err(refusal)?;
+        if disk.node == cluster.member.node() {
+            return Ok(None);
+        }
+        let view = cluster.member.view();
+        if !view.alive.contains_key(&disk.node) {
+            return Ok(Some(disk.id));
+        }
+        let name = view.nodes.get(&disk.node).map(|node| &node.value.name);
+        let name = name.map_or_else(|| disk.node.to_string(), Clone::clone);
+        let why = format!("disk {} is one of node {name}, which runs", disk.label);
+        Err(ControlError::new(ErrorKind::Conflict, why)
+            .hint("ask that node: `cairn disk replace` with its --server"))
     }
 
     fn disk_now(&self, id: DiskId) -> Result<DiskView, ControlError> {

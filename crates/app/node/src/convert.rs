@@ -59,6 +59,7 @@ pub fn rebuild(status: RebuildStatus) -> RebuildView {
 
 pub fn scrub(progress: ScrubProgress) -> ScrubView {
     ScrubView {
+        silent: Vec::new(),
         stage: match progress.stage {
             ScrubStage::Never => api::ScrubStage::Never,
             ScrubStage::Running => api::ScrubStage::Running,

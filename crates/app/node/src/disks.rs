@@ -35,8 +35,14 @@ pub struct PoolDisks {
     pub named: Vec<PathBuf>,
 }
 
-/// Opens the pool on the configured folders; makes it when all of them are empty. `looks`: the same for all tries.
-pub async fn open_pool(env: &Env, config: &Config, looks: &Looks) -> Result<PoolDisks, NodeError> {
+/// Opens the pool on the configured folders; makes it when all of them are empty, unless disks are `known` that should be there:
+/// a folder below which nothing is mounted is empty. `looks`: the same for all tries.
+pub async fn open_pool(
+    env: &Env,
+    config: &Config,
+    looks: &Looks,
+    known: &[String],
+) -> Result<PoolDisks, NodeError> {
     let each = config
         .data
         .iter()
@@ -44,7 +50,7 @@ pub async fn open_pool(env: &Env, config: &Config, looks: &Looks) -> Result<Pool
     let mut folders = try_join_all(each).await?;
     let named = folders.iter().map(|folder| folder.path.clone()).collect();
     look_by_label(env, &mut folders, config, looks).await?;
-    let (opened, behind) = open_folders(env, config, folders).await?;
+    let (opened, behind) = open_folders(env, config, folders, known).await?;
     Ok(PoolDisks {
         opened,
         behind,
@@ -71,8 +77,16 @@ async fn open_folders(
     env: &Env,
     config: &Config,
     folders: Vec<Folder>,
+    known: &[String],
 ) -> Result<(Opened, Vec<DiskId>), NodeError> {
     let (state, present, unformatted, missing) = match plan(&found(&folders))? {
+        Plan::Create if !known.is_empty() => {
+            let labels: Vec<String> = folders.iter().map(Folder::label).collect();
+            return Err(NodeError::EmptyFolders {
+                folders: labels.join(", "),
+                disks: known.join(", "),
+            });
+        }
         Plan::Create => {
             let disks = folders.iter().map(|folder| disk_in(folder, config));
             let disks: Vec<Arc<dyn Disk>> = disks.collect::<Result<_, _>>()?;
@@ -233,6 +247,32 @@ mod tests {
             .unwrap();
         let found: Vec<_> = folders.iter().filter_map(Folder::identity).collect();
         assert_eq!(found, [1, 2, 3, 4].map(DiskId));
+    }
+
+    #[tokio::test]
+    async fn empty_folders_are_no_pool_where_disks_are_known() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().join("a"), root.path().join("b")],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let env = cairn_base::real::env(Handle::current());
+        let known = ["/srv/a".to_owned()];
+        let refused = open_pool(&env, &config, &Looks::default(), &known).await;
+        let Err(NodeError::EmptyFolders { folders, disks }) = refused else {
+            panic!("a pool was made on empty folders");
+        };
+        assert!(
+            folders.contains("/a, ") && disks == "/srv/a",
+            "{folders} {disks}"
+        );
+        // Nothing was put there.
+        let looked = Folder::look(&config.data[0], &config).await.unwrap();
+        assert!(looked.identity().is_none());
+        open_pool(&env, &config, &Looks::default(), &[])
+            .await
+            .unwrap();
     }
 
     #[test]

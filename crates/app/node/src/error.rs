@@ -49,6 +49,21 @@ pub enum NodeError {
         cluster: String,
         folder: String,
     },
+    #[error(
+        "node {node} runs already: {other} has its place in the cluster, and this is {own}. One of the two cluster folders is a \
+         copy: stop the other server if it is the wrong one; else let this machine join as a node of its own (remove its \
+         folder, then `cairn cluster join`)"
+    )]
+    Twin {
+        node: String,
+        own: String,
+        other: String,
+    },
+    #[error(
+        "the folders {folders} are empty, and the cluster knows this node's disks {disks} there: mount them and start again. \
+         If one is lost for good, say so on another node (`cairn disk replace DISK FOLDER`), and start again"
+    )]
+    EmptyFolders { folders: String, disks: String },
     #[error("the disks {folders} are {why}")]
     OthersDisks { folders: String, why: String },
     #[error("starting the NFS server: {0}")]
@@ -109,6 +124,8 @@ impl NodeError {
             Self::Token { .. }
             | Self::OthersDisks { .. }
             | Self::Removed { .. }
+            | Self::Twin { .. }
+            | Self::EmptyFolders { .. }
             | Self::Oidc(_)
             | Self::S3(_)
             | Self::Certificate(_) => NodeErrorKind::Refused,
@@ -249,6 +266,21 @@ mod tests {
                     node: text(),
                     cluster: text(),
                     folder: text(),
+                },
+                Refused,
+            ),
+            (
+                NodeError::Twin {
+                    node: text(),
+                    own: text(),
+                    other: text(),
+                },
+                Refused,
+            ),
+            (
+                NodeError::EmptyFolders {
+                    folders: text(),
+                    disks: text(),
                 },
                 Refused,
             ),

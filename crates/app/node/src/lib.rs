@@ -48,7 +48,9 @@ mod tiers;
 pub mod token;
 mod users;
 mod volume_clones;
+mod warnings;
 
+pub use cairn_owner::Ended;
 pub use cairn_pool::AssembleError;
 pub use error::{NodeError, NodeErrorKind};
 pub use running::Node;

@@ -24,14 +24,18 @@ const KILL_MASK: u64 = 1 << (9 - 1);
 /// PF_EXITING, in the flags of a process.
 const EXITING_FLAG: u64 = 0x4;
 
-/// Opens the pool; waits for disks that a process holds which is ending.
-pub async fn open_pool_in_time(env: &Env, config: &Config) -> Result<PoolDisks, NodeError> {
+/// Opens the pool; waits for disks that a process holds which is ending. `known`: disks that this node is known to have.
+pub async fn open_pool_in_time(
+    env: &Env,
+    config: &Config,
+    known: &[String],
+) -> Result<PoolDisks, NodeError> {
     let clock = &env.clock;
     let since = clock.monotonic();
     let looks = Looks::default();
     let mut is_told = false;
     loop {
-        let error = match open_pool(env, config, &looks).await {
+        let error = match open_pool(env, config, &looks, known).await {
             Err(error @ NodeError::InUse { .. }) => error,
             opened => return opened,
         };

@@ -673,7 +673,7 @@ pub(crate) mod tests {
         };
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
-        let pool = open_pool_in_time(&env, &config).await.unwrap();
+        let pool = open_pool_in_time(&env, &config, &[]).await.unwrap();
         let inner = Inner::new(env, config, pool, None, None);
         inner.open_volumes().await.unwrap();
         inner.ensure_first_volume().await.unwrap();

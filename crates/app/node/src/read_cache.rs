@@ -8,6 +8,7 @@ use std::time::Duration;
 use cairn_admin::api::{CacheAdd, CacheList, CacheReads, CacheState, CacheView};
 use cairn_base::DiskId;
 use cairn_formats::pool_file::PoolCache;
+use cairn_pool::warning::{CacheTrouble, Warning};
 use cairn_read_cache::{CacheSet, DiskCache};
 use cairn_segment::ReadCache;
 use futures_util::future::join_all;
@@ -198,24 +199,21 @@ pub async fn close_all(inner: &Inner) {
     join_all(open.iter().map(|(_, cache)| cache.close())).await;
 }
 
-/// What an operator should know.
-pub fn warnings(inner: &Inner) -> Vec<String> {
+/// Those that are not used.
+pub fn warnings(inner: &Inner) -> Vec<Warning> {
     let views = inner.cache_list().caches.into_iter();
     let warnings = views.filter_map(|cache| {
-        let at = Path::new(&cache.path).display();
-        match cache.state {
-            CacheState::Ok => None,
-            CacheState::LetAlone => Some(format!(
-                "the read cache at {at} fails and is let alone for a minute: look after its disk; reads are slower, nothing is lost"
-            )),
-            CacheState::Opening => Some(format!(
-                "the read cache at {at} is being opened; until then reads are slower"
-            )),
-            CacheState::NotOpen => Some(format!(
-                "the read cache at {at} could not be opened, and is not used: {}; `cairn disk remove` takes it out",
-                cache.problem.unwrap_or_default()
-            )),
-        }
+        let trouble = match cache.state {
+            CacheState::Ok => return None,
+            CacheState::LetAlone => CacheTrouble::LetAlone,
+            CacheState::Opening => CacheTrouble::Opening,
+            CacheState::NotOpen => CacheTrouble::NotOpen,
+        };
+        Some(Warning::ReadCacheUnused {
+            cache: Path::new(&cache.path).display().to_string(),
+            trouble,
+            why: cache.problem,
+        })
     });
     warnings.collect()
 }

@@ -125,7 +125,11 @@ impl Node {
             Some(folder) => Some(runtime.block_on(cluster::Begun::begin(&env, &folder))?),
             None => None,
         };
-        let mut pool = runtime.block_on(open_pool_in_time(&env, &config))?;
+        let known = match &place {
+            Some(place) => runtime.block_on(place.known_disks(&env))?,
+            None => Vec::new(),
+        };
+        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, &known))?;
         let cluster = match place {
             Some(place) => {
                 let joined = place.join(&env, &config, &mut pool.opened);
@@ -340,10 +344,10 @@ impl Node {
         self.runtime.block_on(future)
     }
 
-    /// Waits until this node is no longer in its cluster; for ever, if it is in none.
-    pub async fn removed(&self) {
+    /// Waits until this node may go on no more in its cluster, and says why; for ever, if it is in none.
+    pub async fn over(&self) -> cairn_owner::Ended {
         match &self.started.inner.cluster {
-            Some(cluster) => cluster.member.removed().await,
+            Some(cluster) => cluster.member.over().await,
             None => std::future::pending().await,
         }
     }

@@ -7,6 +7,8 @@ use cairn_config::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::warnings::WarningView;
+
 /// Why a request was not done, for programs. The text beside it is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -77,8 +79,8 @@ pub struct Status {
     pub health: Health,
     /// One line for people: how data is protected, and what is wrong.
     pub summary: String,
-    /// What needs attention, a sentence each.
-    pub warnings: Vec<String>,
+    /// What needs attention, the worst first. Empty: nothing needs to be done.
+    pub warnings: Vec<WarningView>,
     pub pool: PoolView,
     pub nfs: NfsView,
     pub admin: AdminView,
@@ -400,8 +402,8 @@ pub struct ClusterView {
     pub volumes: Vec<ClusterVolumeView>,
     pub survives: ClusterSurvives,
     pub etcd: ClusterEtcdView,
-    /// What an operator should know.
-    pub warnings: Vec<String>,
+    /// What needs attention, as in the status of the node that answers: the worst first. Empty: nothing needs to be done.
+    pub warnings: Vec<WarningView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -422,6 +424,9 @@ pub struct ClusterNodeView {
     /// How far it is on its way out of the cluster, if it is to leave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<NodeDrainView>,
+    /// For how much longer it is meant to be away, if it is in maintenance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_seconds: Option<u64>,
 }
 
 /// What keeps a node that is to leave.
@@ -464,8 +469,15 @@ pub struct ClusterVolumeView {
     /// The name of the node that owns it; nobody does while it is taken over.
     pub owner: Option<String>,
     pub epoch: u64,
-    /// Copies of the changes and the metadata that a new owner needs: one less than that many nodes may go without a loss.
+    /// Copies of the changes and the metadata that a new owner needs, on nodes that are there: one less than that many nodes may
+    /// go without a loss.
     pub log_copies: usize,
+    /// Copies that it should have.
+    #[serde(default)]
+    pub log_copies_wanted: usize,
+    /// Why nodes that tried could not take it over, while nobody owns it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// Copies of the metadata's state on other nodes than the owner.
     pub state_copies: usize,
     /// The address that follows its owner, if it has one.
@@ -517,6 +529,9 @@ pub struct ClusterEtcdView {
 pub struct ClusterEtcdMember {
     pub name: String,
     pub url: String,
+    /// Why it does not count: it does not answer, or says that it is not well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -524,6 +539,13 @@ pub struct ClusterEtcdMember {
 pub struct NodeChange {
     /// Whether all that it has moves to other nodes.
     pub draining: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeMaintenance {
+    /// For so many seconds from now on the node is meant to be away. 0: it is back.
+    pub seconds: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -546,6 +568,19 @@ pub struct VolumeMove {
 pub struct TicketCreate {
     /// How long it can be used.
     pub valid_seconds: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterBackup {
+    /// The copy, to be written to a file as it is. It has hashes of passwords and tokens: keep it where nobody else can read it.
+    pub copy: String,
+}
+
+/// Shows none of it.
+impl std::fmt::Debug for ClusterBackup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterBackup(..)")
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -598,6 +633,9 @@ pub struct ScrubView {
     pub damaged: u64,
     /// Failures of the scrub itself.
     pub errors: u64,
+    /// Nodes of the cluster that do not answer: what they read is not in these numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<crate::joined::SilentNode>,
 }
 
 /// Bytes of a file that cannot be read any more.

@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use crate::activity::{ActivityList, ActivityView};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
-    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
-    NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeMove, VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
+    DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView,
+    NodeChange, NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart,
+    ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -279,6 +279,11 @@ impl Client {
         self.get("/api/v1/cluster")
     }
 
+    pub fn cluster_backup(&self) -> Result<ClusterBackup, ClientError> {
+        let ask = self.agent.post(self.at("/api/v1/cluster/backups"));
+        self.call(ask, &serde_json::json!({}))
+    }
+
     pub fn cluster_ticket(&self, create: &TicketCreate) -> Result<TicketView, ClientError> {
         self.call(self.agent.post(self.at("/api/v1/cluster/tickets")), create)
     }
@@ -286,6 +291,15 @@ impl Client {
     pub fn node_set(&self, node: &str, change: &NodeChange) -> Result<ClusterView, ClientError> {
         let path = format!("/api/v1/cluster/nodes/{node}");
         self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn node_maintenance(
+        &self,
+        node: &str,
+        set: &NodeMaintenance,
+    ) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}/maintenance");
+        self.call(self.agent.put(self.at(&path)), set)
     }
 
     pub fn node_replace(

@@ -104,10 +104,14 @@ pub trait Control: Send + Sync + 'static {
     fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView>;
     /// The cluster that the node is in.
     fn cluster(&self) -> Answer<'_, ClusterView>;
+    /// A copy of the cluster's map, as text.
+    fn cluster_backup(&self) -> Answer<'_, String>;
     /// A ticket for one more node.
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
     /// Moves all that a node has to other nodes, or stops that.
     fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView>;
+    /// Says for how long a node is meant to be away: its volumes move first, and nothing on it is rebuilt. 0: it is back.
+    fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView>;
     /// Has another node take the place of one, which is lost or drains.
     fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView>;
     /// Takes a drained node out of the cluster.

@@ -9,6 +9,7 @@ use crate::control::Answer;
 use crate::entries::{Entry, Part};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
+use crate::warnings::WarningKind;
 
 /// Longest texts of an event, in characters; what is longer is cut.
 pub const EVENT_SUBJECT_CHARS_MAX: usize = 128;
@@ -120,6 +121,9 @@ pub struct EventEntry {
     pub severity: Severity,
     pub kind: EventKind,
     pub stage: EventStage,
+    /// Of an alert: which warning of the status it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<WarningKind>,
     /// What it happened to.
     #[schema(example = "disk /srv/disk2")]
     pub subject: String,
@@ -165,7 +169,7 @@ impl OfNode for EventEntry {
     /// All nodes see that one of them is away, or a disk: that is one event. Each has its own starts.
     fn joins(&self, older: &mut Self) -> bool {
         let is_of_one = [EventKind::ServerStarted, EventKind::ServerStopped].contains(&self.kind);
-        let about = |event: &Self| (event.kind, event.stage, event.severity);
+        let about = |event: &Self| (event.kind, event.warning, event.stage, event.severity);
         let is_same = !is_of_one
             && about(self) == about(older)
             && self.subject == older.subject
@@ -301,6 +305,7 @@ mod tests {
             severity: Severity::ALL[number % 3],
             kind: EventKind::DiskMissing,
             stage: EventStage::Began,
+            warning: None,
             subject: format!("disk /srv/Disk{id}"),
             message: "it is missing".to_owned(),
             action: id.is_multiple_of(2).then(|| "Bring it back".to_owned()),

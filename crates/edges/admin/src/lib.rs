@@ -42,6 +42,7 @@ pub mod tiers;
 #[doc(hidden)]
 pub mod token;
 pub mod users;
+pub mod warnings;
 
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
 use crate::control::Answer;
 use crate::joined::SilentNode;
+use crate::warnings::WarningView;
 
 /// The server in short, every two seconds while somebody looks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -18,7 +19,7 @@ pub struct LiveView {
     pub uptime_seconds: u64,
     pub health: Health,
     pub summary: String,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<WarningView>,
     pub pool: PoolView,
     pub memory: MemoryView,
     pub rebuild: RebuildView,

@@ -8,6 +8,7 @@
 //! goes there as it is, over HTTP/1.1 and the mutual TLS of nodes, and that node's answer is the answer. A node passes on
 //! only what a client sent to it: requests do not go in circles while a volume moves.
 
+mod scrub;
 mod told;
 
 use std::collections::BTreeSet;
@@ -64,6 +65,13 @@ const LISTS: [&str; 7] = [
     "/api/v1/iscsi/sessions",
     "/api/v1/buckets",
     "/api/v1/s3/keys",
+];
+/// Each node scrubs the volumes that it owns: for users that is one scrub.
+const SCRUBS: [&str; 4] = [
+    "/api/v1/scrub",
+    "/api/v1/scrub/start",
+    "/api/v1/scrub/pause",
+    "/api/v1/scrub/report",
 ];
 /// What is named without its volume.
 const NAMED_ALONE: [&str; 2] = ["/api/v1/buckets/", "/api/v1/s3/keys/"];
@@ -499,6 +507,9 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         if path == EVENTS {
             return log_of_all::<EventPage>(forward, &asked, EventQuery::KEYS, response).await;
         }
+    }
+    if SCRUBS.contains(&path) {
+        return scrub::of_all(nodes, &asked, response).await;
     }
     let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
     if is_alone && response.status() == StatusCode::NOT_FOUND {

@@ -34,11 +34,11 @@ use utoipa_axum::routes;
 
 use self::caller::{Encrypted, Peer};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskChange, DiskList, DiskReplace,
-    DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeReplace,
-    RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove,
-    VolumeView,
+    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
+    DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
+    NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView,
+    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -383,8 +383,10 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(volume_show, volume_set, volume_delete))
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
+        .routes(routes!(cluster_backup))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(node_replace))
+        .routes(routes!(node_maintenance))
         .routes(routes!(volume_move))
         .routes(routes!(volume_address_set, volume_address_remove))
         .routes(routes!(
@@ -945,6 +947,15 @@ async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> 
     shared.control.cluster().await.map(Json)
 }
 
+/// Copies the cluster's map, without any data of clients, and has the node keep the copy, too: `cairn cluster recover` makes a map
+/// of one.
+#[utoipa::path(post, path = "/api/v1/cluster/backups", responses(
+    (status = 200, body = ClusterBackup), (status = 404, description = "The server is in no cluster")))]
+async fn cluster_backup(State(shared): Api) -> Result<Json<ClusterBackup>, ControlError> {
+    let copy = to_the_end(async move { shared.control.cluster_backup().await }).await?;
+    Ok(Json(ClusterBackup { copy }))
+}
+
 /// Makes a ticket with which one node can join the cluster.
 #[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
     (status = 200, body = TicketView), (status = 404, description = "The server is in no cluster")))]
@@ -967,6 +978,21 @@ async fn node_set(
     Given(change): Given<NodeChange>,
 ) -> Result<Json<ClusterView>, ControlError> {
     to_the_end(async move { shared.control.node_drain(node, change.draining).await })
+        .await
+        .map(Json)
+}
+
+/// Says that a node is meant to be away for a while: its volumes move to other nodes at once, it takes none, and nothing on its
+/// disks is rebuilt. It stays in the cluster with all that it has, unlike one that drains.
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/maintenance", params(("node" = String, Path)),
+    request_body = NodeMaintenance, responses((status = 200, body = ClusterView),
+    (status = 409, description = "The node is to leave, or the time is too long")))]
+async fn node_maintenance(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+    Given(set): Given<NodeMaintenance>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.node_maintenance(node, set.seconds).await })
         .await
         .map(Json)
 }

@@ -346,6 +346,11 @@ impl Control for Pretend {
         answer(Ok(ClusterView::default()))
     }
 
+    fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView> {
+        self.tell(format!("maintenance of node {node} for {seconds} s"));
+        answer(Ok(ClusterView::default()))
+    }
+
     fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView> {
         self.tell(format!("replace node {node} by {by}"));
         answer(Ok(ClusterView::default()))
@@ -368,6 +373,11 @@ impl Control for Pretend {
     ) -> Answer<'_, ClusterView> {
         self.tell(format!("address of {name} {address:?}"));
         answer(only_main(&name).map(|()| ClusterView::default()))
+    }
+
+    fn cluster_backup(&self) -> Answer<'_, String> {
+        self.tell("backup".to_owned());
+        answer(Ok("{}".to_owned()))
     }
 
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {

@@ -7,14 +7,13 @@
 //! `change_ms`: from a change of one volume to the view that has it, which each node makes for each change (what comes
 //! within 10 ms is one). `takeover`: changes that the loss of one node makes, one for each of its volumes and its lease.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
     ClusterId, DiskRecord, Ensemble, HighWater, HighWaterStore, NodeRecord, OnNodeRecord, Opaque,
-    Owned, Process, ProcessNonce, StateAt, UsageRecord, VersionRange, VolumeLog,
+    Owned, Process, ProcessNonce, Sign, StateAt, UsageRecord, VersionRange, VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
 
@@ -68,6 +67,7 @@ fn node(id: u128) -> NodeRecord {
         },
         draining: false,
         replaced_by: None,
+        maintenance_until: None,
     }
 }
 
@@ -151,8 +151,7 @@ async fn measure(nodes: u128) -> Result<(), Failure> {
             nonce: ProcessNonce(number),
             lease,
         };
-        map.announce(process, &BTreeSet::new(), &BTreeSet::new())
-            .await?;
+        map.announce(process, &Sign::default()).await?;
         for volume in 0..VOLUMES_PER_NODE {
             let name = format!("volume-{number:03}-{volume}");
             let settings = Opaque(vec![7; 300]);

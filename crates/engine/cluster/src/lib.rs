@@ -25,7 +25,7 @@ pub use lease::{LeaseSettings, LeaseState, LeaseView, OwnedLease};
 pub use map::{ClusterMap, MapError};
 pub use member::{
     ELECTION_MAX, EtcdMember, EtcdMemberSettings, EtcdMemberTls, MEMBER_STOP_MAX, MemberError,
-    MemberState, check_program,
+    MemberState, check_program, end_left_behind,
 };
 pub use memory::MemoryCoordinator;
 pub use settle::{Mark, Settled, Unsettled, transact_settled};

@@ -310,6 +310,11 @@ fn log_file(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
+/// Ends the process that is left of a member whose node was killed. Nothing uses its folder then.
+pub async fn end_left_behind(folder: &Path) -> Result<(), MemberError> {
+    end_earlier_run(folder).await
+}
+
 /// Ends the process of an earlier run that was killed without its member: it has the folder and the ports.
 async fn end_earlier_run(folder: &Path) -> Result<(), MemberError> {
     let Some((pid, raw)) = earlier_run(folder) else {

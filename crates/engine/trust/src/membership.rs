@@ -51,6 +51,10 @@ pub enum EtcdSource {
         runs_member: bool,
         /// Whether its member joins others that exist; only its first start looks at it.
         joins: bool,
+        /// When etcd was made anew of a copy of the map, in seconds since 1970, if it was. Members of before must not take those of
+        /// now for theirs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made_anew: Option<u64>,
     },
 }
 
@@ -230,6 +234,7 @@ pub(crate) mod tests {
                 }],
                 runs_member: true,
                 joins: false,
+                made_anew: None,
             },
             stage: Stage::Init,
         }

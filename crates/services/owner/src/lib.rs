@@ -17,7 +17,7 @@ mod truth;
 mod usage;
 
 pub use agreement::MapAgreement;
-pub use member::{ClusterMember, Farewell, MemberSettings};
+pub use member::{ClusterMember, Ended, Farewell, MemberSettings};
 pub use peers::{Dials, PeerStatus, PeerTable};
 pub use takeover::{Node, Protection, TakeoverError};
 pub use truth::MapTruth;

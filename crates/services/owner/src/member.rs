@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{Backoff, DiskId, Epoch, NodeId, VolumeId};
-use cairn_cluster::map::{LeftRecord, MapView, Process};
+use cairn_base::{Backoff, DiskId, Epoch, NodeId, Timestamp, VolumeId};
+use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign};
 use cairn_cluster::{
     ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
 };
@@ -34,6 +34,25 @@ const MAP_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_s
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
 
+/// Volumes of which others are told why this node could not take them over.
+const FAILED_TOLD_MAX: usize = 32;
+/// Characters of such a reason.
+const FAILED_CHARS_MAX: usize = 300;
+
+/// Nodes that are meant to be away.
+fn in_maintenance(view: &MapView, today: Timestamp) -> BTreeSet<NodeId> {
+    let nodes = view.nodes.iter();
+    let away = nodes.filter(|(_, record)| record.value.maintenance_left(today).is_some());
+    away.map(|(id, _)| *id).collect()
+}
+
+fn cut(text: String) -> String {
+    match text.char_indices().nth(FAILED_CHARS_MAX) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
 /// A volume that is to be left waits so long for what comes before.
 const FAREWELL_MAX: Duration = Duration::from_secs(20);
 
@@ -43,6 +62,8 @@ pub struct MemberSettings {
     pub peers: PeerSettings,
     /// How long a disk is waited for in a takeover that no other can stand in for.
     pub patience: Duration,
+    /// Where this process runs, if others are to be told.
+    pub host: Option<HostRecord>,
 }
 
 const LEASE: LeaseSettings = LeaseSettings::new(Duration::from_secs(3));
@@ -55,6 +76,29 @@ impl Default for MemberSettings {
             lease: LEASE,
             peers: PeerSettings::default(),
             patience: Duration::from_secs(3),
+            host: None,
+        }
+    }
+}
+
+/// Why a node may go on no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Somebody removed it from the cluster.
+    Removed,
+    /// Another process has taken its place under the same identity.
+    Twin { own: HostRecord, other: HostRecord },
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Removed => f.write_str("this node was removed from the cluster"),
+            Self::Twin { own, other } => write!(
+                f,
+                "two servers run as the same node: this one ({own}) and {other}. One of the two cluster folders is a copy: \
+                 keep one, and let the other machine join as a node of its own (`cairn cluster join`)"
+            ),
         }
     }
 }
@@ -91,14 +135,20 @@ pub struct ClusterMember {
     stop_notify: Notify,
     ended: watch::Sender<bool>,
     farewell: OnceLock<Arc<dyn Farewell>>,
+    /// Why this node may go on no more.
+    over: watch::Sender<Option<Ended>>,
+    /// Why volumes could not be taken over last.
+    failed: Mutex<BTreeMap<VolumeId, String>>,
+    /// The file system with the cluster folder is nearly full.
+    folder_is_low: AtomicBool,
+    /// Others were seen to know this process: whoever takes its place later runs beside it.
+    was_known: AtomicBool,
     /// The fewest copies with which the logs of volumes go on that were taken.
     log_copies: Mutex<BTreeMap<VolumeId, usize>>,
     /// The last lease that this node had.
     last_lease: Mutex<Option<LeaseView>>,
     /// The store knows that this node is gone.
     is_gone: AtomicBool,
-    /// Whether the map does not list this node any more.
-    removed: watch::Sender<bool>,
 }
 
 impl ClusterMember {
@@ -128,10 +178,13 @@ impl ClusterMember {
             stop_notify: Notify::new(),
             ended: watch::Sender::new(false),
             farewell: OnceLock::new(),
+            over: watch::Sender::new(None),
+            failed: Mutex::default(),
+            folder_is_low: AtomicBool::new(false),
+            was_known: AtomicBool::new(false),
             log_copies: Mutex::default(),
             last_lease: Mutex::default(),
             is_gone: AtomicBool::new(false),
-            removed: watch::Sender::new(false),
         })
     }
 
@@ -183,11 +236,76 @@ impl ClusterMember {
         self.asked_notify.notified().await;
     }
 
-    /// Waits until this node is no longer in the cluster: somebody removed it.
-    pub async fn removed(&self) {
-        let mut removed = self.removed.subscribe();
+    /// Waits until this node may go on no more, and says why.
+    pub async fn over(&self) -> Ended {
+        let mut over = self.over.subscribe();
         // The sender is in `self`.
-        let _ = removed.wait_for(|removed| *removed).await;
+        let ended = over.wait_for(Option::is_some).await;
+        ended.map_or(Ended::Removed, |ended| {
+            ended.clone().unwrap_or(Ended::Removed)
+        })
+    }
+
+    /// Says whether the file system with the cluster folder is nearly full.
+    pub fn set_folder_is_low(&self, is_low: bool) {
+        if self.folder_is_low.swap(is_low, Ordering::AcqRel) != is_low {
+            self.asked_notify.notify_one();
+        }
+    }
+
+    pub(crate) fn note_failed(&self, volume: VolumeId, why: String) {
+        self.failed.lock().insert(volume, cut(why));
+    }
+
+    pub(crate) fn note_taken(&self, volume: VolumeId) {
+        self.failed.lock().remove(&volume);
+    }
+
+    /// What others are to know of this node.
+    pub(crate) fn sign(
+        &self,
+        view: &MapView,
+        locked: BTreeSet<VolumeId>,
+        unreached: BTreeSet<NodeId>,
+    ) -> Sign {
+        let mut failed = self.failed.lock();
+        // Of one that somebody owns or that is gone nobody asks why.
+        failed.retain(|volume, _| {
+            let known = view.volumes.get(volume);
+            known.is_some_and(|known| {
+                let owner = known.owner.as_ref().map(|owner| owner.value.node);
+                owner.is_none_or(|owner| owner == self.own.node)
+            })
+        });
+        let told = failed.iter().take(FAILED_TOLD_MAX);
+        Sign {
+            locked,
+            unreached,
+            failed: told.map(|(id, why)| (*id, why.clone())).collect(),
+            folder_is_low: self.folder_is_low.load(Ordering::Acquire),
+            host: self.settings.host.clone(),
+        }
+    }
+
+    /// A process that takes the place of this one in the map while this one runs is another one with the same folder.
+    fn notice_twin(&self, view: &MapView) {
+        let Some(own) = &self.settings.host else {
+            return;
+        };
+        let alive = view.alive.get(&self.own.node);
+        let Some(host) = alive.and_then(|alive| alive.value.host.as_ref()) else {
+            return;
+        };
+        if host.instance == own.instance {
+            self.was_known.store(true, Ordering::Release);
+        } else if self.was_known.load(Ordering::Acquire) {
+            let ended = Ended::Twin {
+                own: own.clone(),
+                other: host.clone(),
+            };
+            tracing::error!("{ended}");
+            self.over.send_replace(Some(ended));
+        }
     }
 
     /// A key that cannot be read may be this node's: the map is asked for certain.
@@ -197,7 +315,7 @@ impl ClusterMember {
         }
         if let Err(MapError::NotFound { .. }) = self.map.node(self.own.node).await {
             tracing::error!("this node was removed from the cluster");
-            self.removed.send_replace(true);
+            self.over.send_replace(Some(Ended::Removed));
         }
     }
 
@@ -368,6 +486,7 @@ impl ClusterMember {
                 let is_current = || revision >= self.map.written();
                 pool.refresh(state, is_current).await;
                 self.notice_removal(&self.view()).await;
+                self.notice_twin(&self.view());
                 tokio::select! {
                     // In this order, so that a simulated cluster does the same each time.
                     biased;
@@ -431,7 +550,9 @@ impl ClusterMember {
     async fn look_at_peers(self: Arc<Self>, pool: Arc<Pool>) {
         // Until the last volume is closed: closing needs to know which disks there are.
         while !*self.ended.borrow() {
-            pool.set_remote_disks(self.peers.disks(&self.view()));
+            let view = self.view();
+            pool.set_remote_disks(self.peers.disks(&view));
+            pool.set_awaited_nodes(in_maintenance(&view, self.env.clock.now()));
             self.env.clock.sleep(PEERS_LOOK).await;
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Backoff, NodeId, VolumeId};
+use cairn_base::{Backoff, NodeId, Timestamp, VolumeId};
 use cairn_cluster::OwnedLease;
 use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
@@ -90,16 +90,17 @@ enum Here {
 }
 
 /// How nodes stand in line for a volume: the first takes it. Those that all reach come before those that some do not.
-/// Only those that are alive, stay, have a disk that stays, and the
-/// volume's key, if it has one.
-fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
+/// Only those that are alive, stay, are not in maintenance, have a disk that stays, and the volume's key, if it has one.
+fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
     let has_disk = |node: &&NodeId| {
         let mut disks = view.disks.values();
         disks.any(|disk| disk.value.node == **node && !disk.value.draining)
     };
     let stays = |node: &&NodeId| {
         let record = view.nodes.get(node);
-        record.is_some_and(|record| !record.value.draining)
+        record.is_some_and(|record| {
+            !record.value.draining && record.value.maintenance_left(today).is_none()
+        })
     };
     let alive = view.alive.iter();
     let can_open = alive.filter(|(_, record)| !record.value.locked.contains(&volume));
@@ -130,9 +131,11 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
 
 impl Ownership {
     /// What to do with a volume that the map has.
+    ///
+    /// `now` counts; `today` is the clock of the wall, by which operators say how long a node is away.
     fn step(
         &mut self,
-        now: Duration,
+        (now, today): (Duration, Timestamp),
         view: &MapView,
         id: VolumeId,
         me: Process,
@@ -171,7 +174,7 @@ impl Ownership {
                     .entry(id)
                     .or_insert(Waiting { free_since: now });
                 let free_for = now.saturating_sub(waiting.free_since);
-                let line = line(view, id);
+                let line = line(view, id, today);
                 let place = line.iter().position(|node| *node == me.node);
                 // A node whose own sign of life is not in the map yet, or all of whose disks leave, comes last.
                 let place = place.unwrap_or(line.len() + 1);
@@ -216,7 +219,12 @@ impl Ownership {
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
     /// other should have, once all have been there for a while.
-    fn next_to_give(&mut self, now: Duration, view: &MapView, me: NodeId) -> Option<VolumeId> {
+    fn next_to_give(
+        &mut self,
+        (now, today): (Duration, Timestamp),
+        view: &MapView,
+        me: NodeId,
+    ) -> Option<VolumeId> {
         let seen = (
             view.alive.keys().copied().collect(),
             view.volumes.keys().copied().collect(),
@@ -229,7 +237,7 @@ impl Ownership {
         let mine = || view.volumes.keys().filter(|id| owner(id) == Some(me));
         // At once: where an operator wants it to be, or off a node all of whose disks leave.
         let is_wanted_elsewhere = |id: &&VolumeId| {
-            let line = line(view, **id);
+            let line = line(view, **id, today);
             let preferred = view.volumes.get(*id).and_then(|state| state.preferred);
             let is_there = |node: &NodeId| line.first() == Some(node);
             let is_preferred = preferred.is_some_and(|node| node != me && is_there(&node));
@@ -254,7 +262,7 @@ impl Ownership {
         for id in mine() {
             // One that an operator put here stays.
             let preferred = view.volumes.get(id).and_then(|state| state.preferred);
-            let first = line(view, *id).first().copied();
+            let first = line(view, *id, today).first().copied();
             let Some(first) = first.filter(|_| preferred != Some(me)) else {
                 continue;
             };
@@ -317,8 +325,8 @@ impl ClusterMember {
             nonce: ProcessNonce(self.env.entropy.u128()),
             lease: lease.id(),
         };
-        let (locked, unreached) = (BTreeSet::new(), BTreeSet::new());
-        if let Err(error) = self.map.announce(process, &locked, &unreached).await {
+        let sign = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
+        if let Err(error) = self.map.announce(process, &sign).await {
             tracing::warn!(%error, "this node could not say that it is there");
             self.env.clock.sleep(pauses.pause()).await;
             return None;
@@ -339,45 +347,49 @@ impl ClusterMember {
         let mut ownership = Ownership::default();
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
         let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
-        let mut told_locked = BTreeSet::new();
-        let (mut reach, mut told_unreached) = (Reach::default(), BTreeSet::new());
+        let mut told = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
+        let mut reach = Reach::default();
         let (mut outdone, mut outdone_at) = (Outdone::default(), Duration::ZERO);
         loop {
             if self.is_stopping() || !lease.is_valid() {
                 break;
             }
             let now = self.env.clock.monotonic();
+            let today = self.env.clock.now();
             while let Ok((id, result)) = opened.try_recv() {
                 taking.remove(&id);
                 let result: Result<(), String> = result;
                 match result {
-                    Ok(()) => ownership.note_taken(id),
+                    Ok(()) => {
+                        ownership.note_taken(id);
+                        self.note_taken(id);
+                    }
                     Err(why) => {
                         tracing::warn!(volume = %id, why, "this volume could not be taken over");
                         ownership.note_failed(now, id);
+                        self.note_failed(id, why);
                     }
                 }
             }
             let Some(process) = self.process() else { break };
-            let locked = pool.locked_volumes();
-            let unreached = reach.due(now, self.peers.unreached(&self.view()));
-            if locked != told_locked || unreached.is_some() {
-                let unreached = unreached.unwrap_or_else(|| told_unreached.clone());
-                let told = tokio::select! {
+            let due = reach.due(now, self.peers.unreached(&self.view()));
+            let unreached = due.unwrap_or_else(|| told.unreached.clone());
+            let sign = self.sign(&self.view(), pool.locked_volumes(), unreached);
+            if sign != told {
+                let announced = tokio::select! {
                     biased;
                     // Nothing may keep this node from leaving what it does not own any more.
                     _ = states.changed() => continue,
                     () = self.stopped() => continue,
-                    told = self.map.announce(process, &locked, &unreached) => told,
+                    announced = self.map.announce(process, &sign) => announced,
                 };
-                match told {
+                match announced {
                     Ok(()) => {
-                        told_locked = locked;
-                        reach.note_told(unreached.clone());
-                        told_unreached = unreached;
+                        reach.note_told(sign.unreached.clone());
+                        told = sign;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "other nodes do not know yet which volumes this one cannot open, and which nodes it does not reach")
+                        tracing::warn!(%error, "other nodes do not know yet what this one says of itself")
                     }
                 }
             }
@@ -387,12 +399,12 @@ impl ClusterMember {
                 if taking.contains(&id) {
                     continue;
                 }
-                let here = match (served.contains(&id), told_locked.contains(&id)) {
+                let here = match (served.contains(&id), told.locked.contains(&id)) {
                     (true, _) => Here::Served,
                     (false, false) => Here::Closed,
                     (false, true) => Here::Locked,
                 };
-                match ownership.step(now, &view, id, process, here) {
+                match ownership.step((now, today), &view, id, process, here) {
                     Step::Nothing => {}
                     Step::GiveUp => {
                         let given = pin!(self.give_up(id));
@@ -429,7 +441,7 @@ impl ClusterMember {
                 }
             }
             if taking.is_empty()
-                && let Some(id) = ownership.next_to_give(now, &view, self.own.node)
+                && let Some(id) = ownership.next_to_give((now, today), &view, self.own.node)
                 && served.contains(&id)
             {
                 tracing::info!(volume = %id, "another node gets this volume");
@@ -522,7 +534,8 @@ impl ClusterMember {
                 pool.store.unreadable_count(id, is_reached).unwrap_or(0)
             },
         };
-        better(view, self.own.node, &line(view, id), &needs)
+        let today = self.env.clock.now();
+        better(view, self.own.node, &line(view, id, today), &needs)
     }
 
     /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
@@ -599,7 +612,7 @@ fn served(pool: &Pool) -> BTreeSet<VolumeId> {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{DiskId, DiskRole, Epoch, Timestamp};
+    use cairn_base::{DiskId, DiskRole, Epoch};
     use cairn_cluster::map::{
         AliveRecord, ChangeNonce, DiskRecord, EpochRecord, LogAt, NodeRecord, Opaque, OwnerRecord,
         VersionRange, Versioned, VolumeLog, VolumeRecord, VolumeState,
@@ -609,6 +622,7 @@ mod tests {
     use super::*;
 
     const VOLUME: VolumeId = VolumeId(1);
+    const TODAY: Timestamp = Timestamp::new(100, 0);
 
     fn known<T>(value: T) -> Versioned<T> {
         let revision = Revision::ABSENT;
@@ -634,6 +648,7 @@ mod tests {
                 },
                 draining: false,
                 replaced_by: None,
+                maintenance_until: None,
             };
             let alive = AliveRecord {
                 node,
@@ -641,6 +656,9 @@ mod tests {
                 since: now,
                 locked: BTreeSet::new(),
                 unreached: BTreeSet::new(),
+                failed: BTreeMap::new(),
+                folder_is_low: false,
+                host: None,
             };
             let record_of_disk = DiskRecord {
                 id: disk,
@@ -704,8 +722,8 @@ mod tests {
         let later = STAGGER * 10;
         let step = |view: &MapView, here| {
             let mut ownership = Ownership::default();
-            ownership.step(Duration::ZERO, view, VOLUME, me, here);
-            ownership.step(later, view, VOLUME, me, here)
+            ownership.step((Duration::ZERO, TODAY), view, VOLUME, me, here);
+            ownership.step((later, TODAY), view, VOLUME, me, here)
         };
         assert_eq!(step(&view, Here::Closed), Step::Take);
         assert_eq!(step(&view, Here::Locked), Step::Nothing);
@@ -718,12 +736,38 @@ mod tests {
     #[test]
     fn who_has_no_key_is_not_in_line() {
         let mut view = view();
-        let all = line(&view, VOLUME);
+        let all = line(&view, VOLUME, TODAY);
         assert_eq!(all.len(), 3);
         let first = view.alive.get_mut(&all[0]).unwrap();
         first.value.locked = BTreeSet::from([VOLUME]);
-        assert_eq!(line(&view, VOLUME), all[1..]);
+        assert_eq!(line(&view, VOLUME, TODAY), all[1..]);
         // Of another volume it has the key.
-        assert_eq!(line(&view, VolumeId(2)).len(), 3);
+        assert_eq!(line(&view, VolumeId(2), TODAY).len(), 3);
+    }
+
+    #[test]
+    fn a_node_in_maintenance_gives_its_volumes_away_and_takes_none() {
+        let mut view = view();
+        let all = line(&view, VOLUME, TODAY);
+        let first = view.nodes.get_mut(&all[0]).unwrap();
+        first.value.maintenance_until = Some(Timestamp::new(200, 0));
+        assert_eq!(line(&view, VOLUME, TODAY), all[1..]);
+        let me = Process {
+            node: all[0],
+            nonce: ProcessNonce(1),
+            lease: LeaseId(1),
+        };
+        view.volumes.insert(VOLUME, Arc::new(owned(me)));
+        let gives = |today| {
+            let mut ownership = Ownership::default();
+            ownership.next_to_give((Duration::ZERO, today), &view, all[0])
+        };
+        assert_eq!(gives(TODAY), Some(VOLUME));
+        // The time is over, by itself.
+        assert_eq!(gives(Timestamp::new(200, 0)), None);
+        assert_eq!(line(&view, VOLUME, Timestamp::new(200, 0)), all);
+        let second = view.nodes.get_mut(&all[0]).unwrap();
+        second.value.maintenance_until = None;
+        assert_eq!(line(&view, VOLUME, TODAY), all);
     }
 }

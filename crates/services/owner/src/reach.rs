@@ -149,6 +149,8 @@ impl Outdone {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use cairn_base::{DiskId, DiskRole, Timestamp};
     use cairn_cluster::Revision;
     use cairn_cluster::map::{AliveRecord, DiskRecord, ProcessNonce, Versioned};
@@ -176,6 +178,9 @@ mod tests {
                 since: now,
                 locked: BTreeSet::new(),
                 unreached: cut.collect(),
+                failed: BTreeMap::new(),
+                folder_is_low: false,
+                host: None,
             };
             let disk = DiskRecord {
                 id: DiskId(number),

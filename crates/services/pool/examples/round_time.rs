@@ -123,6 +123,7 @@ fn timed(mut round: impl FnMut() -> usize) -> Duration {
 
 fn seen_disks() -> Vec<SeenDisk> {
     let seen = |id| SeenDisk {
+        is_awaited: false,
         id: DiskId(id),
         is_draining: DiskId(id) == LEAVING,
         is_replaced: false,

@@ -179,6 +179,29 @@ impl Pool {
         Ok(disk.id)
     }
 
+    /// Says that a disk of a node that is away is lost for good: what was on it is made anew, and it leaves by itself then. Its node may
+    /// start with an empty folder in its place.
+    pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.begin_change().await?;
+        if self.table().is_here(disk.id) {
+            return impossible(format!("disk {} is one of this server", disk.label));
+        }
+        let mut state = PoolState::clone(&self.state());
+        if let Some(entry) = state.disk_mut(disk.id) {
+            entry.draining = true;
+            entry.replaced = true;
+        }
+        self.save(&mut tried, &mut state).await?;
+        drop(tried);
+        tracing::info!(
+            disk = disk.label,
+            "a missing disk is lost for good, another one takes its place"
+        );
+        self.after_a_change().await;
+        Ok(disk.id)
+    }
+
     /// Says what kind of device a disk is. Data that is to live on this kind, or on the one that it was said to be, moves.
     pub async fn set_media(
         &self,

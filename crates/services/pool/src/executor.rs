@@ -204,6 +204,7 @@ impl Pool {
             is_replaced: member.replaced,
             works: table.works(member.id),
             holds_nothing: member.holds_nothing,
+            is_awaited: table.is_awaited(member.node),
         });
         seen.collect()
     }

@@ -1,8 +1,11 @@
-//! Says how the pool is, in one word and in sentences.
+//! Says how the pool is, what may be lost now, and what an operator should know.
 //!
-//! Owns: the judgement, a pure function of what was observed.
+//! Owns: the judgement, a pure function of what was observed, of a single server as of a cluster.
+//! Must not know: how a warning reads.
 
 use cairn_base::domain::{Losses, Survives};
+
+use crate::warning::{DiskLoss, Warning, Weight};
 
 /// How the pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +24,12 @@ pub enum Health {
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub disk_count: usize,
-    /// Labels, each with what is wrong: missing at start, or failed since.
-    pub disks_lost: Vec<String>,
+    /// Missing at start, or failed since.
+    pub disks_lost: Vec<LostDisk>,
     /// How many of them hold nothing that anybody needs: all that was on them is on others.
     pub disks_lost_empty: usize,
     /// Labels of disks that are used in spite of what is wrong with them, each with what that is.
-    pub disks_troubled: Vec<String>,
+    pub disks_troubled: Vec<(String, String)>,
     /// Disks that data of the default protection can lose.
     pub tolerated: usize,
     /// How many nodes the disks are on.
@@ -38,7 +41,7 @@ pub struct Observed {
     /// How that data is laid out.
     pub layout: String,
     /// Volumes that are not served, each with why.
-    pub volumes_failed: Vec<String>,
+    pub volumes_failed: Vec<(String, String)>,
     /// Volumes whose metadata has fewer copies than it should.
     pub volumes_degraded: Vec<String>,
     /// Volumes that one lost disk would damage although the pool could protect them.
@@ -61,6 +64,109 @@ pub struct Observed {
     pub disks_named: Option<usize>,
     /// Free space left, in percent.
     pub free_percent: Option<u64>,
+    /// Read caches that are not used, as warnings.
+    pub caches: Vec<Warning>,
+    /// If the server is a node of a cluster.
+    pub cluster: Option<ObservedCluster>,
+}
+
+/// A disk that does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostDisk {
+    pub label: String,
+    pub loss: DiskLoss,
+    pub why: String,
+}
+
+/// What there is to judge of a cluster, as one of its nodes sees it.
+#[derive(Clone, Debug, Default)]
+pub struct ObservedCluster {
+    pub has_lease: bool,
+    pub nodes: Vec<ObservedNode>,
+    pub etcd: ObservedEtcd,
+    pub logs: Vec<ObservedLog>,
+    /// Volumes that nobody owns, each with the nodes that tried to take it over and why they could not.
+    pub without_owner: Vec<(String, Vec<(String, String)>)>,
+    /// Volumes with an address that is not on this node, which owns them: volume, address, and why.
+    pub addresses: Vec<(String, String, String)>,
+    /// Nodes that are there and have no key for a volume: node, volume.
+    pub keys_missing: Vec<(String, String)>,
+    /// So many nodes that are there can open the encrypted volume that the fewest can open. `None`: no volume is encrypted.
+    pub openers_least: Option<usize>,
+    /// Keys of the map that cannot be read.
+    pub damaged_keys: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedNode {
+    pub name: String,
+    /// Its lease lives.
+    pub is_alive: bool,
+    pub is_reached: bool,
+    pub problem: Option<String>,
+    /// How much longer it is meant to be away.
+    pub maintenance: Option<std::time::Duration>,
+    /// The file system with its cluster folder is nearly full.
+    pub folder_is_low: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedEtcd {
+    /// Whether nodes of the cluster run it.
+    pub is_own: bool,
+    pub members: Vec<ObservedMember>,
+    /// Why nothing is known of the members.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedMember {
+    pub name: String,
+    /// Why it does not count: it does not answer, or says that it is not well.
+    pub problem: Option<String>,
+}
+
+/// The log of a volume of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedLog {
+    pub volume: String,
+    /// Copies on nodes that are there.
+    pub copies: usize,
+    /// Copies that it should have.
+    pub wanted: usize,
+}
+
+impl ObservedEtcd {
+    fn healthy(&self) -> usize {
+        let members = self.members.iter();
+        members.filter(|member| member.problem.is_none()).count()
+    }
+
+    fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    fn has_quorum(&self) -> bool {
+        self.problem.is_none() && self.healthy() >= self.quorum()
+    }
+
+    /// Nodes that may go so that etcd goes on, whichever they are.
+    fn survives_nodes(&self) -> usize {
+        match (self.has_quorum(), self.is_own) {
+            (false, _) => 0,
+            (true, true) => self.healthy() - self.quorum(),
+            (true, false) => usize::MAX,
+        }
+    }
+}
+
+/// Nodes of a cluster that may go next, whichever they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodesSurvived {
+    /// So that no data is lost.
+    pub data: usize,
+    /// So that the others go on serving all volumes.
+    pub service: usize,
 }
 
 /// Below this many percent of free space there is a warning.
@@ -70,7 +176,10 @@ const FREE_PERCENT_LOW: u64 = 10;
 pub struct Judgement {
     pub health: Health,
     pub summary: String,
-    pub warnings: Vec<String>,
+    /// The worst first.
+    pub warnings: Vec<Warning>,
+    /// In a cluster.
+    pub survives: Option<NodesSurvived>,
 }
 
 impl Observed {
@@ -104,126 +213,196 @@ impl Observed {
 }
 
 pub fn judge(observed: &Observed) -> Judgement {
-    let lost = observed.disks_lost.len();
     let mut warnings = Vec::new();
-    if observed.disk_count > 0 && observed.tolerated == 0 {
-        warnings.push(
-            "NO REDUNDANCY: there is one disk, and losing it loses everything. Start a new pool with \
-             two or more --data folders on different disks to be safe."
-                .to_owned(),
-        );
+    if let Some(cluster) = &observed.cluster {
+        judge_cluster(cluster, &mut warnings);
     }
-    for disk in observed.disks_lost.iter().chain(&observed.disks_troubled) {
-        warnings.push(format!("disk {disk}"));
-    }
+    judge_pool(observed, &mut warnings);
+    warnings.sort_by_key(|warning| std::cmp::Reverse(warning.weight()));
     let least_spare = observed.segments_short.map(|(_, spare)| spare);
-    if observed.is_at_the_limit() || least_spare == Some(0) {
-        warnings.push(
-            "no further disk can be lost without losing data: bring the missing disks back"
-                .to_owned(),
-        );
-    }
-    match observed.segments_short {
-        Some((count, spare)) if spare < 0 => warnings.push(format!(
-            "{count} segments of data have lost shards, some of them more than they may: bring the missing disks \
-             back, or `cairn scrub start` finds the files that are damaged"
-        )),
-        Some((count, _)) => warnings.push(format!(
-            "{count} segments of data have lost shards that are not rebuilt yet; `cairn disk list` says how far that is"
-        )),
-        None => {}
-    }
-    for volume in &observed.volumes_failed {
-        warnings.push(format!("volume {volume}"));
-    }
-    for volume in &observed.volumes_degraded {
-        warnings.push(format!(
-            "volume {volume}: its metadata has fewer copies than it should have"
-        ));
-    }
-    for volume in &observed.volumes_unprotected {
-        warnings.push(format!(
-            "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
-        ));
-    }
-    for volume in &observed.directories_unprotected {
-        warnings.push(format!(
-            "directories of volume {volume} have protection none: NO REDUNDANCY, a lost disk loses their data; `cairn policy \
-             list {volume}` shows them"
-        ));
-    }
-    if let Some(named) = observed
-        .disks_named
-        .filter(|named| *named <= observed.tolerated)
-    {
-        warnings.push(format!(
-            "a start finds the pool by {named} of its disks only, which `data` in the configuration or --data names; \
-             if those are lost it makes a new pool: name more of them"
-        ));
-    }
-    if observed.narrow_segments > 0 {
-        warnings.push(format!(
-            "{} segments of data have less protection than is asked for, and are written anew as soon as \
-             there are disks and room for it; `cairn disk list` says how far that is",
-            observed.narrow_segments
-        ));
-    }
-    if observed.single_segments > 0 {
-        warnings.push(format!(
-            "{} of them have ONE COPY and no parity, since one disk alone could be written to: the loss of that disk loses \
-             what was acknowledged",
-            observed.single_segments
-        ));
-    }
-    if observed.damaged_places > 0 {
-        warnings.push(format!(
-            "{} places of files are damaged beyond repair; `cairn scrub report` names them",
-            observed.damaged_places
-        ));
-    }
-    if observed.lost_bytes > 0 {
-        warnings.push(format!(
-            "{} bytes could not be had from anywhere when data was moved or rebuilt; `cairn scrub start` finds the files",
-            observed.lost_bytes
-        ));
-    }
-    if observed.damaged_reads > 0 {
-        warnings.push(format!(
-            "{} reads met data that is damaged beyond repair; the log names it, and `cairn scrub start` finds all of it",
-            observed.damaged_reads
-        ));
-    }
-    if let Some(percent) = observed
-        .free_percent
-        .filter(|percent| *percent < FREE_PERCENT_LOW)
-    {
-        warnings.push(format!(
-            "only {percent}% of the space is free: delete data or add a disk"
-        ));
-    }
     let is_beyond = observed.is_beyond() || least_spare.is_some_and(|spare| spare < 0);
-    let health = if !observed.volumes_failed.is_empty() || is_beyond {
-        Health::Failed
-    } else if lost > 0
-        || !observed.disks_troubled.is_empty()
-        || !observed.volumes_degraded.is_empty()
-        || observed.narrow_segments > 0
-        || observed.segments_short.is_some()
-        || observed.damaged_places > 0
-        || observed.lost_bytes > 0
-        || observed.damaged_reads > 0
-    {
-        Health::Degraded
-    } else if observed.tolerated == 0 {
-        Health::NoRedundancy
-    } else {
-        Health::Healthy
+    let worst = warnings.iter().map(Warning::weight).max();
+    let health = match worst {
+        _ if is_beyond => Health::Failed,
+        Some(Weight::Failed) => Health::Failed,
+        Some(Weight::Degraded) => Health::Degraded,
+        _ if observed.tolerated == 0 => Health::NoRedundancy,
+        _ => Health::Healthy,
     };
     Judgement {
         health,
         summary: summary(observed),
+        survives: observed
+            .cluster
+            .as_ref()
+            .map(|cluster| survives(observed, cluster)),
         warnings,
     }
+}
+
+fn survives(observed: &Observed, cluster: &ObservedCluster) -> NodesSurvived {
+    let of_data = match observed.single_segments {
+        0 => observed.nodes_tolerated,
+        _ => 0,
+    };
+    let lost = cluster.nodes.iter().filter(|node| !node.is_alive).count();
+    // What is lost already was survived. The copies of a log are those that are there.
+    let of_data = of_data.saturating_sub(lost);
+    let of_logs = cluster.logs.iter().map(|log| log.copies).min();
+    let of_logs = of_logs.map_or(of_data, |copies| copies.saturating_sub(1));
+    let data = of_data.min(of_logs);
+    let of_keys = cluster
+        .openers_least
+        .map_or(usize::MAX, |nodes| nodes.saturating_sub(1));
+    let is_served = cluster.without_owner.is_empty() && observed.volumes_failed.is_empty();
+    let service = match is_served {
+        true => data.min(cluster.etcd.survives_nodes()).min(of_keys),
+        false => 0,
+    };
+    NodesSurvived { data, service }
+}
+
+fn judge_cluster(cluster: &ObservedCluster, warnings: &mut Vec<Warning>) {
+    if !cluster.has_lease {
+        warnings.push(Warning::NoLease);
+    }
+    for (volume, tries) in &cluster.without_owner {
+        warnings.push(Warning::VolumeWithoutOwner {
+            volume: volume.clone(),
+            tries: tries.clone(),
+        });
+    }
+    let etcd = &cluster.etcd;
+    match &etcd.problem {
+        Some(why) => warnings.push(Warning::EtcdUnreachable { why: why.clone() }),
+        None if !etcd.has_quorum() => warnings.push(Warning::EtcdNoQuorum {
+            healthy: etcd.healthy(),
+            members: etcd.members.len(),
+        }),
+        None => {}
+    }
+    for member in &etcd.members {
+        if let Some(why) = &member.problem {
+            warnings.push(Warning::EtcdMemberDown {
+                member: member.name.clone(),
+                why: why.clone(),
+            });
+        }
+    }
+    for node in &cluster.nodes {
+        let name = || node.name.clone();
+        match (node.maintenance, node.is_alive, node.is_reached) {
+            (Some(left), _, _) => warnings.push(Warning::Maintenance { node: name(), left }),
+            (None, false, _) => warnings.push(Warning::NodeAway { node: name() }),
+            (None, true, false) => warnings.push(Warning::NodeUnreached {
+                node: name(),
+                why: node.problem.clone(),
+            }),
+            (None, true, true) => {}
+        }
+        if node.folder_is_low {
+            warnings.push(Warning::FolderLow { node: name() });
+        }
+    }
+    for log in cluster.logs.iter().filter(|log| log.copies < log.wanted) {
+        warnings.push(Warning::LogCopiesFew {
+            volume: log.volume.clone(),
+            copies: log.copies,
+            wanted: log.wanted,
+        });
+    }
+    for (volume, address, why) in &cluster.addresses {
+        warnings.push(Warning::AddressNotHere {
+            volume: volume.clone(),
+            address: address.clone(),
+            why: why.clone(),
+        });
+    }
+    for (node, volume) in &cluster.keys_missing {
+        warnings.push(Warning::KeyMissing {
+            node: node.clone(),
+            volume: volume.clone(),
+        });
+    }
+    for key in &cluster.damaged_keys {
+        warnings.push(Warning::MapKeyDamaged { key: key.clone() });
+    }
+}
+
+fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
+    if observed.disk_count > 0 && observed.tolerated == 0 {
+        warnings.push(Warning::OneDisk);
+    }
+    for disk in &observed.disks_lost {
+        warnings.push(Warning::DiskLost {
+            disk: disk.label.clone(),
+            loss: disk.loss,
+            why: disk.why.clone(),
+        });
+    }
+    for (disk, why) in &observed.disks_troubled {
+        warnings.push(Warning::DiskTroubled {
+            disk: disk.clone(),
+            why: why.clone(),
+        });
+    }
+    let least_spare = observed.segments_short.map(|(_, spare)| spare);
+    if observed.is_at_the_limit() || least_spare == Some(0) {
+        warnings.push(Warning::AtTheLimit);
+    }
+    match observed.segments_short {
+        Some((count, spare)) if spare < 0 => warnings.push(Warning::SegmentsUnreadable { count }),
+        Some((count, _)) => warnings.push(Warning::SegmentsShort { count }),
+        None => {}
+    }
+    for (volume, why) in &observed.volumes_failed {
+        warnings.push(Warning::VolumeNotServed {
+            volume: volume.clone(),
+            why: why.clone(),
+        });
+    }
+    let named = |volumes: &[String], warning: fn(String) -> Warning| -> Vec<Warning> {
+        volumes.iter().cloned().map(warning).collect()
+    };
+    warnings.extend(named(&observed.volumes_degraded, |volume| {
+        Warning::MetadataShort { volume }
+    }));
+    warnings.extend(named(&observed.volumes_unprotected, |volume| {
+        Warning::VolumeUnprotected { volume }
+    }));
+    warnings.extend(named(&observed.directories_unprotected, |volume| {
+        Warning::DirectoriesUnprotected { volume }
+    }));
+    if let Some(named) = observed
+        .disks_named
+        .filter(|named| *named <= observed.tolerated)
+    {
+        warnings.push(Warning::DisksUnnamed { named });
+    }
+    let counted: [(u64, fn(u64) -> Warning); 5] = [
+        (observed.narrow_segments, |count| Warning::SegmentsNarrow {
+            count,
+        }),
+        (observed.single_segments, |count| Warning::SegmentsSingle {
+            count,
+        }),
+        (observed.damaged_places, |count| Warning::PlacesDamaged {
+            count,
+        }),
+        (observed.lost_bytes, |bytes| Warning::BytesLost { bytes }),
+        (observed.damaged_reads, |count| Warning::ReadsDamaged {
+            count,
+        }),
+    ];
+    let seen = counted.into_iter().filter(|(count, _)| *count > 0);
+    warnings.extend(seen.map(|(count, warning)| warning(count)));
+    if let Some(percent) = observed
+        .free_percent
+        .filter(|percent| *percent < FREE_PERCENT_LOW)
+    {
+        warnings.push(Warning::SpaceLow { percent });
+    }
+    warnings.extend(observed.caches.iter().cloned());
 }
 
 fn summary(observed: &Observed) -> String {
@@ -267,11 +446,19 @@ fn counted(count: usize, what: &str) -> String {
 mod tests {
     use super::*;
 
+    fn lost_disk(label: &str) -> LostDisk {
+        LostDisk {
+            label: label.to_owned(),
+            loss: DiskLoss::Missing,
+            why: "the folder is empty".to_owned(),
+        }
+    }
+
     /// Four disks on each of three nodes, of which so many are lost, on so many nodes.
     fn on_three_nodes(disks_lost: usize, nodes_lost: usize) -> Observed {
         Observed {
             disk_count: 12,
-            disks_lost: vec!["is missing".to_owned(); disks_lost],
+            disks_lost: vec![lost_disk("/d"); disks_lost],
             tolerated: 2,
             node_count: 3,
             nodes_tolerated: 2,
@@ -297,7 +484,7 @@ mod tests {
             let got = judge(&on_three_nodes(disks, nodes));
             assert_eq!(got.health, health, "{disks} on {nodes}");
             let mut warnings = got.warnings.iter();
-            let is_told = warnings.any(|warning| warning.starts_with("no further disk"));
+            let is_told = warnings.any(|warning| *warning == Warning::AtTheLimit);
             assert_eq!(is_told, is_at_the_limit, "{disks} on {nodes}");
         }
     }
@@ -335,7 +522,7 @@ mod tests {
     #[test]
     fn the_worst_counts() {
         let lost = |count: usize| Observed {
-            disks_lost: (0..count).map(|i| format!("/d{i} is missing")).collect(),
+            disks_lost: (0..count).map(|i| lost_disk(&format!("/d{i}"))).collect(),
             ..six()
         };
         let cases: Vec<(&str, Observed, Health, usize)> = vec![
@@ -366,7 +553,7 @@ mod tests {
             (
                 "volume down",
                 Observed {
-                    volumes_failed: vec!["main: damaged".to_owned()],
+                    volumes_failed: vec![("main".to_owned(), "damaged".to_owned())],
                     ..six()
                 },
                 Health::Failed,
@@ -384,7 +571,7 @@ mod tests {
             (
                 "metadata failed on a disk",
                 Observed {
-                    disks_troubled: vec!["/d1: metadata failed there".to_owned()],
+                    disks_troubled: vec![("/d1".to_owned(), "metadata failed there".to_owned())],
                     ..six()
                 },
                 Health::Degraded,
@@ -500,5 +687,157 @@ mod tests {
             judge(&lost(1)).summary,
             "6 disks, 4+2, survives the loss of any 2; 1 of them LOST"
         );
+    }
+
+    /// Five nodes with a member of etcd each, a volume with three copies of its log; all is well.
+    fn cluster() -> Observed {
+        let names = || (1..=5).map(|number| format!("node{number}"));
+        let node = |name: String| ObservedNode {
+            name,
+            is_alive: true,
+            is_reached: true,
+            ..ObservedNode::default()
+        };
+        let member = |name: String| ObservedMember {
+            name,
+            problem: None,
+        };
+        Observed {
+            disk_count: 5,
+            tolerated: 2,
+            node_count: 5,
+            nodes_tolerated: 2,
+            cluster: Some(ObservedCluster {
+                has_lease: true,
+                nodes: names().map(node).collect(),
+                etcd: ObservedEtcd {
+                    is_own: true,
+                    members: names().map(member).collect(),
+                    problem: None,
+                },
+                logs: vec![ObservedLog {
+                    volume: "main".to_owned(),
+                    copies: 3,
+                    wanted: 3,
+                }],
+                ..ObservedCluster::default()
+            }),
+            ..six()
+        }
+    }
+
+    #[test]
+    fn of_a_cluster_it_is_said_what_may_be_lost_next() {
+        type Harm = fn(&mut ObservedCluster);
+        // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
+        let cases: [(&str, Harm, Health, usize, (usize, usize)); 13] = [
+            ("well", |_| {}, Health::Healthy, 0, (2, 2)),
+            (
+                "a member of etcd hangs",
+                |it| it.etcd.members[0].problem = Some("does not answer".to_owned()),
+                Health::Degraded,
+                1,
+                (2, 1),
+            ),
+            (
+                "so many that none may go",
+                |it| {
+                    for member in &mut it.etcd.members[..2] {
+                        member.problem = Some("does not answer".to_owned());
+                    }
+                },
+                Health::Degraded,
+                2,
+                (2, 0),
+            ),
+            (
+                "too many",
+                |it| {
+                    for member in &mut it.etcd.members[..3] {
+                        member.problem = Some("does not answer".to_owned());
+                    }
+                },
+                Health::Degraded,
+                4,
+                (2, 0),
+            ),
+            (
+                "etcd does not say who is a member",
+                |it| it.etcd.problem = Some("no answer".to_owned()),
+                Health::Degraded,
+                1,
+                (2, 0),
+            ),
+            (
+                "somebody else's etcd",
+                |it| it.etcd.is_own = false,
+                Health::Healthy,
+                0,
+                (2, 2),
+            ),
+            (
+                "a node is away",
+                |it| it.nodes[4].is_alive = false,
+                Health::Degraded,
+                1,
+                (1, 1),
+            ),
+            (
+                "a node is meant to be away",
+                |it| {
+                    it.nodes[4].is_alive = false;
+                    it.nodes[4].maintenance = Some(std::time::Duration::from_secs(60));
+                },
+                Health::Healthy,
+                1,
+                (1, 1),
+            ),
+            (
+                "too few copies of a log",
+                |it| it.logs[0].copies = 2,
+                Health::Degraded,
+                1,
+                (1, 1),
+            ),
+            (
+                "a volume nobody owns",
+                |it| it.without_owner.push(("main".to_owned(), Vec::new())),
+                Health::Failed,
+                1,
+                (2, 0),
+            ),
+            (
+                "no lease",
+                |it| it.has_lease = false,
+                Health::Failed,
+                1,
+                (2, 2),
+            ),
+            (
+                "a full file system below etcd",
+                |it| it.nodes[1].folder_is_low = true,
+                Health::Degraded,
+                1,
+                (2, 2),
+            ),
+            (
+                "one node alone has a key",
+                |it| it.openers_least = Some(1),
+                Health::Healthy,
+                0,
+                (2, 0),
+            ),
+        ];
+        for (name, harm, health, warnings, (data, service)) in cases {
+            let mut observed = cluster();
+            if let Some(cluster) = &mut observed.cluster {
+                harm(cluster);
+            }
+            let got = judge(&observed);
+            assert_eq!(got.health, health, "{name}");
+            assert_eq!(got.warnings.len(), warnings, "{name}: {:?}", got.warnings);
+            let want = NodesSurvived { data, service };
+            assert_eq!(got.survives, Some(want), "{name}");
+        }
     }
 }

@@ -37,6 +37,7 @@ mod tiers;
 mod totals;
 pub mod truth;
 mod volumes;
+pub mod warning;
 pub mod watch;
 
 pub use assemble::AssembleError;

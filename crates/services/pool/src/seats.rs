@@ -4,7 +4,7 @@
 //! on, the disks of other nodes in the table, and the pool's state as other nodes changed it.
 //! Must not know: who should own a volume and why, how nodes agree, how a disk of another node is reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
@@ -227,6 +227,15 @@ impl Pool {
             return;
         }
         self.change_table(|table| table.set_remote(disks));
+        self.rebuild.wake();
+    }
+
+    /// Has the disks of these nodes waited for, however long they are away.
+    pub fn set_awaited_nodes(&self, nodes: BTreeSet<NodeId>) {
+        if *self.table().awaited() == nodes {
+            return;
+        }
+        self.change_table(|table| table.set_awaited(nodes));
         self.rebuild.wake();
     }
 }

@@ -33,6 +33,8 @@ pub struct Table {
     /// Disks on which metadata failed, and how: not used until the next start for that of the volume that is damaged
     /// there, or for any where the disk fails.
     avoided: BTreeMap<(DiskId, Option<VolumeId>), String>,
+    /// Nodes that are meant to be away: what is on their disks is not made anew meanwhile.
+    awaited: BTreeSet<NodeId>,
 }
 
 /// What is to be thought of a disk. One judge decides ([`crate::judge`]), and it is kept here; errors in a row (`shard`)
@@ -69,7 +71,21 @@ impl Table {
             out: BTreeMap::new(),
             leaving: BTreeSet::new(),
             avoided: BTreeMap::new(),
+            awaited: BTreeSet::new(),
         }
+    }
+
+    /// Nodes that are meant to be away.
+    pub fn awaited(&self) -> &BTreeSet<NodeId> {
+        &self.awaited
+    }
+
+    pub fn set_awaited(&mut self, nodes: BTreeSet<NodeId>) {
+        self.awaited = nodes;
+    }
+
+    pub fn is_awaited(&self, node: NodeId) -> bool {
+        self.awaited.contains(&node)
     }
 
     /// All disks that are open, in the order of the pool's members; one that is about to join comes last.

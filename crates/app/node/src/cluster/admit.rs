@@ -8,9 +8,12 @@ use std::sync::Arc;
 use cairn_base::NodeId;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_cluster::ClusterMap;
-use cairn_cluster::map::{JoinToken, MapError, NodeRecord, VersionRange};
+use cairn_cluster::map::{JoinToken, Machine, MapError, NodeRecord, VersionRange};
 use cairn_trust::{Admit, Admitted, EtcdSource, JoinRequest, Membership};
 use parking_lot::Mutex;
+
+/// Of what a node says when it asks: the name of the node whose place it takes, with that node's disks.
+pub const TAKES_OVER: &str = "takes_over";
 
 pub struct Admission {
     pub env: Env,
@@ -28,29 +31,45 @@ impl Admit for Admission {
                 "the token is wrong, expired, or was used already; make another one with `cairn cluster token`".to_owned()
             };
             let token: JoinToken = token.parse().map_err(bad)?;
+            let versions = VersionRange {
+                oldest: request.versions.oldest,
+                newest: request.versions.newest,
+            };
+            let takes_over = request.extra.get(TAKES_OVER);
+            let takes_over = takes_over.and_then(serde_json::Value::as_str);
             let record = NodeRecord {
                 id: NodeId(env.entropy.u128()),
                 name: request.node_name,
                 internal_address: request.internal_address,
                 external_address: request.external_address,
                 iscsi: None,
-                versions: VersionRange {
-                    oldest: request.versions.oldest,
-                    newest: request.versions.newest,
-                },
+                versions,
                 joined: env.clock.now(),
                 draining: false,
                 replaced_by: None,
+                maintenance_until: None,
             };
-            match map.join(&token, &record).await {
-                Ok(()) => {}
+            let joined = match takes_over {
+                Some(name) => {
+                    let machine = Machine {
+                        internal_address: record.internal_address.clone(),
+                        external_address: record.external_address.clone(),
+                        versions,
+                    };
+                    let taken = map.rejoin(&token, name, &machine).await;
+                    taken.map(|record| record.id)
+                }
+                None => map.join(&token, &record).await.map(|()| record.id),
+            };
+            let node = match joined {
+                Ok(node) => node,
                 Err(MapError::Token(why)) => {
                     tracing::warn!(token = token.id(), why, "a token is refused");
                     return Err(bad(MapError::Token(why)));
                 }
                 // The token is valid: it may know.
                 Err(error) => return Err(error.to_string()),
-            }
+            };
             let etcd = match membership.etcd {
                 EtcdSource::Own { members, .. } => {
                     let port = |name: &str| {
@@ -63,12 +82,13 @@ impl Admit for Admission {
                         members,
                         runs_member: false,
                         joins: false,
+                        made_anew: None,
                     }
                 }
                 given @ EtcdSource::Given { .. } => given,
             };
             Ok(Admitted {
-                node: record.id,
+                node,
                 cluster_name: membership.cluster_name,
                 handle_key: membership.handle_key,
                 etcd,

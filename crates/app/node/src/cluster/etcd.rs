@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use cairn_cluster::map::NodeRecord;
 use cairn_cluster::{
-    Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls,
-    MEMBER_STOP_MAX,
+    CoordinatorError, Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls,
+    EtcdSettings, EtcdTls, MEMBER_STOP_MAX,
 };
 use cairn_owner::ClusterMember;
 use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, host_of};
@@ -27,13 +27,16 @@ use crate::error::NodeError;
 
 const PROGRAM: &str = "etcd";
 /// Below the cluster folder.
-const FOLDER: &str = "etcd";
+pub const FOLDER: &str = "etcd";
 /// How long a start waits for etcd.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is tried meanwhile.
 const START_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is looked which members there are.
 const LOOK: Duration = Duration::from_secs(3);
+/// A cluster folder with less free space is nearly full, and so is one of a small file system with less than a tenth free: four
+/// files of etcd's log have 64 MB each, and a snapshot is as large as its data.
+const FOLDER_FREE_BYTES_MIN: u64 = 512 << 20;
 /// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
 const MISSED_MAX: u32 = 3;
 
@@ -46,6 +49,24 @@ pub struct EtcdSide {
     membership: Arc<Mutex<Membership>>,
     /// How often in a row etcd did not know this node's member.
     missed: AtomicU32,
+    /// How the members were when they were asked last.
+    health: Mutex<EtcdHealth>,
+}
+
+/// How the members of etcd are.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdHealth {
+    pub members: Vec<EtcdMemberHealth>,
+    /// Why nobody says who is a member. `members` are those that this node knew last then.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EtcdMemberHealth {
+    pub name: String,
+    pub url: String,
+    /// Why it does not count.
+    pub problem: Option<String>,
 }
 
 /// So many members run with so many nodes.
@@ -59,6 +80,35 @@ fn members_wanted(nodes: usize) -> usize {
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
+}
+
+/// Why a member does not count, in few words: its address is told beside.
+fn problem_of(error: &CoordinatorError) -> String {
+    match error {
+        CoordinatorError::TimedOut { after, .. } => {
+            format!("it does not answer within {} ms", after.as_millis())
+        }
+        CoordinatorError::Unreachable(_) => "it cannot be reached".to_owned(),
+        CoordinatorError::NoLeader(_) => "it has no leader: the others do not reach it".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether the file system with a node's cluster folder is nearly full. etcd keeps its log and snapshots there, and ends when a
+/// write fails.
+fn folder_is_low(folder: &std::path::Path) -> bool {
+    let Ok(seen) = rustix::fs::statvfs(folder) else {
+        // Who cannot be asked is told of by what fails next.
+        return false;
+    };
+    is_low(
+        seen.f_bavail.saturating_mul(seen.f_frsize),
+        seen.f_blocks.saturating_mul(seen.f_frsize),
+    )
+}
+
+fn is_low(free_bytes: u64, total_bytes: u64) -> bool {
+    free_bytes < FOLDER_FREE_BYTES_MIN.min(total_bytes / 10)
 }
 
 /// This node's certificate as etcd's client shows it.
@@ -106,14 +156,64 @@ impl EtcdSide {
             }
         };
         let etcd = connect(settings, member.as_ref()).await?;
-        Ok(Arc::new(Self {
+        let side = Arc::new(Self {
             etcd,
             folder,
             trust,
             member: tokio::sync::Mutex::new(member),
             membership,
             missed: AtomicU32::new(0),
-        }))
+            health: Mutex::default(),
+        });
+        side.look_at_members().await;
+        Ok(side)
+    }
+
+    /// How the members were when they were asked last.
+    pub fn health(&self) -> EtcdHealth {
+        self.health.lock().clone()
+    }
+
+    /// Asks all members how they are. One that hangs costs the time of one attempt.
+    pub async fn look_at_members(&self) -> EtcdHealth {
+        let health = match self.etcd.member_states().await {
+            Ok(states) => {
+                let members = states.into_iter().map(|(info, problem)| EtcdMemberHealth {
+                    url: info.client_urls.first().cloned().unwrap_or_default(),
+                    // It has none before its first start.
+                    name: match info.name.is_empty() {
+                        true => info.peer_urls.first().cloned().unwrap_or_default(),
+                        false => info.name,
+                    },
+                    problem: problem.as_ref().map(problem_of),
+                });
+                EtcdHealth {
+                    members: members.collect(),
+                    problem: None,
+                }
+            }
+            Err(error) => {
+                // Without a majority members do not say who is one. Those that were known are asked one by one.
+                let known = match &self.membership.lock().etcd {
+                    EtcdSource::Own { members, .. } => members.clone(),
+                    EtcdSource::Given { .. } => Vec::new(),
+                };
+                let asked = known.into_iter().map(|entry| async move {
+                    let problem = self.etcd.check_at(&entry.client_url).await.err();
+                    EtcdMemberHealth {
+                        name: entry.node_name,
+                        problem: problem.as_ref().map(problem_of),
+                        url: entry.client_url,
+                    }
+                });
+                EtcdHealth {
+                    members: futures_util::future::join_all(asked).await,
+                    problem: Some(error.to_string()),
+                }
+            }
+        };
+        *self.health.lock() = health.clone();
+        health
     }
 
     pub async fn stop(&self) {
@@ -135,6 +235,8 @@ impl EtcdSide {
                 expires.borrow_and_update();
                 self.etcd.set_tls(client_tls(&self.trust));
             }
+            self.look_at_members().await;
+            cluster.set_folder_is_low(folder_is_low(self.folder.path()));
             if let Err(error) = self.look(&cluster).await {
                 tracing::debug!(error, "the members of etcd");
             }
@@ -207,6 +309,12 @@ impl EtcdSide {
         }
         if runs_member || own.draining {
             return Ok(());
+        }
+        // Of the machine that was this node before: it cannot come back, and keeps others from being added.
+        if let Some(stale) = of_node(own) {
+            tracing::info!("the member of etcd of this node's earlier machine is removed");
+            let removed = self.etcd.remove_member(stale.id).await;
+            return removed.map_err(|error| error.to_string());
         }
         let place = line
             .iter()
@@ -362,7 +470,7 @@ impl EtcdSide {
 }
 
 /// The URLs of this node's member: for clients, for other members.
-fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
+pub fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
     let EtcdSource::Own {
         client_port,
         peer_port,
@@ -387,7 +495,13 @@ fn member_settings(
     trust: &Trust,
     membership: &Membership,
 ) -> Result<EtcdMemberSettings, NodeError> {
-    let EtcdSource::Own { members, joins, .. } = &membership.etcd else {
+    let EtcdSource::Own {
+        members,
+        joins,
+        made_anew,
+        ..
+    } = &membership.etcd
+    else {
         return Err(failed("this node runs no member of etcd"));
     };
     let (client_url, peer_url) = urls_of(membership)?;
@@ -401,7 +515,10 @@ fn member_settings(
         client_url,
         members: members.collect(),
         joins: *joins,
-        cluster: membership.cluster.to_string(),
+        cluster: match made_anew {
+            Some(seconds) => format!("{}-{seconds}", membership.cluster),
+            None => membership.cluster.to_string(),
+        },
         tls: Some(EtcdMemberTls {
             ca: folder.authority_path(),
             certificate: folder.certificate_path(),
@@ -409,6 +526,28 @@ fn member_settings(
             client: client_tls(trust),
         }),
     })
+}
+
+/// The members of etcd that other nodes run, if this node runs one and one of them answers at once.
+pub async fn others(trust: &Trust, membership: &Membership) -> Option<Etcd> {
+    let EtcdSource::Own {
+        runs_member: true,
+        members,
+        ..
+    } = &membership.etcd
+    else {
+        return None;
+    };
+    let others = members
+        .iter()
+        .filter(|member| member.node_name != membership.node_name);
+    let urls: Vec<String> = others.map(|member| member.client_url.clone()).collect();
+    if urls.is_empty() {
+        return None;
+    }
+    let mut settings = EtcdSettings::new(urls);
+    settings.tls = Some(client_tls(trust));
+    Etcd::connect(settings).await.ok()
 }
 
 async fn connect(settings: EtcdSettings, member: Option<&EtcdMember>) -> Result<Etcd, NodeError> {
@@ -440,5 +579,19 @@ mod tests {
     fn members_are_an_odd_number_that_two_may_leave_when_there_are_enough_nodes() {
         let wanted: Vec<usize> = (0..=8).map(members_wanted).collect();
         assert_eq!(wanted, [1, 1, 1, 3, 3, 5, 5, 5, 5]);
+    }
+
+    #[test]
+    fn a_folder_is_nearly_full_below_a_tenth_or_half_a_gibibyte() {
+        let mib = 1 << 20;
+        let cases = [
+            ("a large one with room", 600 * mib, 1_000_000 * mib, false),
+            ("a large one without", 500 * mib, 1_000_000 * mib, true),
+            ("a small one with room", 20 * mib, 100 * mib, false),
+            ("a small one without", 9 * mib, 100 * mib, true),
+        ];
+        for (name, free, total, want) in cases {
+            assert_eq!(is_low(free, total), want, "{name}");
+        }
     }
 }

@@ -5,11 +5,14 @@
 //! Must not know: who owns what (`cairn_owner`), certificates (`cairn_trust`), how the map is kept (`cairn_cluster`).
 
 mod admit;
+mod copies;
 mod etcd;
 mod forward;
 mod high_water;
 mod iscsi;
 pub mod offline;
+pub mod recover;
+mod twins;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +21,9 @@ use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, NodeId};
+use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
-    ClusterId, DiskRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
+    ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::Config;
@@ -37,8 +41,11 @@ use cairn_trust::{
 use parking_lot::Mutex;
 
 use self::admit::Admission;
+use self::copies::CopiesFolder;
+pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
+use self::twins::{host_record, require_alone};
 use crate::error::NodeError;
 
 /// Where a node keeps its cluster folder, unless told otherwise.
@@ -81,6 +88,8 @@ pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
 
 /// A node that has its place in etcd, and no pool yet.
 pub struct Begun {
+    /// Where this process runs.
+    host: HostRecord,
     trust: Arc<Trust>,
     membership: Arc<Mutex<Membership>>,
     etcd: Arc<EtcdSide>,
@@ -116,6 +125,18 @@ impl Begun {
         );
         let listener = listener.await.map_err(failed)?;
         let is_first = membership.stage == Stage::Init;
+        let host = host_record(env, folder.path());
+        // Before this node's member of etcd runs: two with one identity would harm etcd.
+        if let Some(others) = etcd::others(&trust, &membership).await {
+            let high_water = Arc::new(HighWaterFile::in_folder(folder.path()));
+            let name = &membership.cluster_name;
+            let opened = ClusterMap::open(Arc::new(others), env.clone(), name, high_water).await;
+            match opened {
+                Ok(map) => require_alone(env, &map, &membership, &host).await?,
+                // What keeps it from being read is told by what follows.
+                Err(error) => tracing::debug!(%error, "the map is not read yet"),
+            }
+        }
         let membership = Arc::new(Mutex::new(membership));
         let started = EtcdSide::start(
             Arc::clone(&folder),
@@ -124,7 +145,10 @@ impl Begun {
         );
         let etcd = started.await?;
         let map = open_map(env, &etcd, &folder, &membership, is_first).await?;
+        let own = membership.lock().clone();
+        require_alone(env, &map, &own, &host).await?;
         Ok(Self {
+            host,
             trust,
             membership,
             etcd,
@@ -135,6 +159,16 @@ impl Begun {
 
     pub fn node(&self) -> NodeId {
         self.membership.lock().node
+    }
+
+    /// The places of disks of this node in the map, but for those that are to leave: a start that finds none of them must not make
+    /// new ones.
+    pub async fn known_disks(&self, env: &Env) -> Result<Vec<String>, NodeError> {
+        let own = self.node();
+        let (disks, _) = in_time(env, || self.map.disks()).await?;
+        let disks = disks.into_iter().map(|disk| disk.value);
+        let known = disks.filter(|disk| disk.node == own && !disk.draining);
+        Ok(known.map(|disk| disk.label).collect())
     }
 
     /// Puts the node's disks into the map, and makes of them and of the map the pool's state.
@@ -185,6 +219,7 @@ impl Begun {
         let coordinator: Arc<dyn Coordinator> = Arc::new(self.etcd.etcd.clone());
         let settings = MemberSettings {
             patience: config.write_deadline.max(Duration::from_secs(3)),
+            host: Some(self.host.clone()),
             ..MemberSettings::default()
         };
         let member = ClusterMember::new(
@@ -263,6 +298,7 @@ impl Begun {
             joined: env.clock.now(),
             draining: false,
             replaced_by: None,
+            maintenance_until: None,
         };
         self.map.add_node(&record).await
     }
@@ -556,6 +592,14 @@ impl ClusterNode {
             is_stopping.load(Ordering::Acquire)
         });
         env.spawner.spawn("etcd members", Box::pin(tending));
+        let copying = copies::tend(
+            Arc::clone(&self.member),
+            Arc::downgrade(pool),
+            self.trust.folder().path().to_owned(),
+            Arc::clone(&env.clock),
+            Arc::clone(&self.is_stopping),
+        );
+        env.spawner.spawn("copies of the map", Box::pin(copying));
     }
 
     /// Removes nodes that this one takes the place of, once nothing is on them any more; until the node stops.
@@ -590,6 +634,21 @@ impl ClusterNode {
     /// Takes a drained node out of the cluster.
     pub async fn remove_node(&self, node: &NodeRecord) -> Result<(), String> {
         remove_node(&self.member, &self.etcd, node).await
+    }
+
+    /// A copy of the map as it is now, which this node keeps, too.
+    pub async fn backup(&self) -> Result<MapCopy, String> {
+        let copy = self.map.copy(copies::VERSION).await;
+        let copy = copy.map_err(|error| error.to_string())?;
+        let folder = CopiesFolder::in_folder(self.trust.folder().path());
+        let kept = copy.clone();
+        let keeping = tokio::task::spawn_blocking(move || {
+            folder.take(&kept)?;
+            folder.keep(&kept)
+        });
+        let keeping = keeping.await.map_err(|error| error.to_string())?;
+        keeping.map_err(|error| format!("this node cannot keep it: {error}"))?;
+        Ok(copy)
     }
 
     /// Whether a node has a member of etcd that the cluster's nodes run.
@@ -639,14 +698,13 @@ impl ClusterNode {
         self.record_named(name).map(|node| node.id)
     }
 
-    /// The members of etcd: name, address, and whether this node can ask it.
-    pub async fn etcd_members(&self) -> Result<Vec<(String, String)>, String> {
-        let members = self.etcd.etcd.members().await;
-        let members = members.map_err(|error| error.to_string())?;
-        let shown = members.into_iter().map(|member| {
-            let url = member.client_urls.into_iter().next().unwrap_or_default();
-            (member.name, url)
-        });
-        Ok(shown.collect())
+    /// How the members of etcd were when they were asked last.
+    pub fn etcd_health(&self) -> EtcdHealth {
+        self.etcd.health()
+    }
+
+    /// Asks all members of etcd how they are.
+    pub async fn look_at_etcd(&self) {
+        self.etcd.look_at_members().await;
     }
 }

@@ -11,6 +11,7 @@ use cairn_trust::{
     Membership, Stage, Ticket, VersionRange, host_of, join,
 };
 
+use super::admit::TAKES_OVER;
 use super::{PROTOCOL_NEWEST, PROTOCOL_OLDEST};
 use crate::error::NodeError;
 
@@ -66,6 +67,7 @@ pub fn init(
                 }],
                 runs_member: true,
                 joins: false,
+                made_anew: None,
             },
         },
         stage: Stage::Init,
@@ -77,8 +79,14 @@ pub fn init(
     Ok(membership)
 }
 
-/// Asks a cluster to take this node in, and makes its folder.
-pub fn join_with(folder: &Path, ticket: &Ticket, place: &Place) -> Result<Membership, NodeError> {
+/// Asks a cluster to take this node in, and makes its folder. `takes_over`: as the node `place` names, which is away, and whose disks
+/// this machine has.
+pub fn join_with(
+    folder: &Path,
+    ticket: &Ticket,
+    place: &Place,
+    takes_over: bool,
+) -> Result<Membership, NodeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -96,6 +104,7 @@ pub fn join_with(folder: &Path, ticket: &Ticket, place: &Place) -> Result<Member
         extra: serde_json::json!({
             "etcd_client_port": place.etcd_client_port,
             "etcd_peer_port": place.etcd_peer_port,
+            (TAKES_OVER): takes_over.then_some(&place.node_name),
         }),
     };
     // Before the ticket is used up: a folder that cannot be written must not cost one.

@@ -14,6 +14,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use cairn_admin::Answer;
+use cairn_admin::api::{DiskState, DiskView};
 use cairn_admin::events::{
     EventControl, EventEntry, EventKind, EventPage, EventQuery, EventStage, Severity,
 };
@@ -160,13 +161,23 @@ impl Controller {
             let record = disks.find(|record| record.id.to_string() == disk)?;
             Some(view.nodes.get(&record.node)?.value.name.clone())
         };
-        let disks = status.disks.into_iter().map(|disk| SeenDisk {
+        let labels: Vec<String> = status.disks.iter().map(|disk| disk.label.clone()).collect();
+        // A lost disk has the place of the one that came after it, until it has left the pool.
+        let is_in_place_of_another = |disk: &DiskView| {
+            let same = labels.iter().filter(|label| **label == disk.label);
+            disk.state != DiskState::Ok && same.count() > 1
+        };
+        let label_of = |disk: &DiskView| match is_in_place_of_another(disk) {
+            true => format!("{} ({})", disk.label, disk.id),
+            false => disk.label.clone(),
+        };
+        let disks = status.disks.iter().map(|disk| SeenDisk {
             subject: match node_of(&disk.id) {
-                Some(node) => format!("disk {} of node {node}", disk.label),
-                None => format!("disk {}", disk.label),
+                Some(node) => format!("disk {} of node {node}", label_of(disk)),
+                None => format!("disk {}", label_of(disk)),
             },
             state: disk.state,
-            problem: disk.problem,
+            problem: disk.problem.clone(),
             checksum_errors: disk.checksum_errors,
         });
         let owner_of = |id: VolumeId| match inner.owner_name(id) {

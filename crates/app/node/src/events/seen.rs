@@ -4,7 +4,10 @@
 //! Must not know: where what is seen comes from, which conditions were told already ([`super::tracker`]).
 
 use cairn_admin::api::{DiskState, RebuildView, ScrubStage, ScrubView};
+use std::borrow::Cow;
+
 use cairn_admin::events::{EventKind, EventStage, Severity};
+use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_base::units::format_size;
 
 /// Below so many percent of free space the pool is nearly full; it no longer is at so many.
@@ -72,17 +75,19 @@ pub struct Seen {
     /// Of volumes, by name: how they miss the latency goal of their class, if they do.
     pub goals: Troubles,
     /// Those of the status.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<WarningView>,
 }
 
 /// Something that holds now and will not for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub kind: EventKind,
+    /// Of an alert: which one it is.
+    pub warning: Option<WarningKind>,
     pub subject: String,
     pub severity: Severity,
     pub message: String,
-    pub action: Option<&'static str>,
+    pub action: Option<Cow<'static, str>>,
 }
 
 /// Something that happened between two looks.
@@ -107,15 +112,17 @@ pub struct Rise {
 /// What holds now. `is_nearly_full`: that was told, and not yet that it ended.
 pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
     let mut all = Vec::new();
-    let mut add = |kind, subject: String, severity, message: String, action| {
-        all.push(Condition {
-            kind,
-            subject,
-            severity,
-            message,
-            action,
-        });
-    };
+    let mut add =
+        |kind, subject: String, severity, message: String, action: Option<&'static str>| {
+            all.push(Condition {
+                kind,
+                warning: None,
+                subject,
+                severity,
+                message,
+                action: action.map(Cow::Borrowed),
+            });
+        };
     for disk in &seen.disks {
         let (subject, why) = (&disk.subject, disk.problem.as_deref());
         let (kind, severity, message, action) = match (disk.state, why) {
@@ -259,23 +266,56 @@ pub fn conditions(seen: &Seen, is_nearly_full: bool) -> Vec<Condition> {
             ),
         );
     }
-    for warning in seen.warnings.iter().filter(|warning| !is_told(warning)) {
-        add(
-            EventKind::Alert,
-            POOL.to_owned(),
-            Severity::Warning,
-            warning.clone(),
-            None,
-        );
-    }
+    let alerts = seen.warnings.iter();
+    let alerts = alerts.filter(|warning| !has_own_event(warning.kind));
+    all.extend(alerts.map(|warning| Condition {
+        kind: EventKind::Alert,
+        warning: Some(warning.kind),
+        subject: warning.subject.clone(),
+        // To whoever reads of it first, it is more than what somebody wanted.
+        severity: warning.severity.max(Severity::Warning),
+        message: warning.message.clone(),
+        action: Some(Cow::Owned(warning.next.clone())),
+    }));
     all
 }
 
 /// Whether a warning of the status is about what has a condition of its own.
-fn is_told(warning: &str) -> bool {
-    let of_volume = || warning.starts_with("volume ") && warning.contains(" is not served");
-    let of_space = || warning.starts_with("only ") && warning.contains("% of the space is free");
-    warning.starts_with("disk ") || of_volume() || of_space()
+fn has_own_event(kind: WarningKind) -> bool {
+    match kind {
+        WarningKind::VolumeNotServed
+        | WarningKind::VolumeWithoutOwner
+        | WarningKind::NoLease
+        | WarningKind::NodeAway
+        | WarningKind::DiskMissing
+        | WarningKind::DiskFailed
+        | WarningKind::DiskTroubled
+        | WarningKind::SpaceLow => true,
+        WarningKind::EtcdNoQuorum
+        | WarningKind::EtcdUnreachable
+        | WarningKind::EtcdMemberDown
+        | WarningKind::NodeUnreached
+        | WarningKind::OneDisk
+        | WarningKind::AtTheLimit
+        | WarningKind::SegmentsUnreadable
+        | WarningKind::SegmentsShort
+        | WarningKind::SegmentsNarrow
+        | WarningKind::SegmentsSingle
+        | WarningKind::PlacesDamaged
+        | WarningKind::BytesLost
+        | WarningKind::ReadsDamaged
+        | WarningKind::MetadataShort
+        | WarningKind::LogCopiesFew
+        | WarningKind::AddressNotHere
+        | WarningKind::KeyMissing
+        | WarningKind::MapKeyDamaged
+        | WarningKind::FolderLow
+        | WarningKind::Maintenance
+        | WarningKind::VolumeUnprotected
+        | WarningKind::DirectoriesUnprotected
+        | WarningKind::DisksUnnamed
+        | WarningKind::ReadCacheUnused => false,
+    }
 }
 
 /// How it is told that something does not hold any more: how bad that is, and what is there instead.

@@ -3,6 +3,7 @@
 //! Owns: that a condition is told once when it begins and once when it ends, over restarts; that nothing is told too often.
 //! A state machine: looks in, events out. Must not know: what conditions there are, where events are kept.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use cairn_admin::events::{
     EVENT_ACTION_CHARS_MAX, EVENT_MESSAGE_CHARS_MAX, EVENT_SUBJECT_CHARS_MAX, EventEntry,
     EventKind, EventStage, Severity,
 };
+use cairn_admin::warnings::WarningKind;
 
 use super::seen::{Condition, Happened, Rise, Seen, conditions, ended, happened, risen, rises};
 
@@ -25,7 +27,7 @@ const EVENTS_OF_A_LOOK_MAX: usize = 64;
 const OPEN_MAX: usize = 4096;
 
 /// What a condition is known by: its kind, what it is about, and of alerts which one it is.
-type Key = (EventKind, String, String);
+type Key = (EventKind, String, Option<WarningKind>);
 
 /// A condition that was told, or waits to be.
 struct Open {
@@ -53,7 +55,7 @@ impl Tracker {
     pub fn new<'a>(events: impl Iterator<Item = &'a EventEntry>, now: Duration) -> Self {
         let mut tracker = Self::default();
         for event in events {
-            let key = key_of(event.kind, &event.subject, &event.message);
+            let key = (event.kind, event.subject.clone(), event.warning);
             match event.stage {
                 // A scrub knows itself where it is.
                 _ if event.kind == EventKind::Scrub => {}
@@ -66,12 +68,6 @@ impl Tracker {
                         is_told: true,
                     };
                     tracker.open.insert(key, open);
-                }
-                EventStage::Ended if event.kind == EventKind::Alert => {
-                    // Its message has the one that began in it.
-                    tracker
-                        .open
-                        .retain(|(kind, _, mark), _| *kind != event.kind || !key.2.ends_with(mark));
                 }
                 EventStage::Ended => drop(tracker.open.remove(&key)),
                 EventStage::Began | EventStage::Once => {}
@@ -140,16 +136,13 @@ impl Tracker {
         for condition in conditions(seen, is_nearly_full) {
             let Condition {
                 kind,
+                warning,
                 subject,
                 severity,
                 message,
                 ..
             } = condition;
-            let key = key_of(
-                kind,
-                &cut(&subject, EVENT_SUBJECT_CHARS_MAX),
-                &cut(&message, EVENT_MESSAGE_CHARS_MAX),
-            );
+            let key = (kind, cut(&subject, EVENT_SUBJECT_CHARS_MAX), warning);
             let count = self.open.len();
             match self.open.get_mut(&key) {
                 Some(open) => open.seen = now,
@@ -177,7 +170,7 @@ impl Tracker {
     ) {
         let mut over = Vec::new();
         for (key, open) in &mut self.open {
-            let (kind, subject, _) = key;
+            let (kind, subject, warning) = key;
             let is_seen = open.seen == now;
             if !open.is_told && !is_seen {
                 over.push(key.clone());
@@ -186,20 +179,26 @@ impl Tracker {
             if events.len() >= EVENTS_OF_A_LOOK_MAX {
                 continue;
             }
-            if !open.is_told && now.saturating_sub(open.since) >= told_after(*kind) {
+            if !open.is_told && now.saturating_sub(open.since) >= told_after(*kind, *warning) {
                 open.is_told = true;
-                let action = action_of(seen, *kind, subject);
+                let action = action_of(seen, key);
                 let event = (
                     EventStage::Began,
                     open.severity,
                     open.message.clone(),
-                    action,
+                    action.as_deref(),
                 );
-                events.push(entry(*kind, subject, event, now_seconds));
+                events.push(EventEntry {
+                    warning: *warning,
+                    ..entry(*kind, subject, event, now_seconds)
+                });
             } else if open.is_told && now.saturating_sub(open.seen) >= OVER_AFTER {
                 let (severity, message) = ended(*kind, subject, &open.message, seen);
                 let event = (EventStage::Ended, severity, message, None);
-                events.push(entry(*kind, subject, event, now_seconds));
+                events.push(EventEntry {
+                    warning: *warning,
+                    ..entry(*kind, subject, event, now_seconds)
+                });
                 over.push(key.clone());
             }
         }
@@ -210,11 +209,12 @@ impl Tracker {
 }
 
 /// What to do about a condition that holds.
-fn action_of(seen: &Seen, kind: EventKind, subject: &str) -> Option<&'static str> {
+fn action_of(seen: &Seen, (kind, subject, warning): &Key) -> Option<Cow<'static, str>> {
     let mut holding = conditions(seen, true).into_iter();
     holding.find_map(|condition| {
-        let is_it =
-            condition.kind == kind && cut(&condition.subject, EVENT_SUBJECT_CHARS_MAX) == subject;
+        let is_it = condition.kind == *kind
+            && condition.warning == *warning
+            && cut(&condition.subject, EVENT_SUBJECT_CHARS_MAX) == *subject;
         is_it.then_some(condition.action)?
     })
 }
@@ -232,7 +232,18 @@ fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
     seen
 }
 
-fn told_after(kind: EventKind) -> Duration {
+fn told_after(kind: EventKind, warning: Option<WarningKind>) -> Duration {
+    match warning {
+        // As they are for a moment when a node comes or goes.
+        Some(
+            WarningKind::EtcdMemberDown
+            | WarningKind::EtcdNoQuorum
+            | WarningKind::EtcdUnreachable
+            | WarningKind::NodeUnreached
+            | WarningKind::LogCopiesFew,
+        ) => return SETTLED_AFTER,
+        Some(_) | None => {}
+    }
     match kind {
         EventKind::VolumeNotServed
         | EventKind::VolumeWithoutOwner
@@ -240,18 +251,6 @@ fn told_after(kind: EventKind) -> Duration {
         | EventKind::LeaseLost => SETTLED_AFTER,
         _ => Duration::ZERO,
     }
-}
-
-/// Alerts are told apart by their words; numbers in them change.
-fn key_of(kind: EventKind, subject: &str, message: &str) -> Key {
-    let mark = match kind {
-        EventKind::Alert => message
-            .chars()
-            .filter(|one| !one.is_ascii_digit())
-            .collect(),
-        _ => String::new(),
-    };
-    (kind, subject.to_owned(), mark)
 }
 
 fn told(happened: Happened, now_seconds: i64) -> EventEntry {
@@ -280,6 +279,7 @@ pub fn entry(
         severity,
         kind,
         stage,
+        warning: None,
         subject: cut(subject, EVENT_SUBJECT_CHARS_MAX),
         message: cut(&message, EVENT_MESSAGE_CHARS_MAX),
         action: action.map(|action| cut(action, EVENT_ACTION_CHARS_MAX)),

@@ -210,6 +210,32 @@ impl Etcd {
         Ok(reply.members().iter().map(EtcdMemberInfo::of).collect())
     }
 
+    /// The members, and of each why it does not count, if so: it does not answer in time, has no leader, or raised an alarm.
+    pub async fn member_states(
+        &self,
+    ) -> Result<Vec<(EtcdMemberInfo, Option<CoordinatorError>)>, CoordinatorError> {
+        let members = self.members().await?;
+        let states = members.into_iter().map(|info| async move {
+            let problem = match info.client_urls.first() {
+                // Connections are those by which it is asked for everything else.
+                Some(url) => self.check_at(url).await.err(),
+                None => Some(CoordinatorError::Unreachable(
+                    "it was added and did not start yet".to_owned(),
+                )),
+            };
+            (info, problem)
+        });
+        Ok(futures_util::future::join_all(states).await)
+    }
+
+    /// Asks the member at an address how it is.
+    pub async fn check_at(&self, endpoint: &str) -> Result<(), CoordinatorError> {
+        let known = self.shared.members.load_full();
+        let known = known.iter().find(|member| member.endpoint == endpoint);
+        let member = known.cloned().unwrap_or_else(|| Member::new(endpoint));
+        self.check_member(&member).await.map(drop)
+    }
+
     /// Adds a member that is to be started next; the members with it. etcd refuses it while one of the others is not well.
     pub async fn add_member(
         &self,

@@ -38,6 +38,11 @@ impl Keys {
         }
     }
 
+    /// What all keys of the cluster begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub fn all(&self) -> KeyRange {
         KeyRange::Prefix(self.prefix.clone())
     }
@@ -129,6 +134,11 @@ impl Keys {
     /// All classes of service, in one value: there are few, and they change seldom.
     pub fn classes(&self) -> Key {
         self.key(format_args!("classes"))
+    }
+
+    /// What the map was made anew of, if it was.
+    pub fn recovered(&self) -> Key {
+        self.key(format_args!("recovered"))
     }
 
     /// All users of the admin API, in one value.

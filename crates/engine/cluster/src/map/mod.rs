@@ -6,6 +6,7 @@
 //! Every change compares the cluster's record, so that none is made in a map that was replaced meanwhile.
 
 mod cluster;
+pub mod copy;
 mod follow;
 mod groups;
 mod high_water;
@@ -31,6 +32,7 @@ use crate::settle::{Mark, Settled, Unsettled, transact_settled};
 pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
 pub use keys::{Keys, Named};
+pub use nodes::Machine;
 pub use tokens::JoinToken;
 pub use values::*;
 pub use volumes::{LogAt, Owned, Process, VolumeState};

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_base::{DiskId, NodeId, Timestamp};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, TokenRecord, Versioned, decode,
-    encode,
+    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, Sign, TokenRecord, VersionRange,
+    Versioned, decode, encode,
 };
 use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
 use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
@@ -19,6 +19,14 @@ use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
 const DISKS_DRAINED_AT_ONCE_MAX: usize = 100;
 /// A disk's removal that somebody's note came in between of is tried so often.
 const REMOVAL_TRIES_MAX: usize = 8;
+
+/// Where a node is from now on, when another machine takes its place.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub internal_address: String,
+    pub external_address: String,
+    pub versions: VersionRange,
+}
 
 impl ClusterMap {
     /// Adds a node without a token: the first of a cluster, or one that an operator vouches for.
@@ -45,6 +53,56 @@ impl ClusterMap {
             }
             result => result,
         }
+    }
+
+    /// Has another machine be a node that is away, with that node's disks: the node gets its addresses, and uses a token up.
+    pub async fn rejoin(
+        &self,
+        token: &JoinToken,
+        name: &str,
+        machine: &Machine,
+    ) -> Result<NodeRecord, MapError> {
+        let token_key = self.keys().token(&token.id());
+        let before = self.valid_token(token).await?;
+        let replaced = self.node_named(name).await?;
+        let node = replaced.value.id;
+        let invalid = |problem: &str| MapError::Invalid {
+            key: self.keys().node(node),
+            what: "the machine of a node",
+            problem: problem.to_owned(),
+        };
+        if replaced.value.draining {
+            return Err(invalid(
+                "the node is to leave: `cairn node drain --cancel` has it stay",
+            ));
+        }
+        let alive = self.keys().alive(node);
+        if self.read_one::<AliveRecord>(alive.clone()).await?.is_some() {
+            return Err(invalid(
+                "the node runs, or did some seconds ago: stop its server first",
+            ));
+        }
+        let record = NodeRecord {
+            internal_address: machine.internal_address.clone(),
+            external_address: machine.external_address.clone(),
+            versions: machine.versions,
+            maintenance_until: None,
+            ..replaced.value.clone()
+        };
+        let used = TokenRecord {
+            used_by: Some(node),
+            ..before.value
+        };
+        let txn = Txn {
+            when: vec![
+                Compare::Modified(token_key.clone(), before.revision),
+                Compare::absent(alive),
+            ],
+            then: vec![Op::put(token_key.clone(), encode(&token_key, &used)?)],
+            otherwise: Vec::new(),
+        };
+        self.change_node_with(&replaced, &record, txn).await?;
+        Ok(record)
     }
 
     async fn add_node_with(&self, record: &NodeRecord, mut txn: Txn) -> Result<(), MapError> {
@@ -86,10 +144,19 @@ impl ClusterMap {
         replaced: &Versioned<NodeRecord>,
         record: &NodeRecord,
     ) -> Result<(), MapError> {
+        self.change_node_with(replaced, record, Txn::default())
+            .await
+    }
+
+    async fn change_node_with(
+        &self,
+        replaced: &Versioned<NodeRecord>,
+        record: &NodeRecord,
+        mut txn: Txn,
+    ) -> Result<(), MapError> {
         let key = self.keys().node(record.id);
         let before = self.claims_of(&replaced.value)?;
         let after = self.claims_of(record)?;
-        let mut txn = Txn::default();
         for freed in before.difference(&after) {
             txn.then.push(Op::delete(freed.clone()));
         }
@@ -137,7 +204,7 @@ impl ClusterMap {
         let record = NodeRecord {
             draining,
             replaced_by,
-            ..before.value
+            ..before.value.clone()
         };
         let mut txn = Txn::default();
         if let Some(other) = replaced_by {
@@ -178,6 +245,30 @@ impl ClusterMap {
             Written::Refused(_) => Err(MapError::Changed {
                 key,
                 what: "a node, or one of its disks",
+            }),
+        }
+    }
+
+    /// Says until when a node is meant to be away; `None`: it is not.
+    pub async fn set_node_maintenance(
+        &self,
+        node: NodeId,
+        until: Option<Timestamp>,
+    ) -> Result<(), MapError> {
+        let before = self.node(node).await?;
+        let record = NodeRecord {
+            maintenance_until: until,
+            ..before.value
+        };
+        let key = self.keys().node(node);
+        match self
+            .write(key.clone(), before.revision, &record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a node",
             }),
         }
     }
@@ -268,12 +359,7 @@ impl ClusterMap {
     }
 
     /// Says that this process is there, for as long as its lease lives, and which volumes it cannot open.
-    pub async fn announce(
-        &self,
-        process: Process,
-        locked: &BTreeSet<VolumeId>,
-        unreached: &BTreeSet<NodeId>,
-    ) -> Result<(), MapError> {
+    pub async fn announce(&self, process: Process, sign: &Sign) -> Result<(), MapError> {
         let key = self.keys().alive(process.node);
         loop {
             let before = self.read_one::<AliveRecord>(key.clone()).await?;
@@ -283,8 +369,11 @@ impl ClusterMap {
                 node: process.node,
                 process: process.nonce,
                 since: same.map_or_else(|| self.shared.env.clock.now(), |before| before.since),
-                locked: locked.clone(),
-                unreached: unreached.clone(),
+                locked: sign.locked.clone(),
+                unreached: sign.unreached.clone(),
+                failed: sign.failed.clone(),
+                folder_is_low: sign.folder_is_low,
+                host: sign.host.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

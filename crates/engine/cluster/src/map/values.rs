@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -226,6 +227,18 @@ pub struct NodeRecord {
     /// The node that takes its place. It is removed by itself once it is drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<NodeId>,
+    /// Until then it is meant to be away: it owns nothing, and nothing on its disks is rebuilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_until: Option<Timestamp>,
+}
+
+impl NodeRecord {
+    /// How much longer it is meant to be away.
+    pub fn maintenance_left(&self, now: Timestamp) -> Option<Duration> {
+        let left = self.maintenance_until?.seconds.checked_sub(now.seconds)?;
+        let left = u64::try_from(left).ok().filter(|left| *left > 0)?;
+        Some(Duration::from_secs(left))
+    }
 }
 
 impl Value for NodeRecord {
@@ -256,10 +269,65 @@ pub struct AliveRecord {
     /// Nodes with a sign of life of which it hears nothing.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreached: BTreeSet<NodeId>,
+    /// Volumes that it tried to take over last and could not, each with why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<VolumeId, String>,
+    /// The file system with its cluster folder is nearly full.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub folder_is_low: bool,
+    /// Where it runs, by which two that started as the same node are told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostRecord>,
+}
+
+/// Where a process of a node runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// Drawn once by each process. A process draws a nonce ([`ProcessNonce`]) for each lease beside.
+    pub instance: ProcessNonce,
+    /// Of the machine.
+    pub name: String,
+    pub pid: u32,
+    /// Of the kernel's start: a process of an earlier one is gone.
+    pub boot: String,
+    /// The cluster folder that it was started with.
+    pub folder: String,
+}
+
+impl std::fmt::Display for HostRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "process {} on host {} with cluster folder {}",
+            self.pid, self.name, self.folder
+        )
+    }
+}
+
+/// What a node says of itself beside that it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sign {
+    pub locked: BTreeSet<VolumeId>,
+    pub unreached: BTreeSet<NodeId>,
+    pub failed: BTreeMap<VolumeId, String>,
+    pub folder_is_low: bool,
+    pub host: Option<HostRecord>,
 }
 
 impl Value for AliveRecord {
     const WHAT: &'static str = "a node's sign of life";
+}
+
+/// What a map was made anew of: a node with newer logs than these on its disks must not follow it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveredRecord {
+    pub at: Timestamp,
+    /// The number of the newest file of each volume's log that the copy knew: epoch, and 32 bits that count.
+    pub logs: BTreeMap<VolumeId, u64>,
+}
+
+impl Value for RecoveredRecord {
+    const WHAT: &'static str = "what the map was recovered from";
 }
 
 /// Volumes of which snapshots of one instant are being taken.
@@ -491,7 +559,19 @@ pub struct VolumeLog {
     pub state: Option<StateAt>,
 }
 
+/// Bits of a file's number below its epoch.
+const COUNTER_BITS: u32 = 32;
+
 impl VolumeLog {
+    /// The number of its newest file: epoch, and 32 bits that count.
+    pub fn newest_number(&self) -> Option<u64> {
+        let numbers = self.ensembles.iter().map(|part| {
+            let epoch = part.id.epoch.0 << COUNTER_BITS;
+            epoch | u64::from(part.id.counter)
+        });
+        numbers.max()
+    }
+
     /// The one that takes what is appended. None in a new volume, before its first owner opens one.
     pub fn open(&self) -> Option<&Ensemble> {
         self.ensembles.last().filter(|last| last.to.is_none())

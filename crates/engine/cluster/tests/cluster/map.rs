@@ -1,15 +1,16 @@
 //! The operations of the map, against both stores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     CertificateRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken,
-    LeftRecord, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt,
-    VersionRange, VolumeLog, VolumeRecord,
+    LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, Sign,
+    StateAt, VersionRange, VolumeLog, VolumeRecord,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -57,6 +58,7 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         },
         draining: false,
         replaced_by: None,
+        maintenance_until: None,
     }
 }
 
@@ -469,10 +471,10 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     map.add_node(&node(3, "a", "10.0.0.1:7000")).await.unwrap();
 
     let alive = process(world, 1, 11).await;
-    let none = BTreeSet::new();
-    map.announce(alive, &none, &BTreeSet::new()).await.unwrap();
+    let none = Sign::default();
+    map.announce(alive, &none).await.unwrap();
     let later = process(world, 1, 12).await;
-    map.announce(later, &none, &BTreeSet::new()).await.unwrap();
+    map.announce(later, &none).await.unwrap();
     world.coordinator.revoke_lease(alive.lease).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     assert_eq!(
@@ -485,11 +487,17 @@ async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
     assert_eq!(before.process, ProcessNonce(12));
     // What it cannot open it says again, as the same process.
     let (locked, unreached) = (BTreeSet::from([VolumeId(3)]), BTreeSet::from([NodeId(2)]));
-    map.announce(later, &locked, &unreached).await.unwrap();
+    let sign = Sign {
+        locked: locked.clone(),
+        unreached: unreached.clone(),
+        failed: BTreeMap::from([(VolumeId(4), "two disks are away".to_owned())]),
+        ..Sign::default()
+    };
+    map.announce(later, &sign).await.unwrap();
     let (there, _) = map.alive().await.unwrap();
     let now = &there[0].value;
     assert_eq!((&now.locked, now.since), (&locked, before.since));
-    assert_eq!(now.unreached, unreached);
+    assert_eq!(now.failed, sign.failed);
 }
 
 async fn a_node_leaves_with_all_its_disks(world: &World) {
@@ -512,13 +520,9 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     let none = || Opaque(Vec::new());
     let volume = map.create_volume("v", none(), none()).await.unwrap();
     let owner = process(world, 2, 5).await;
-    map.announce(
-        process(world, 1, 4).await,
-        &BTreeSet::new(),
-        &BTreeSet::new(),
-    )
-    .await
-    .unwrap();
+    map.announce(process(world, 1, 4).await, &Sign::default())
+        .await
+        .unwrap();
     let owned = map.take_over(volume, owner, Epoch(0)).await.unwrap();
 
     let is_invalid = |result: Result<(), MapError>, why: &str| match result {
@@ -870,6 +874,163 @@ async fn a_restored_old_backup_is_refused_until_an_operator_accepts_it() {
     let (used, opened) = restored().await;
     planted::plant(None);
     assert_eq!((used, opened), (Ok(()), Ok(())));
+}
+
+#[tokio::test]
+async fn another_machine_takes_the_place_of_a_node_that_is_away() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    map.add_node(&node(2, "b", "b:1")).await.unwrap();
+    let token = || map.create_token(Duration::from_secs(60));
+    let machine = |address: &str| Machine {
+        internal_address: address.to_owned(),
+        external_address: address.to_owned(),
+        versions: VersionRange {
+            oldest: 1,
+            newest: 1,
+        },
+    };
+    let first = token().await.unwrap();
+    let alive = process(&world, 1, 5).await;
+    map.announce(alive, &Sign::default()).await.unwrap();
+    let refused = map.rejoin(&first, "a", &machine("c:1")).await;
+    assert!(
+        matches!(refused, Err(MapError::Invalid { .. })),
+        "{refused:?}"
+    );
+    world.coordinator.revoke_lease(alive.lease).await.unwrap();
+    let refused = map.rejoin(&first, "a", &machine("b:1")).await;
+    assert!(
+        matches!(refused, Err(MapError::Exists { .. })),
+        "{refused:?}"
+    );
+    let taken = map.rejoin(&first, "a", &machine("c:1")).await.unwrap();
+    assert_eq!((taken.id, taken.name.as_str()), (NodeId(1), "a"));
+    let found = map.node_named("a").await.unwrap().value;
+    assert_eq!(found.internal_address, "c:1");
+    // What it had is free again, and the token is used up.
+    map.add_node(&node(3, "d", "a:1")).await.unwrap();
+    let refused = map.rejoin(&first, "a", &machine("e:1")).await;
+    assert!(matches!(refused, Err(MapError::Token(_))), "{refused:?}");
+    let second = token().await.unwrap();
+    map.set_node_draining(NodeId(2), true, None).await.unwrap();
+    let refused = map.rejoin(&second, "b", &machine("f:1")).await;
+    assert!(
+        matches!(refused, Err(MapError::Invalid { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn maintenance_is_said_and_ends_by_itself() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    let until = Timestamp::new(200, 0);
+    map.set_node_maintenance(NodeId(1), Some(until))
+        .await
+        .unwrap();
+    let found = map.node(NodeId(1)).await.unwrap().value;
+    let left = |seconds| found.maintenance_left(Timestamp::new(seconds, 0));
+    assert_eq!(left(150), Some(Duration::from_secs(50)));
+    assert_eq!((left(200), left(201)), (None, None));
+    map.set_node_maintenance(NodeId(1), None).await.unwrap();
+    let found = map.node(NodeId(1)).await.unwrap().value;
+    assert_eq!(found.maintenance_left(Timestamp::new(150, 0)), None);
+}
+
+/// What is known of the cluster after a copy of it was put into an empty store.
+#[tokio::test]
+async fn a_copy_makes_the_map_again() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let owner = process(&world, 1, 5).await;
+    map.announce(owner, &Sign::default()).await.unwrap();
+    map.take_over(volume, owner, Epoch(0)).await.unwrap();
+    let copy = map.copy("1.0").await.unwrap();
+    let bytes = copy.encode();
+    assert_eq!(MapCopy::decode(&bytes).as_ref(), Ok(&copy));
+
+    let empty = World::memory();
+    let promised = |_| Epoch(9);
+    let above = MapGeneration(4);
+    let made = copy
+        .write_to(&empty.coordinator, &empty.env, above, promised)
+        .await
+        .unwrap();
+    assert_eq!(made, MapGeneration(5));
+    // A node that saw all that was there takes it, whatever its revision is.
+    let high_water = Arc::new(MemoryHighWater::default());
+    ClusterMap::open(
+        Arc::clone(&world.coordinator),
+        world.env.clone(),
+        "home",
+        high_water.clone(),
+    )
+    .await
+    .unwrap()
+    .remember()
+    .unwrap();
+    let open = || {
+        let coordinator = Arc::clone(&empty.coordinator);
+        ClusterMap::open(coordinator, empty.env.clone(), "home", high_water.clone())
+    };
+    let restored = open().await.unwrap();
+    assert_eq!(restored.node_named("a").await.unwrap().value.id, NodeId(1));
+    let (alive, _) = restored.alive().await.unwrap();
+    assert!(alive.is_empty(), "who was alive says so again");
+    let found = restored.volume(volume).await.unwrap();
+    assert!(found.owner.is_none());
+    let recovered = restored.recovered().await.unwrap();
+    assert!(
+        recovered.is_some_and(|recovered| recovered.logs.is_empty()),
+        "it had no log yet"
+    );
+    assert_eq!(map.recovered().await.unwrap(), None);
+    let later = process(&empty, 1, 6).await;
+    let owned = restored.take_over(volume, later, Epoch(0)).await.unwrap();
+    // Above all that disks promised.
+    assert_eq!(owned.epoch, Epoch(9 + EPOCHS_SKIPPED + 1));
+    // Again, over what is there.
+    copy.write_to(&empty.coordinator, &empty.env, made, promised)
+        .await
+        .unwrap();
+    let again = open().await.unwrap();
+    assert_eq!(again.cluster().generation, MapGeneration(6));
+    assert_eq!(again.volume(volume).await.unwrap().record.value.name, "v");
+}
+
+#[tokio::test]
+async fn a_copy_that_is_damaged_is_refused() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    map.add_node(&node(1, "alpha", "a:1")).await.unwrap();
+    let text = String::from_utf8(map.copy("1.0").await.unwrap().encode()).unwrap();
+    let cases = [
+        (text.clone(), None),
+        (text.replace("alpha", "alphb"), Some(CopyError::Damaged)),
+        (
+            text.replace("\"version\": \"1.0\"", "\"version\": \"1.1\""),
+            Some(CopyError::Damaged),
+        ),
+        (
+            text.replacen("\"format\": 1", "\"format\": 2", 1),
+            Some(CopyError::Format { found: 2 }),
+        ),
+    ];
+    for (text, want) in cases {
+        assert_eq!(MapCopy::decode(text.as_bytes()).err(), want);
+    }
+    for end in [0, 1, text.len() / 2, text.len() - 3] {
+        let cut = MapCopy::decode(&text.as_bytes()[..end]);
+        assert!(matches!(cut, Err(CopyError::NoCopy(_))), "{end}: {cut:?}");
+    }
 }
 
 #[tokio::test]

@@ -50,6 +50,7 @@ pub fn admitted(node: NodeId) -> Admitted {
             }],
             runs_member: true,
             joins: true,
+            made_anew: None,
         },
         extra: json!({"rack": "a"}),
     }

@@ -19,10 +19,25 @@ pub enum Prospect {
     Poor,
 }
 
+/// Why something is left alone. What holds up many comes before what is told of one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    Many(String),
+    Segment(String),
+}
+
+impl Reason {
+    pub fn into_text(self) -> String {
+        match self {
+            Self::Many(why) | Self::Segment(why) => why,
+        }
+    }
+}
+
 struct Deferral {
     until: Duration,
     delay: Duration,
-    why: String,
+    why: Reason,
 }
 
 #[derive(Default)]
@@ -35,7 +50,7 @@ impl DeferredSegments {
         (volume, segment): (VolumeId, SegmentId),
         now: Duration,
         prospect: Prospect,
-        why: String,
+        why: Reason,
     ) {
         let key = (volume, segment);
         let delay = match self.0.get(&key) {
@@ -57,8 +72,8 @@ impl DeferredSegments {
         self.0.contains_key(&(volume, segment))
     }
 
-    /// Why things are left alone, each reason once.
-    pub fn reasons(&self, now: Duration) -> BTreeSet<String> {
+    /// Why things are left alone, each reason once, and what holds up many first.
+    pub fn reasons(&self, now: Duration) -> BTreeSet<Reason> {
         let waiting = self.0.values().filter(|it| it.until > now);
         waiting.map(|it| it.why.clone()).collect()
     }
@@ -88,7 +103,12 @@ mod tests {
         count: usize,
     ) -> Vec<u64> {
         let once = |_| {
-            deferred.add((VOLUME, SEGMENT), *now, prospect, "bad".to_owned());
+            deferred.add(
+                (VOLUME, SEGMENT),
+                *now,
+                prospect,
+                Reason::Many("bad".to_owned()),
+            );
             let failed_at = *now;
             while deferred.has(VOLUME, SEGMENT, *now) {
                 *now += Duration::from_secs(1);
@@ -109,12 +129,20 @@ mod tests {
     #[test]
     fn why_is_told_while_it_waits() {
         let mut deferred = DeferredSegments::default();
-        for (segment, why) in [(1, "bad"), (2, "worse"), (3, "bad")] {
+        let of_one: fn(String) -> Reason = Reason::Segment;
+        let of_many: fn(String) -> Reason = Reason::Many;
+        let cases = [
+            (1, of_one, "bad"),
+            (2, of_many, "worse"),
+            (3, of_one, "bad"),
+        ];
+        for (segment, reason, why) in cases {
             let key = (VOLUME, SegmentId(segment));
-            deferred.add(key, Duration::ZERO, Prospect::Open, why.to_owned());
+            deferred.add(key, Duration::ZERO, Prospect::Open, reason(why.to_owned()));
         }
-        let reasons: Vec<String> = deferred.reasons(Duration::ZERO).into_iter().collect();
-        assert_eq!(reasons, ["bad", "worse"]);
+        let reasons = deferred.reasons(Duration::ZERO).into_iter();
+        let reasons: Vec<String> = reasons.map(Reason::into_text).collect();
+        assert_eq!(reasons, ["worse", "bad"]);
         assert!(deferred.reasons(RETRY_AFTER).is_empty());
     }
 
@@ -139,7 +167,12 @@ mod tests {
         let mut deferred = DeferredSegments::default();
         for second in 0..RETRY_AFTER.as_secs() {
             let now = Duration::from_secs(second);
-            deferred.add((VOLUME, SEGMENT), now, Prospect::Poor, "bad".to_owned());
+            deferred.add(
+                (VOLUME, SEGMENT),
+                now,
+                Prospect::Poor,
+                Reason::Many("bad".to_owned()),
+            );
         }
         assert!(deferred.has(VOLUME, SEGMENT, RETRY_AFTER - Duration::from_secs(1)));
         assert!(!deferred.has(VOLUME, SEGMENT, RETRY_AFTER));

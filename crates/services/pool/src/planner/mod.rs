@@ -26,7 +26,7 @@ mod tests;
 pub mod work;
 
 use capacity::{Reckoning, Rewriting, reckon};
-use deferred::DeferredSegments;
+use deferred::{DeferredSegments, Reason};
 pub use deferred::{Prospect, RETRY_AFTER};
 pub use work::Standing;
 use work::{Work, order, work_of};
@@ -55,6 +55,8 @@ pub struct SeenDisk {
     pub works: bool,
     /// The pool's state says that nothing on it is needed.
     pub holds_nothing: bool,
+    /// Its node is meant to be away: it is waited for, however long the delay is.
+    pub is_awaited: bool,
 }
 
 /// A volume, as it was seen.
@@ -250,11 +252,10 @@ impl Planner {
 
     /// Why it does not go on, if it does not.
     pub fn problems(&self, now: Duration) -> Vec<String> {
-        let mut reasons: Vec<String> = self.deferred.reasons(now).into_iter().collect();
-        // What holds up many comes before what is told of one.
-        reasons.sort_by_key(|why| why.starts_with("segment "));
+        let reasons = self.deferred.reasons(now).into_iter();
+        let reasons = reasons.map(Reason::into_text);
         let mut problems = self.problems.clone();
-        problems.extend(reasons.into_iter().take(PROBLEMS_MAX));
+        problems.extend(reasons.take(PROBLEMS_MAX));
         self.lack.iter().cloned().chain(problems).collect()
     }
 
@@ -272,6 +273,11 @@ impl Planner {
                 (true, false) => Standing::Fine,
                 (true, true) => Standing::Draining,
                 (false, true) => Standing::Gone,
+                // It is given up by the delay from the end of that on.
+                (false, false) if disk.is_awaited => {
+                    self.away_since.insert(disk.id, now);
+                    Standing::Away
+                }
                 (false, false) => {
                     let since = *self.away_since.entry(disk.id).or_insert(now);
                     match now.saturating_sub(since) >= self.rebuild_delay {
@@ -402,7 +408,8 @@ impl Planner {
             (Action::Rewrite { volume, .. }, Outcome::Rewritten { left, .. }) => {
                 for (segment, prospect, why) in left {
                     let key = (*volume, *segment);
-                    self.deferred.add(key, now, *prospect, why.clone());
+                    self.deferred
+                        .add(key, now, *prospect, Reason::Many(why.clone()));
                 }
             }
             _ => {}
@@ -426,14 +433,16 @@ impl Planner {
             Outcome::MoveFailed(MoveError::NotNow) => return,
             Outcome::MoveFailed(error) => {
                 let why = match error {
-                    MoveError::NoTarget if work.is_misplaced => {
-                        "data waits for room on the kind of disks that it asks for".to_owned()
-                    }
-                    MoveError::NoTarget => {
+                    MoveError::NoTarget if work.is_misplaced => Reason::Many(
+                        "data waits for room on the kind of disks that it asks for".to_owned(),
+                    ),
+                    MoveError::NoTarget => Reason::Many(
                         "there is no disk to rebuild onto: add one, or replace the lost one"
-                            .to_owned()
+                            .to_owned(),
+                    ),
+                    error => {
+                        Reason::Segment(format!("segment {segment} of volume {volume}: {error}"))
                     }
-                    error => format!("segment {segment} of volume {volume}: {error}"),
                 };
                 self.deferred.add(key, now, Prospect::Open, why);
                 return;
@@ -443,7 +452,8 @@ impl Planner {
                 let why = format!(
                     "segment {segment} of volume {volume}: the new place of a shard was not taken, or is not durable yet"
                 );
-                self.deferred.add(key, now, Prospect::Open, why);
+                self.deferred
+                    .add(key, now, Prospect::Open, Reason::Segment(why));
                 return;
             }
             _ => return,

@@ -7,6 +7,7 @@ const DELAY: Duration = Duration::from_secs(600);
 
 fn disk(id: u128) -> SeenDisk {
     SeenDisk {
+        is_awaited: false,
         id: DiskId(id),
         is_draining: false,
         is_replaced: false,
@@ -424,6 +425,26 @@ fn what_a_look_found_is_gone_through_before_the_next_look() {
     refill(&mut planner, &seen);
     planner.note_look(seen.now, Duration::from_secs(3600));
     assert_eq!(planner.go_on(&seen.disks, seen.now + LOOK_PAUSE_MAX), None);
+}
+
+/// Of a node that is meant to be away nothing is given up, and the delay begins when that is over.
+#[test]
+fn what_is_awaited_is_not_given_up() {
+    let mut planner = Planner::new(DELAY);
+    let mut away = disk(1);
+    (away.works, away.is_awaited) = (false, true);
+    let mut stands = |disk: SeenDisk, now: Duration| {
+        let standings = planner.standings(&[disk], now);
+        standings.get(&disk.id).copied()
+    };
+    assert_eq!(stands(away, Duration::ZERO), Some(Standing::Away));
+    assert_eq!(stands(away, DELAY * 10), Some(Standing::Away));
+    away.is_awaited = false;
+    assert_eq!(stands(away, DELAY * 10 + DELAY / 2), Some(Standing::Away));
+    assert_eq!(stands(away, DELAY * 11), Some(Standing::GivenUp));
+    // One that is to leave is not waited for.
+    (away.is_awaited, away.is_draining) = (true, true);
+    assert_eq!(stands(away, DELAY * 12), Some(Standing::Gone));
 }
 
 /// With all disks fine all segments are looked at now and then only.

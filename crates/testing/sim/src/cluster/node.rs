@@ -216,6 +216,7 @@ impl Start {
             joined: self.env.clock.now(),
             draining: false,
             replaced_by: None,
+            maintenance_until: None,
         };
         insist(&self.env, || map.add_node(&record)).await?;
         for disk in &state.disks {

@@ -1,7 +1,23 @@
 use cairn_admin::api::{DiskState, ScrubStage};
+use cairn_admin::warnings::WarningView;
 
 use super::*;
 use crate::events::seen::{Owner, SeenDisk, SeenNode, SeenVolume};
+
+fn warning(kind: WarningKind, message: &str) -> WarningView {
+    WarningView {
+        kind,
+        severity: Severity::Warning,
+        subject: "pool".to_owned(),
+        volume: None,
+        node: None,
+        disk: None,
+        count: None,
+        wanted: None,
+        message: message.to_owned(),
+        next: "wait".to_owned(),
+    }
+}
 
 /// Looks come every second, and the clock of the wall with them.
 struct World {
@@ -138,9 +154,12 @@ fn changes_are_told_in_their_words() {
             &["began warning: tier cold does not do what it should: 403; it is tried again"]),
         (|seen| seen.tiers.clear(), &["ended info: tier cold does what it should again"]),
         // Numbers in it change.
-        (|seen| seen.warnings = vec!["7 segments have less".to_owned(), "disk x is missing".to_owned()],
+        (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "7 segments have less"), warning(WarningKind::DiskMissing, "x")],
             &["began warning: 7 segments have less"]),
-        (|seen| seen.warnings = vec!["12 segments have less".to_owned()], &[]),
+        (|seen| seen.warnings = vec![warning(WarningKind::SegmentsNarrow, "few, but 12 segments, have less")], &[]),
+        // Two of one subject are told apart by what they are.
+        (|seen| seen.warnings.push(warning(WarningKind::SegmentsSingle, "7 segments have less")), &["began warning: 7 segments have less"]),
+        (|seen| seen.warnings.truncate(1), &["ended info: no longer so: 7 segments have less"]),
         (|seen| seen.warnings.clear(), &["ended info: no longer so: 7 segments have less"]),
         (|seen| seen.scrub.stage = ScrubStage::Running, &["began info: a scrub reads and checks all data"]),
         (|seen| seen.scrub.repaired_bytes = 4096,

@@ -1,0 +1,84 @@
+//! `cairn node maintenance ...`.
+//!
+//! Owns: what must be so before a node is away, and the wait until its volumes have moved.
+
+use std::time::{Duration, Instant};
+
+use cairn_admin::Client;
+use cairn_admin::api::{ClusterView, NodeMaintenance};
+
+use crate::access;
+use crate::args::{MaintenanceOnArgs, NodeArgs};
+use crate::exit::Failure;
+use crate::print;
+use crate::upgrade::in_the_way;
+
+/// Volumes of a node have so long to move.
+const MOVED_MAX: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Volumes that a node owns.
+fn owned<'a>(view: &'a ClusterView, node: &str) -> Vec<&'a str> {
+    let volumes = view.volumes.iter();
+    let owned = volumes.filter(|volume| volume.owner.as_deref() == Some(node));
+    owned.map(|volume| volume.name.as_str()).collect()
+}
+
+pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let (node, seconds) = (args.node.as_str(), args.time.as_secs());
+    let view = client.cluster()?;
+    let is_in = |name: &str| {
+        let mut nodes = view.nodes.iter();
+        nodes.any(|known| known.name == name && known.maintenance_seconds.is_some())
+    };
+    // To say it once more gives the node more time.
+    if !args.force && !is_in(node) {
+        let left = in_the_way(&view);
+        if !left.is_empty() {
+            let why = format!("node {node} had better stay: {}", left.join("; "));
+            return Err(Failure::refused(why).hint(
+                "`cairn node upgrade --wait` waits until that is over; --force does it all the same",
+            ));
+        }
+    }
+    client.node_maintenance(node, &NodeMaintenance { seconds })?;
+    let view = moved(&client, node)?;
+    if args.view.json {
+        return print::json(&view.nodes);
+    }
+    print::text(&format!(
+        "node {node} owns no volume and may stop; nothing on it is rebuilt for {}\nwhen it is back: cairn node maintenance \
+         off {node}",
+        crate::status::duration(seconds)
+    ))
+}
+
+/// The cluster, once a node owns nothing.
+fn moved(client: &Client, node: &str) -> Result<ClusterView, Failure> {
+    let until = Instant::now() + MOVED_MAX;
+    loop {
+        let view = client.cluster()?;
+        let left = owned(&view, node);
+        if left.is_empty() && view.volumes.iter().all(|volume| volume.owner.is_some()) {
+            return Ok(view);
+        }
+        if Instant::now() >= until {
+            let why = format!("node {node} still owns {}", left.join(", "));
+            return Err(Failure::refused(why).hint(
+                "see `cairn cluster status` for what keeps other nodes from taking them; `cairn node maintenance off` takes it \
+                 back",
+            ));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+pub fn off(args: &NodeArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let view = client.node_maintenance(&args.node, &NodeMaintenance { seconds: 0 })?;
+    if args.view.json {
+        return print::json(&view.nodes);
+    }
+    print::text(&format!("node {} takes volumes again", args.node))
+}

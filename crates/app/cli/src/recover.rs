@@ -1,0 +1,212 @@
+//! `cairn cluster backup`, `recover` and `accept-restored`.
+//!
+//! Owns: the report of what would be done, and what is told afterwards. Must not know: how a map is made of a copy.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use cairn_node::cluster::recover::{
+    self, Accepted, EtcdMemberEntry, Newer, RecoveryPlan, accept_restored as accept,
+};
+
+use crate::access;
+use crate::args::{ClusterAcceptArgs, ClusterBackupArgs, ClusterRecoverArgs};
+use crate::audit::time;
+use crate::exit::Failure;
+use crate::print;
+
+/// A member of etcd, as `recover` prints it.
+#[derive(Clone, Debug)]
+pub struct MemberAt(EtcdMemberEntry);
+
+pub fn parse_member(text: &str) -> Result<MemberAt, String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let is_url = |url: &str| url.starts_with("https://");
+    match parts.as_slice() {
+        [node, client, peer] if !node.is_empty() && is_url(client) && is_url(peer) => {
+            Ok(MemberAt(EtcdMemberEntry {
+                node_name: (*node).to_owned(),
+                client_url: (*client).to_owned(),
+                peer_url: (*peer).to_owned(),
+            }))
+        }
+        _ => Err(format!(
+            "\"{text}\" is no NODE,CLIENT_URL,PEER_URL as `cairn cluster recover` prints it"
+        )),
+    }
+}
+
+pub fn backup(args: &ClusterBackupArgs) -> Result<(), Failure> {
+    let made = access::client(&args.server)?.cluster_backup()?;
+    if args.file.as_os_str() == "-" {
+        return print::text(made.copy.trim_end());
+    }
+    let failed = |error: std::io::Error| {
+        Failure::refused(format!("writing {}: {error}", args.file.display()))
+    };
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&args.file)
+        .map_err(failed)?;
+    file.write_all(made.copy.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    print::text(&format!(
+        "the cluster's map is in {}; it has hashes of passwords and no data of clients",
+        args.file.display()
+    ))
+}
+
+pub fn recover(args: &ClusterRecoverArgs) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let refused = |error: cairn_node::NodeError| Failure::refused(error.to_string());
+    let plan = recover::plan(&args.cluster_dir, &args.data, &args.copies).map_err(refused)?;
+    print::text(&report(&plan))?;
+    if !plan.newer.is_empty() && !args.give_up_newer {
+        return Err(Failure::refused(
+            "disks of this node have logs that the copy does not know: what was acknowledged since it was made would be lost",
+        )
+        .hint("look for a newer copy on the other nodes (--copy); --give-up-newer takes this one all the same"));
+    }
+    if !args.yes {
+        return print::text(
+            "nothing was changed. Stop the servers of all nodes; then the same command with --yes does it",
+        );
+    }
+    let done = recover::apply(&args.cluster_dir, &plan).map_err(refused)?;
+    let mut lines = vec![format!(
+        "etcd has the map again, as generation {}",
+        done.generation
+    )];
+    if let Some(aside) = &done.moved_to {
+        lines.push(format!(
+            "what this node's earlier member of etcd had is in {}; remove it when all is well",
+            aside.display()
+        ));
+    }
+    lines.push("next, start the server of this node; then on each other node that is there, and before its server is started:".to_owned());
+    lines.push(match &done.member {
+        Some(member) => format!(
+            "  cairn cluster accept-restored --member {},{},{} --data DISK ...   (each disk of that node)",
+            member.node_name, member.client_url, member.peer_url
+        ),
+        None => "  cairn cluster accept-restored".to_owned(),
+    });
+    lines.push("nodes that are lost for good: `cairn node replace`, or `cairn node drain` and `cairn node remove`".to_owned());
+    print::text(&lines.join("\n"))
+}
+
+/// What is there and what would be done.
+fn report(plan: &RecoveryPlan) -> String {
+    let copy = &plan.chosen.copy;
+    let nodes: Vec<String> = copy.nodes().into_iter().map(|node| node.name).collect();
+    let mut lines = vec![
+        format!(
+            "this node   {} of cluster {}",
+            plan.membership.node_name, plan.membership.cluster_name
+        ),
+        format!(
+            "copy        {}: {copy}, made {} by version {}",
+            plan.chosen.place.display(),
+            time(copy.taken.seconds),
+            copy.version
+        ),
+        format!("nodes       {}", nodes.join(", ")),
+        format!("volumes     {}", copy.volumes().len()),
+    ];
+    for other in plan.found.iter().skip(1) {
+        lines.push(format!(
+            "older copy  {}: generation {}, revision {}, made {}",
+            other.place.display(),
+            other.copy.generation,
+            other.copy.revision,
+            time(other.copy.taken.seconds)
+        ));
+    }
+    lines.extend(plan.unusable.iter().map(|why| format!("not usable  {why}")));
+    lines.extend(plan.newer.iter().map(newer_line));
+    lines.push(
+        "would do    move this node's data of etcd aside, make etcd anew with this node as its one member, and put the map of the \
+         copy there, in a generation above all that nodes have seen; each volume goes on with a higher epoch. Data of clients is not \
+         touched"
+            .to_owned(),
+    );
+    lines.join("\n")
+}
+
+fn newer_line(newer: &Newer) -> String {
+    let file = |number: u64| format!("{}.{}", number >> 32, number & u64::from(u32::MAX));
+    match newer.in_copy {
+        Some(known) => format!(
+            "NEWER LOG   volume {}: this node has its file {}, and the copy ends with {}",
+            newer.volume,
+            file(newer.on_disk),
+            file(known)
+        ),
+        None => format!(
+            "NEWER LOG   volume {}: this node has its file {}, and the copy does not know the volume",
+            newer.volume,
+            file(newer.on_disk)
+        ),
+    }
+}
+
+pub fn accept_restored(args: &ClusterAcceptArgs) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let member = args.member.as_ref().map(|member| member.0.clone());
+    let accepted = accept(&args.cluster_dir, member, &args.data, args.give_up_newer);
+    let accepted = accepted.map_err(|error| Failure::refused(error.to_string()))?;
+    let (raised_to, moved_to) = match accepted {
+        Accepted::Follows {
+            raised_to,
+            moved_to,
+        } => (raised_to, moved_to),
+        Accepted::Newer(newer) => {
+            let lines: Vec<String> = newer.iter().map(newer_line).collect();
+            print::text(&lines.join("\n"))?;
+            return Err(Failure::refused(
+                "the recovered map is older than what this node has: what was acknowledged since would be lost. Nothing was changed",
+            )
+            .hint(
+                "stop all servers, and recover again with the copy of this node (`cairn cluster recover`); --give-up-newer follows \
+                 all the same",
+            ));
+        }
+    };
+    let mut lines = vec![match raised_to {
+        Some(generation) => format!(
+            "the restored map is accepted, as generation {generation}; all nodes take it from now on"
+        ),
+        None => "this node takes the map that etcd has now".to_owned(),
+    }];
+    if let Some(aside) = &moved_to {
+        lines.push(format!(
+            "what its earlier member of etcd had is in {}; remove it when all is well",
+            aside.display()
+        ));
+    }
+    lines.push("next: start its server".to_owned());
+    print::text(&lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_read_as_they_are_printed() {
+        let cases = [
+            ("one,https://a:1,https://a:2", true),
+            ("one,https://a:1", false),
+            (",https://a:1,https://a:2", false),
+            ("one,http://a:1,https://a:2", false),
+            ("one,https://a:1,https://a:2,more", false),
+        ];
+        for (text, want) in cases {
+            assert_eq!(parse_member(text).is_ok(), want, "{text}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Copies of the cluster's map that a node keeps beside etcd.
+//!
+//! Owns: when a copy is made, where copies are, how many are kept.
+//! Must not know: what is in a copy (`cairn_cluster::map::copy`), how a map is made of one (`recover`).
+//!
+//! Each node keeps the newest map that it saw, in its cluster folder and on each of its disks: most of etcd may be lost for good
+//! at any time, and a disk may be all that is left of a node. Beside that it keeps one copy of each day, and the last one that
+//! another version of the program made.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, File};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cairn_base::env::Clock;
+use cairn_cluster::map::MapView;
+use cairn_cluster::map::copy::{COPY_LEN_BYTES_MAX, MapCopy};
+use cairn_owner::ClusterMember;
+use cairn_pool::Pool;
+
+/// Below the cluster folder.
+pub const FOLDER: &str = "map-copies";
+/// The newest map that the node saw.
+pub const NEWEST: &str = "newest.json";
+/// The same on each of its disks.
+pub const ON_DISK: &str = "cluster-map.json";
+const KEPT_PREFIX: &str = "kept-";
+const SUFFIX: &str = ".json";
+/// Copies that are kept beside the newest: of two weeks, one a day, and those of versions before.
+const KEPT_MAX: usize = 14;
+/// A copy is kept if the last one that was is older than this.
+const KEPT_EVERY_SECONDS: i64 = 24 * 3600;
+/// How often it is looked whether the map changed. A change that is not copied yet is one that a volume's log may have been
+/// moved by.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether a copy is to be kept.
+const LOOK_AT_KEPT: Duration = Duration::from_secs(60);
+/// Secrets' hashes are in it.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Writes a file so that it is the old or the new one after a crash.
+pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("json.new");
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(FILE_MODE)
+        .open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Reads a copy of the map.
+pub fn read_file(path: &Path) -> Result<MapCopy, String> {
+    let told = |why: String| format!("{}: {why}", path.display());
+    let len_bytes = fs::metadata(path)
+        .map_err(|error| told(error.to_string()))?
+        .len();
+    if len_bytes > COPY_LEN_BYTES_MAX {
+        return Err(told(format!("{len_bytes} bytes are too many for a copy")));
+    }
+    let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
+    MapCopy::decode(&bytes).map_err(|error| told(error.to_string()))
+}
+
+/// The copies in a cluster folder.
+pub struct CopiesFolder(PathBuf);
+
+impl CopiesFolder {
+    pub fn in_folder(folder: &Path) -> Self {
+        Self(folder.join(FOLDER))
+    }
+
+    pub fn newest(&self) -> PathBuf {
+        self.0.join(NEWEST)
+    }
+
+    /// Those that are kept, the oldest first.
+    pub fn kept(&self) -> Vec<PathBuf> {
+        let Ok(listed) = fs::read_dir(&self.0) else {
+            return Vec::new();
+        };
+        let paths = listed.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_kept = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(KEPT_PREFIX) && name.ends_with(SUFFIX))
+        };
+        let mut paths: Vec<PathBuf> = paths.filter(is_kept).collect();
+        // Their names begin with their time, in as many digits each.
+        paths.sort();
+        paths
+    }
+
+    /// Takes in a copy as the newest. The one before is kept if it is time, or if another version made it.
+    pub fn take(&self, copy: &MapCopy) -> io::Result<()> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(FOLDER_MODE)
+            .create(&self.0)?;
+        if let Ok(before) = read_file(&self.newest())
+            && (before.version != copy.version || self.is_due(copy.taken.seconds))
+        {
+            self.keep(&before)?;
+        }
+        write_file(&self.newest(), &copy.encode())
+    }
+
+    fn is_due(&self, now_seconds: i64) -> bool {
+        let kept = self.kept();
+        let last = kept.last().and_then(|path| seconds_of(path));
+        last.is_none_or(|last| now_seconds.saturating_sub(last) >= KEPT_EVERY_SECONDS)
+    }
+
+    /// Keeps a copy beside the newest; the oldest goes when there are too many.
+    pub fn keep(&self, copy: &MapCopy) -> io::Result<PathBuf> {
+        let version: String = copy
+            .version
+            .chars()
+            .filter(|one| one.is_ascii_alphanumeric() || *one == '.')
+            .collect();
+        let name = format!(
+            "{KEPT_PREFIX}{:012}-v{version}-r{}{SUFFIX}",
+            copy.taken.seconds.max(0),
+            copy.revision
+        );
+        let path = self.0.join(name);
+        write_file(&path, &copy.encode())?;
+        let kept = self.kept();
+        for oldest in kept.iter().take(kept.len().saturating_sub(KEPT_MAX)) {
+            fs::remove_file(oldest)?;
+        }
+        Ok(path)
+    }
+}
+
+/// When a copy that is kept was made, by its name.
+fn seconds_of(path: &Path) -> Option<i64> {
+    let name = path.file_name()?.to_str()?;
+    let (seconds, _) = name.strip_prefix(KEPT_PREFIX)?.split_once('-')?;
+    seconds.parse().ok()
+}
+
+/// What of a map a copy must not miss: all but what owners tell of the space that is used, and of what disks have left.
+fn mark_of(view: &MapView) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (id, node) in &view.nodes {
+        (id.0, node.revision.0).hash(&mut hasher);
+    }
+    for (id, disk) in &view.disks {
+        (id.0, disk.revision.0).hash(&mut hasher);
+    }
+    for (id, volume) in &view.volumes {
+        let revisions = [
+            volume.record.revision.0,
+            volume.epoch.revision.0,
+            volume.log.revision.0,
+        ];
+        (id.0, revisions, volume.preferred.map(|node| node.0)).hash(&mut hasher);
+        let address = volume.address.as_ref();
+        address.map(|address| address.revision.0).hash(&mut hasher);
+    }
+    let settings = [
+        view.classes.as_ref().map(|it| it.revision.0),
+        view.users.as_ref().map(|it| it.revision.0),
+        view.tiers.as_ref().map(|it| it.revision.0),
+    ];
+    (settings, view.volume_next.map(|id| id.0)).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Copies the map whenever it changed, until the node stops.
+pub async fn tend(
+    member: Arc<ClusterMember>,
+    pool: Weak<Pool>,
+    folder: PathBuf,
+    clock: Arc<dyn Clock>,
+    is_stopping: Arc<AtomicBool>,
+) {
+    let folder = Arc::new(CopiesFolder::in_folder(&folder));
+    let is_writing = Arc::new(AtomicBool::new(false));
+    let mut copied = None;
+    let mut told = None;
+    let mut looked_at = None;
+    while !is_stopping.load(Ordering::Acquire) {
+        clock.sleep(LOOK).await;
+        let mark = mark_of(&member.view());
+        // The list of copies is not read each time.
+        let now = clock.monotonic();
+        let is_look_due = looked_at.is_none_or(|at| now.saturating_sub(at) >= LOOK_AT_KEPT);
+        if is_look_due {
+            looked_at = Some(now);
+        }
+        let is_due = is_look_due && folder.is_due(clock.now().seconds);
+        // A disk that hangs keeps the next copies from all: they are in the cluster folder first.
+        let is_copied = copied == Some(mark) && !is_due;
+        if is_copied || is_writing.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        let copy = match member.map().copy(VERSION).await {
+            Ok(copy) => copy,
+            Err(error) => {
+                is_writing.store(false, Ordering::Release);
+                tracing::debug!(%error, "the map is not copied");
+                continue;
+            }
+        };
+        copied = Some(mark);
+        let Some(pool) = pool.upgrade() else { return };
+        let disks = pool.disks();
+        drop(pool);
+        let disks = disks.iter().filter(|disk| !disk.health().failed);
+        let places: Vec<PathBuf> = disks
+            .filter_map(|disk| Some(disk.disk().folder()?.join(ON_DISK)))
+            .collect();
+        let (folder, is_done) = (Arc::clone(&folder), Arc::clone(&is_writing));
+        let (done, written) = tokio::sync::oneshot::channel();
+        let work = move || {
+            let in_folder = folder.take(&copy);
+            // Nobody may wait any more.
+            let _ = done.send(in_folder.map_err(|error| error.to_string()));
+            let bytes = copy.encode();
+            for place in places {
+                if let Err(error) = write_file(&place, &bytes) {
+                    tracing::debug!(place = %place.display(), %error, "the map is not copied to this disk");
+                }
+            }
+            is_done.store(false, Ordering::Release);
+        };
+        tokio::task::spawn_blocking(work);
+        let written = written.await;
+        let failure = written.unwrap_or_else(|_| Err("the copying broke off".to_owned()));
+        if let Err(why) = failure {
+            // Tried again with the next look, told once.
+            copied = None;
+            if told.as_ref() != Some(&why) {
+                tracing::error!(
+                    why,
+                    "the cluster's map is not copied: it could not be recovered if etcd were lost"
+                );
+                told = Some(why);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::env::Env;
+    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
+
+    use super::*;
+
+    struct Forgetful;
+
+    impl HighWaterStore for Forgetful {
+        fn load(&self) -> Result<Option<HighWater>, String> {
+            Ok(None)
+        }
+
+        fn store(&self, _seen: HighWater) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A map in memory, by the clock of the machine.
+    async fn map(env: &Env) -> ClusterMap {
+        let store: Arc<dyn Coordinator> = MemoryCoordinator::new(env.clone()).client("test");
+        let id = ClusterId(7);
+        let made = ClusterMap::create_cluster(store, env.clone(), id, "home", Arc::new(Forgetful));
+        made.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn copies_of_days_and_versions_are_kept_and_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = CopiesFolder::in_folder(root.path());
+        let env = cairn_base::real::env(tokio::runtime::Handle::current());
+        let map = map(&env).await;
+        let mut copy = map.copy("1.0").await.unwrap();
+        folder.take(&copy).unwrap();
+        assert_eq!(read_file(&folder.newest()).as_ref(), Ok(&copy));
+        assert_eq!(folder.kept().len(), 0, "the newest one is there");
+        // It is kept with the next, since there is none of the day, and then not again.
+        folder.take(&copy).unwrap();
+        folder.take(&copy).unwrap();
+        assert_eq!(folder.kept().len(), 1);
+        // Before a newer version writes over it.
+        copy = map.copy("1.1").await.unwrap();
+        folder.take(&copy).unwrap();
+        let kept = folder.kept();
+        assert_eq!(
+            kept.len(),
+            1,
+            "of the same second and revision it is the same"
+        );
+        assert_eq!(read_file(&kept[0]).unwrap().version, "1.0");
+        for day in 1..=20 {
+            let mut later = map.copy("1.1").await.unwrap();
+            later.taken.seconds += day * KEPT_EVERY_SECONDS;
+            folder.keep(&later).unwrap();
+        }
+        let kept = folder.kept();
+        assert_eq!(kept.len(), KEPT_MAX);
+        let days: Vec<i64> = kept.iter().filter_map(|path| seconds_of(path)).collect();
+        assert!(days.is_sorted() && days[0] > copy.taken.seconds + 5 * KEPT_EVERY_SECONDS);
+    }
+}

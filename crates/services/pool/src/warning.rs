@@ -1,0 +1,194 @@
+//! What an operator should know now, as values.
+//!
+//! Owns: which warnings there are, how bad each is, in which order they are told.
+//! Must not know: how a warning reads. Whoever shows one makes its text.
+
+use std::time::Duration;
+
+/// How bad a warning is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// Wanted as it is, and worth to be seen. The pool is healthy.
+    Notice,
+    /// A failure is survived, and has to be mended before the next one.
+    Degraded,
+    /// Something is not served or not readable now.
+    Failed,
+}
+
+/// Why a member of the pool does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskLoss {
+    Missing,
+    Failed,
+}
+
+/// How a read cache is, if it is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheTrouble {
+    LetAlone,
+    Opening,
+    NotOpen,
+}
+
+/// One thing that an operator should know now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// A volume is not served, and there is a reason.
+    VolumeNotServed {
+        volume: String,
+        why: String,
+    },
+    /// No node owns a volume. Each node that tried to take it over, and why it could not.
+    VolumeWithoutOwner {
+        volume: String,
+        tries: Vec<(String, String)>,
+    },
+    /// The node that answers owns nothing.
+    NoLease,
+    /// Fewer members of etcd are well than a majority. Nothing that the map has can be changed.
+    EtcdNoQuorum {
+        healthy: usize,
+        members: usize,
+    },
+    /// No member of etcd answers the node that answers.
+    EtcdUnreachable {
+        why: String,
+    },
+    /// A member of etcd does not answer, or says that it is not well.
+    EtcdMemberDown {
+        member: String,
+        why: String,
+    },
+    NodeAway {
+        node: String,
+    },
+    /// It has a lease, and the node that answers does not reach it.
+    NodeUnreached {
+        node: String,
+        why: Option<String>,
+    },
+    DiskLost {
+        disk: String,
+        loss: DiskLoss,
+        why: String,
+    },
+    /// A disk is used in spite of what is wrong with it.
+    DiskTroubled {
+        disk: String,
+        why: String,
+    },
+    OneDisk,
+    AtTheLimit,
+    /// Segments that cannot be read until disks are back.
+    SegmentsUnreadable {
+        count: u64,
+    },
+    /// Segments with lost shards that can be read and are not rebuilt yet.
+    SegmentsShort {
+        count: u64,
+    },
+    SegmentsNarrow {
+        count: u64,
+    },
+    SegmentsSingle {
+        count: u64,
+    },
+    PlacesDamaged {
+        count: u64,
+    },
+    BytesLost {
+        bytes: u64,
+    },
+    ReadsDamaged {
+        count: u64,
+    },
+    MetadataShort {
+        volume: String,
+    },
+    /// The newest changes of a volume have fewer copies on nodes that are there than they should have.
+    LogCopiesFew {
+        volume: String,
+        copies: usize,
+        wanted: usize,
+    },
+    /// The address that follows a volume is not on its owner.
+    AddressNotHere {
+        volume: String,
+        address: String,
+        why: String,
+    },
+    /// A node cannot take an encrypted volume over.
+    KeyMissing {
+        node: String,
+        volume: String,
+    },
+    MapKeyDamaged {
+        key: String,
+    },
+    /// The file system with a node's cluster folder is nearly full: etcd stops when it is.
+    FolderLow {
+        node: String,
+    },
+    /// A node is meant to be away for a while: nothing of it is rebuilt meanwhile.
+    Maintenance {
+        node: String,
+        left: Duration,
+    },
+    VolumeUnprotected {
+        volume: String,
+    },
+    DirectoriesUnprotected {
+        volume: String,
+    },
+    /// A start finds the pool by so many of its disks only.
+    DisksUnnamed {
+        named: usize,
+    },
+    SpaceLow {
+        percent: u64,
+    },
+    ReadCacheUnused {
+        cache: String,
+        trouble: CacheTrouble,
+        why: Option<String>,
+    },
+}
+
+impl Warning {
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::VolumeNotServed { .. }
+            | Self::VolumeWithoutOwner { .. }
+            | Self::NoLease
+            | Self::SegmentsUnreadable { .. } => Weight::Failed,
+            Self::EtcdNoQuorum { .. }
+            | Self::EtcdUnreachable { .. }
+            | Self::EtcdMemberDown { .. }
+            | Self::NodeAway { .. }
+            | Self::NodeUnreached { .. }
+            | Self::DiskLost { .. }
+            | Self::DiskTroubled { .. }
+            | Self::AtTheLimit
+            | Self::SegmentsShort { .. }
+            | Self::SegmentsNarrow { .. }
+            | Self::SegmentsSingle { .. }
+            | Self::PlacesDamaged { .. }
+            | Self::BytesLost { .. }
+            | Self::ReadsDamaged { .. }
+            | Self::MetadataShort { .. }
+            | Self::LogCopiesFew { .. }
+            | Self::KeyMissing { .. }
+            | Self::MapKeyDamaged { .. }
+            | Self::FolderLow { .. } => Weight::Degraded,
+            Self::OneDisk
+            | Self::AddressNotHere { .. }
+            | Self::Maintenance { .. }
+            | Self::VolumeUnprotected { .. }
+            | Self::DirectoriesUnprotected { .. }
+            | Self::DisksUnnamed { .. }
+            | Self::SpaceLow { .. }
+            | Self::ReadCacheUnused { .. } => Weight::Notice,
+        }
+    }
+}
