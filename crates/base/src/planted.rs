@@ -170,7 +170,7 @@ pub enum Bug {
     DiskUsedBeforeItIsMember,
     LostDiskNotedEmptyEarly,
     AwayDiskCountsAsThere,
-    // forward; found by its own tests and by clusters with clients that change nodes
+    // forward; the simulator has no clients that change nodes yet
     ForwardTermIgnored,
     ForwardNotCaughtUp,
     ForwardNotSettled,

@@ -28,8 +28,9 @@ use crate::preamble::{Stamp, Term};
 use crate::pulse::Pulse;
 use crate::{BEAT_INTERVAL, FRESH_MAX};
 
-/// A stream that brings a revision which this node does not learn in so long is refused. Its sender tries again.
-const LEARN_MAX: Duration = Duration::from_secs(10);
+/// A stream that brings a revision which this node does not learn in so long is refused. Its sender tries again: it waits a
+/// second longer for an answer.
+const LEARN_MAX: Duration = Duration::from_secs(4);
 /// A connection that this node accepted without a lease is closed after so long.
 const LEASE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// After so long it is logged who holds up a revision.

@@ -413,6 +413,7 @@ async fn a_process_that_stood_still_passes_nothing_on() {
     let registry = cluster.edge.registry();
     let late = registry.admit_client(client(2), read_at, before).await;
     assert_eq!(late.err(), Some(Refused::Late));
+    drop((admission, stream));
     let admission = cluster.admit(3).await;
     let mut stream = cluster.stream(&admission).await;
     cluster.send(&mut stream, 3).await.unwrap();
