@@ -238,6 +238,15 @@ pub trait ShardService: Send + Sync + 'static {
     ) -> ShardFuture<'_, SweptShards>;
 }
 
+impl ShardDisk {
+    /// A planted bug: numbers of segments are unique within a volume only.
+    async fn of_first_volume(&self, names: &[ShardName]) -> Result<Vec<ShardName>, ShardError> {
+        let mut found = ShardDisk::list(self, VolumeId(1)).await?;
+        found.retain(|found| names.iter().any(|name| name.segment == found.segment));
+        Ok(found)
+    }
+}
+
 impl ShardService for ShardDisk {
     fn id(&self) -> DiskId {
         Self::id(self)
@@ -499,11 +508,14 @@ impl ShardService for ShardDisk {
     ) -> ShardFuture<'_, SweptShards> {
         Box::pin(async move {
             let mut swept = SweptShards::default();
-            for mut name in names.into_iter().filter(|name| name.volume == volume) {
-                if planted::is(Bug::SweepTakesOtherVolume) {
-                    // Numbers of shards are unique within a volume only.
-                    name.volume = VolumeId(1);
-                }
+            let names = match planted::is(Bug::SweepTakesOtherVolume) {
+                true => self.of_first_volume(&names).await?,
+                false => names
+                    .into_iter()
+                    .filter(|name| name.volume == volume)
+                    .collect(),
+            };
+            for name in names {
                 // One after the other: a fence must not wait for all of them.
                 let _turn = match planted::is(Bug::EpochIgnoredInSweep) {
                     true => self.enter_unasked(volume, epoch),

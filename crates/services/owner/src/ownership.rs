@@ -558,10 +558,7 @@ impl ClusterMember {
                 Leave::Abandon
             }
         };
-        let mut leaving = served(pool);
-        if planted::is(Bug::LeaseEndLeavesOneVolume) {
-            leaving = leaving.into_iter().take(1).collect();
-        }
+        let leaving = served(pool);
         let over = || lease.over();
         let over = &over;
         let left = leaving.iter().map(|id| async move {

@@ -416,3 +416,47 @@ fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_group_stops_after_so_many_steps_of_its_tasks_and_goes_on_where_it_stopped() {
+        let mut exec = Executor::new(1, Picking::Uniform, false, Trace::default());
+        let groups = exec.groups();
+        let (group, env) = groups.add(Arc::new(exec.clock.clone()), 1);
+        let made = Arc::new(AtomicU64::new(0));
+        for _ in 0..2 {
+            let made = made.clone();
+            let task = poll_fn(move |context| {
+                made.fetch_add(1, Ordering::Relaxed);
+                context.waker().wake_by_ref();
+                Poll::<()>::Pending
+            });
+            env.spawner.spawn("task", Box::pin(task));
+        }
+        let steps = || made.load(Ordering::Relaxed);
+        let second = Duration::from_secs(1);
+        groups.pause_after(group, 5);
+        assert_eq!(exec.run(100, second, |_| false), Stopped::Stuck);
+        assert_eq!(steps(), 5);
+        groups.resume(group);
+        groups.pause_after(group, 9);
+        // The earlier stop counts.
+        groups.pause_after(group, 3);
+        assert_eq!(exec.run(100, second, |_| false), Stopped::Stuck);
+        assert_eq!(steps(), 8);
+        groups.resume(group);
+        groups.pause_after(group, 2);
+        groups.resume(group);
+        assert_eq!(exec.run(100, second, |_| false), Stopped::StepLimit);
+        assert_eq!(steps(), 100);
+        groups.pause_after(group, 0);
+        assert_eq!(exec.run(200, second, |_| false), Stopped::Stuck);
+        assert_eq!(steps(), 100);
+    }
+}

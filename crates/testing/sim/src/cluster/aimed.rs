@@ -328,6 +328,16 @@ impl Aim {
             steps[0].0 = mute_ms + 1;
             steps.insert(0, (0, mute));
         }
+        if self.rng.coin() {
+            // When the machine wakes up nobody tells its process that others went on.
+            let pause = What::Pause {
+                who: Who::Owner,
+                machine: true,
+                steps: 0,
+                ms: self.ms(4500, 2000),
+            };
+            steps.push((self.rng.below(300), pause));
+        }
         self.push(What::Row { steps });
         self.wait(9000, 4000);
     }
@@ -661,6 +671,15 @@ impl Aim {
         self.one_more_volume();
         self.wait(500, 3000);
         for _ in 0..1 + self.rng.below(2) {
+            if self.rng.coin() {
+                for volume in 0..self.volumes.len() {
+                    self.volume = volume;
+                    let by_ms = one_of(&mut self.rng, &[50, 200]);
+                    let times = 2 + self.rng.below(8);
+                    self.push(What::SlowMembers { by_ms, times });
+                }
+                self.wait(0, 60);
+            }
             for volume in 0..self.volumes.len() {
                 self.volume = volume;
                 let end = self.end_of_owner();

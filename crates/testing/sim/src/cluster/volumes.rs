@@ -55,7 +55,6 @@ impl Volume {
     pub fn is_there(&self) -> bool {
         self.id.get().is_some() && !self.is_deleted.load(Ordering::Relaxed)
     }
-
 }
 
 /// All volumes of a run, those included that are not there yet, or not any more.
