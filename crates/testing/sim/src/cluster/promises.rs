@@ -6,7 +6,7 @@
 //!
 //! What an earlier owner changes may do no harm today, since something else stands in front of it. It is wrong all the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -79,6 +79,8 @@ struct Waiting {
 pub struct Promises {
     failure: Arc<FirstFailure>,
     answered: Mutex<BTreeMap<(DiskId, VolumeId), Epoch>>,
+    /// Volumes that are deleted: disks forget what they promised of them, each when nothing of it is left there.
+    deleted: Mutex<BTreeSet<VolumeId>>,
     waiting: Mutex<Vec<Waiting>>,
 }
 
@@ -87,6 +89,7 @@ impl Promises {
         Arc::new(Self {
             failure,
             answered: Mutex::default(),
+            deleted: Mutex::default(),
             waiting: Mutex::default(),
         })
     }
@@ -115,6 +118,11 @@ impl Promises {
             skip,
             then,
         });
+    }
+
+    /// The volume is being deleted.
+    pub fn forget(&self, volume: VolumeId) {
+        self.deleted.lock().insert(volume);
     }
 
     /// Nobody is told any more.
@@ -147,7 +155,7 @@ impl Promises {
             *promised = epoch.max(*promised);
             *promised
         };
-        if epoch < promised {
+        if epoch < promised && !self.deleted.lock().contains(&volume) {
             let disk = disk.label();
             self.failure.note(format!(
                 "disk {disk} did {verb:?} of volume {volume} for the owner of {epoch} after it had answered that of {promised}"

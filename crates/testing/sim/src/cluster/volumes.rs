@@ -185,6 +185,9 @@ impl Cluster {
         // What its clients are told from now on is nobody's concern, but that no earlier owner answers.
         volume.is_deleted.store(true, Ordering::Relaxed);
         volume.terms.delete();
+        if let Some(id) = volume.id() {
+            self.promises.forget(id);
+        }
         let ask = move |pool: Arc<Pool>| -> BoxFuture<Result<(), String>> {
             let name = name.clone();
             Box::pin(async move {
