@@ -14,6 +14,7 @@ use cairn_base::VolumeId;
 use cairn_base::env::{BoxFuture, Clock};
 use cairn_formats::settings::VolumeName;
 use cairn_pool::Pool;
+use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 
 use super::failure::FirstFailure;
@@ -27,6 +28,8 @@ use crate::world::volume_settings;
 /// What is not there after so long will not be: nothing that happens lasts as long.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(600);
 const CHANGE_LOOK: Duration = Duration::from_millis(200);
+/// An operator who is not answered for so long asks another node.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// More than the clients of one volume write in a run.
 const TAGS_OF_VOLUME: Tag = 1 << 26;
 pub const VOLUMES_MAX: usize = 8;
@@ -157,7 +160,7 @@ impl Cluster {
         let (name, settings) = (volume.name.clone(), volume_settings(self.shape()));
         tracing::info!(%name, "MAKES A VOLUME");
         let ask = move |pool: Arc<Pool>| -> BoxFuture<Result<(), String>> {
-            let (name, settings) = (name.clone(), settings.clone());
+            let (name, settings) = (name.clone(), settings);
             Box::pin(async move {
                 let made = pool.volume_create(&name, settings, Vec::new(), None, false);
                 made.await.map_err(|error| error.to_string())
@@ -221,10 +224,11 @@ impl Cluster {
                 let work = async move { drop(sender.send(asked.await)) };
                 process.env.spawner.spawn("operator", Box::pin(work));
                 drop(process);
-                match answer.await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => why = error,
-                    Err(_) => why = format!("node {index} ended"),
+                match select(answer, self.env.clock.sleep(ANSWER_WAIT_MAX)).await {
+                    Either::Left((Ok(Ok(())), _)) => {}
+                    Either::Left((Ok(Err(error)), _)) => why = error,
+                    Either::Left((Err(_), _)) => why = format!("node {index} ended"),
+                    Either::Right(_) => why = format!("node {index} does not answer"),
                 }
             }
             self.env.clock.sleep(CHANGE_LOOK).await;
