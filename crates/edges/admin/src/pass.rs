@@ -509,7 +509,7 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         }
     }
     if SCRUBS.contains(&path) {
-        return scrub::of_all(nodes, &asked, response).await;
+        return scrub::of_all(forward, &asked, response).await;
     }
     let is_alone = NAMED_ALONE.iter().any(|start| path.starts_with(start));
     if is_alone && response.status() == StatusCode::NOT_FOUND {

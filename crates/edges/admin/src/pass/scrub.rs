@@ -10,11 +10,12 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_base::NodeId;
+use cairn_forward::Forward;
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Asked, LIST_MAX, Nodes, page_in};
+use super::{Asked, LIST_MAX, page_in};
 use crate::api::{ErrorKind, ScrubReport, ScrubStage, ScrubView};
 use crate::control::ControlError;
 use crate::joined::SilentNode;
@@ -94,15 +95,15 @@ impl OfScrub for ScrubReport {
 }
 
 /// The answer of this node with those of all others, to a question or a change that each of them gets.
-pub(super) async fn of_all(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
+pub(super) async fn of_all(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
     // Whoever has none to pause may not be the only one.
     let is_fine = |status: StatusCode| status.is_success() || status == StatusCode::CONFLICT;
     if !is_fine(own.status()) {
         return own;
     }
     match asked.uri.path().ends_with("/report") {
-        true => joined::<ScrubReport>(nodes, asked, own).await,
-        false => joined::<ScrubView>(nodes, asked, own).await,
+        true => joined::<ScrubReport>(forward, asked, own).await,
+        false => joined::<ScrubView>(forward, asked, own).await,
     }
 }
 
@@ -113,11 +114,11 @@ enum Told<T> {
     Silent(String),
 }
 
-async fn ask<T: OfScrub>(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId) -> Told<T> {
-    if !nodes.is_alive(node) {
+async fn ask<T: OfScrub>(forward: &Arc<Forward>, asked: &Asked, node: NodeId) -> Told<T> {
+    if !forward.nodes().is_alive(node) {
         return Told::Silent("it is away".to_owned());
     }
-    match asked.of(nodes, node, LIST_MAX).await {
+    match asked.of(forward, node, LIST_MAX).await {
         Ok(answer) if answer.status().is_success() => match page_in(answer).await {
             Ok(view) => Told::Has(view),
             Err(error) => Told::Silent(error.to_string()),
@@ -128,10 +129,10 @@ async fn ask<T: OfScrub>(nodes: &Arc<dyn Nodes>, asked: &Asked, node: NodeId) ->
     }
 }
 
-async fn joined<T: OfScrub>(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response) -> Response {
+async fn joined<T: OfScrub>(forward: &Arc<Forward>, asked: &Asked, own: Response) -> Response {
     let internal = |why: String| ControlError::new(ErrorKind::Internal, why).into_response();
-    let others = nodes.others().into_iter();
-    let answers = others.map(|node| async move { (node, ask::<T>(nodes, asked, node).await) });
+    let others = forward.nodes().others().into_iter();
+    let answers = others.map(|node| async move { (node, ask::<T>(forward, asked, node).await) });
     let answers = join_all(answers).await;
     let (mut head, body) = own.into_parts();
     let mut all: Option<T> = None;
@@ -151,7 +152,7 @@ async fn joined<T: OfScrub>(nodes: &Arc<dyn Nodes>, asked: &Asked, own: Response
             (Told::Has(view), none @ None) => *none = Some(view),
             (Told::HasNone, _) => {}
             (Told::Silent(why), _) => silent.push(SilentNode {
-                node: nodes.name(node),
+                node: forward.nodes().name(node),
                 why,
             }),
         }
