@@ -329,6 +329,9 @@ fn judge_cluster(cluster: &ObservedCluster, warnings: &mut Vec<Warning>) {
     }
 }
 
+/// The warning of so many.
+type OfCount = fn(u64) -> Warning;
+
 fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
     if observed.disk_count > 0 && observed.tolerated == 0 {
         warnings.push(Warning::OneDisk);
@@ -379,7 +382,7 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
     {
         warnings.push(Warning::DisksUnnamed { named });
     }
-    let counted: [(u64, fn(u64) -> Warning); 5] = [
+    let counted: [(u64, OfCount); 5] = [
         (observed.narrow_segments, |count| Warning::SegmentsNarrow {
             count,
         }),
@@ -729,8 +732,10 @@ mod tests {
     #[test]
     fn of_a_cluster_it_is_said_what_may_be_lost_next() {
         type Harm = fn(&mut ObservedCluster);
+        // Without loss, and with service.
+        type Survived = (usize, usize);
         // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
-        let cases: [(&str, Harm, Health, usize, (usize, usize)); 13] = [
+        let cases: [(&str, Harm, Health, usize, Survived); 13] = [
             ("well", |_| {}, Health::Healthy, 0, (2, 2)),
             (
                 "a member of etcd hangs",

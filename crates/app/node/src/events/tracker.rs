@@ -233,16 +233,19 @@ fn with_owners(mut seen: Seen, before: &Seen) -> Seen {
 }
 
 fn told_after(kind: EventKind, warning: Option<WarningKind>) -> Duration {
-    match warning {
-        // As they are for a moment when a node comes or goes.
+    // As they are for a moment when a node comes or goes.
+    let is_passing = matches!(
+        warning,
         Some(
             WarningKind::EtcdMemberDown
-            | WarningKind::EtcdNoQuorum
-            | WarningKind::EtcdUnreachable
-            | WarningKind::NodeUnreached
-            | WarningKind::LogCopiesFew,
-        ) => return SETTLED_AFTER,
-        Some(_) | None => {}
+                | WarningKind::EtcdNoQuorum
+                | WarningKind::EtcdUnreachable
+                | WarningKind::NodeUnreached
+                | WarningKind::LogCopiesFew
+        )
+    );
+    if is_passing {
+        return SETTLED_AFTER;
     }
     match kind {
         EventKind::VolumeNotServed
