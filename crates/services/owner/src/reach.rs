@@ -239,7 +239,9 @@ mod tests {
         let mut reach = Reach::default();
         let set = |nodes: &[u128]| nodes.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
         let ms = Duration::from_millis;
-        let steps: &[(u64, &[u128], Option<&[u128]>)] = &[
+        // When, who is not reached, and what is told then.
+        type Step = (u64, &'static [u128], Option<&'static [u128]>);
+        let steps: &[Step] = &[
             (0, &[], None),
             (100, &[2], None),
             // It was only a moment.
