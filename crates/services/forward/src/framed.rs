@@ -295,7 +295,8 @@ mod tests {
         clock.advance(Duration::from_secs(100));
         let beats = Beats::new(Arc::new(clock.clone()), 3);
         let beat = beats.now();
-        let cases: &[(&str, Vec<u8>, Result<&[u8], io::ErrorKind>)] = &[
+        type Case = (&'static str, Vec<u8>, Result<&'static [u8], io::ErrorKind>);
+        let cases: &[Case] = &[
             ("one", frame(3, beat, b"abc"), Ok(b"abc")),
             (
                 "two",
