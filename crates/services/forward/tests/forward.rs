@@ -414,6 +414,9 @@ async fn a_process_that_stood_still_passes_nothing_on() {
     let late = registry.admit_client(client(2), read_at, before).await;
     assert_eq!(late.err(), Some(Refused::Late));
     drop((admission, stream));
+    // The owner has ended the stream, and what it had begun is released.
+    cluster.settle().await;
+    cluster.executed.1.lock().clear();
     let admission = cluster.admit(3).await;
     let mut stream = cluster.stream(&admission).await;
     cluster.send(&mut stream, 3).await.unwrap();
