@@ -136,6 +136,7 @@ fn frames(corpus: &Corpus) {
         }],
         runs_member: true,
         joins: true,
+        made_anew: Some(1_790_000_000),
     };
     frame(corpus, "admitted-given", &admitted(given));
     frame(corpus, "admitted-own", &admitted(own));

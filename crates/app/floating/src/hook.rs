@@ -102,16 +102,31 @@ impl Hook {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
+pub(crate) mod tests {
+    use std::io::Write as _;
+    use std::path::Path;
 
     use super::*;
 
-    fn script(folder: &std::path::Path, text: &str) -> Hook {
+    /// Makes the script `hook` in a folder. Another process writes it: a child that a test beside this one starts would inherit
+    /// the descriptor, and a file that somebody has open to write cannot be executed (ETXTBSY).
+    pub(crate) fn write_script(folder: &Path, text: &str) -> PathBuf {
         let path = folder.join("hook");
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Hook(path)
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        writeln!(input, "#!/bin/sh\n{text}").unwrap();
+        drop(input);
+        assert!(shell.wait().unwrap().success());
+        path
+    }
+
+    fn script(folder: &Path, text: &str) -> Hook {
+        Hook(write_script(folder, text))
     }
 
     #[tokio::test]

@@ -275,10 +275,10 @@ async fn put(interface: Interface, wanted: &Wanted) -> Result<(), KeeperError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::hook::tests::write_script;
 
     #[derive(Default)]
     struct Counted(Arc<AtomicUsize>);
@@ -302,10 +302,9 @@ mod tests {
     #[tokio::test]
     async fn an_address_is_taken_once_and_dropped_once() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, out) = (folder.path().join("hook"), folder.path().join("out"));
-        let text = format!("#!/bin/sh\necho $1 $3 >> {}\n", out.display());
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let out = folder.path().join("out");
+        let text = format!("echo $1 $3 >> {}", out.display());
+        let path = write_script(folder.path(), &text);
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
         let wanted = |address: &str| Wanted {
