@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +14,28 @@ use tokio::sync::watch;
 
 use crate::admission::{Admission, Refused};
 use crate::forward::Forward;
+
+/// A listener: connections wait in it until they are accepted, also while this process stands still.
+pub trait Accepts {
+    type Stream;
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Stream, SocketAddr)>>;
+
+    /// Has a connection that is turned away closed so that its client connects again at once.
+    fn turn_away(stream: Self::Stream);
+}
+
+impl Accepts for TcpListener {
+    type Stream = TcpStream;
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        Self::poll_accept(self, cx)
+    }
+
+    fn turn_away(stream: TcpStream) {
+        reset(&stream);
+    }
+}
 
 /// Accepts connections of clients for one listener.
 pub struct Door {
@@ -43,10 +66,10 @@ impl Door {
         }
     }
 
-    pub async fn accept(
+    pub async fn accept<L: Accepts>(
         &mut self,
-        listener: &TcpListener,
-    ) -> io::Result<(TcpStream, SocketAddr, Entry)> {
+        listener: &L,
+    ) -> io::Result<(L::Stream, SocketAddr, Entry)> {
         loop {
             let is_flushing = &mut self.is_flushing;
             let accepting = poll_fn(|cx| {
@@ -88,7 +111,7 @@ impl Door {
                 (self.generation, self.is_flushing) = (generation, true);
             }
             if self.is_flushing {
-                reset(&stream);
+                L::turn_away(stream);
                 continue;
             }
             let entry = Entry {

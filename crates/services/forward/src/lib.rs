@@ -30,8 +30,7 @@ mod pulse;
 use std::time::Duration;
 
 pub use admission::{Admission, End, MapTerms, Refused, Registry};
-pub use door::Entry;
-pub use door::{Door, reset};
+pub use door::{Accepts, Door, Entry, reset};
 pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 
 pub use framed::Framed;

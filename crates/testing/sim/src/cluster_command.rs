@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use cairn_sim::Verdict;
 use cairn_sim::cluster::{ClusterScenario, Counts, Report, What, run, shrink};
+use cairn_sim::{Verdict, bugs};
 use clap::{Args, Subcommand};
 use parking_lot::Mutex;
 
@@ -79,10 +79,9 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
         }
         ClusterWhat::Takeover(args) => takeover(args),
         ClusterWhat::Bite(args) => {
-            use cairn_base::planted::Bug;
-            let mut bugs = Bug::CLUSTER.to_vec();
+            let mut bugs = bugs::CLUSTER.to_vec();
             if args.hints.is_none() {
-                bugs.extend(Bug::CLUSTER_NOT_FOUND);
+                bugs.extend(bugs::CLUSTER_NOT_FOUND);
             }
             crate::bite(args, &bugs, &|seed| {
                 run(&ClusterScenario::from_seed(seed)).verdict

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bite;
+pub mod bugs;
 pub mod check;
 pub mod client;
 pub mod cluster;

@@ -108,7 +108,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         What::Cluster { what } => cluster_command::cluster(&what),
-        What::Bite(args) => bite(&args, cairn_base::planted::Bug::ALL, &|seed| {
+        What::Bite(args) => bite(&args, cairn_sim::bugs::ONE_SERVER, &|seed| {
             run(&Scenario::from_seed(seed)).verdict
         }),
     }
