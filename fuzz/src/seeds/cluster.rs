@@ -45,7 +45,11 @@ fn streams(corpus: &Corpus) {
     let mut beats = Vec::new();
     for (beat, volumes) in [(1000_u64, Some([1_u32, 7, 9])), (1100, None)] {
         beats.extend(beat.to_be_bytes());
-        beats.extend(volumes.map_or(u32::MAX, |all| all.len() as u32).to_be_bytes());
+        beats.extend(
+            volumes
+                .map_or(u32::MAX, |all| all.len() as u32)
+                .to_be_bytes(),
+        );
         beats.extend(volumes.into_iter().flatten().flat_map(u32::to_be_bytes));
     }
     write(corpus, "forward_stream", "beats-told", &beats);

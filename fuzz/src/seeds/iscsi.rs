@@ -182,7 +182,13 @@ fn nodes(corpus: &Corpus) {
         status_number: 2,
     };
     frame("targets", of(&Ask::Targets { initiator: name() }));
-    frame("find", of(&Ask::Find { target: name() }));
+    frame(
+        "find",
+        of(&Ask::Find {
+            target: name(),
+            volumes: vec![VolumeId(7)],
+        }),
+    );
     frame("serve", of(&Ask::Serve(caller)));
     let elsewhere = Elsewhere {
         targets: vec![name(), "eui.0123456789abcdef".to_owned()],

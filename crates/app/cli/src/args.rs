@@ -145,6 +145,9 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Run a whole cluster on this machine, to try it and to break it
     DevCluster(Box<DevClusterArgs>),
+    /// End the lease of a node when the process that writes to standard input is gone; `cairn serve` runs it in a cluster
+    #[command(name = cairn_node::cluster::guardian::COMMAND, hide = true)]
+    GuardLease,
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -109,6 +109,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Plan(args) => plan::plan(&args),
         Command::DevCluster(args) => dev_cluster::run(&args),
         Command::Serve(args) => serve::run(*args),
+        Command::GuardLease => serve::guard_lease(),
         Command::Status(args) => status::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Disk(DiskCommand::List(args)) => disk::list(&args),

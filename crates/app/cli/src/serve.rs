@@ -8,6 +8,7 @@ use cairn_admin::api::{Health, ReadyFile, Status};
 use cairn_config::{
     CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
 };
+use cairn_node::cluster::guardian;
 use cairn_node::{Ended, Node, NodeError, NodeErrorKind, ready};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -32,6 +33,8 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
     let node = Node::start(config).map_err(start_failure)?;
+    // Also after an upgrade has put another program in its place.
+    node.guard_lease(PathBuf::from("/proc/self/exe"));
     // Before anyone hears that it serves: who waits for that may stop it at once.
     let (mut terminate, mut interrupt) = node.block_on(async { signals() })?;
     let ready = node.ready();
@@ -65,6 +68,10 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         Some(twin @ Ended::Twin { .. }) => Err(Failure::refused(twin.to_string())),
         Some(Ended::Removed) | None => print::text("stopped"),
     }
+}
+
+pub fn guard_lease() -> Result<(), Failure> {
+    guardian::run().map_err(|error| Failure::failed(error.to_string()))
 }
 
 /// Takes as many file descriptors as the system lets us have: the usual limit of 1024 is that of programs

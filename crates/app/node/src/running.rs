@@ -344,6 +344,14 @@ impl Node {
         self.runtime.block_on(future)
     }
 
+    /// Has a process beside this one end the node's lease as soon as this one is gone, if it is in a cluster. `program`: this
+    /// program; asked for [`cluster::guardian::COMMAND`] it runs [`cluster::guardian::run`].
+    pub fn guard_lease(&self, program: PathBuf) {
+        if let Some(cluster) = &self.started.inner.cluster {
+            self.runtime.spawn(cluster.guard_lease(program));
+        }
+    }
+
     /// Waits until this node may go on no more in its cluster, and says why; for ever, if it is in none.
     pub async fn over(&self) -> cairn_owner::Ended {
         match &self.started.inner.cluster {

@@ -34,7 +34,11 @@ pub enum Ask {
     /// Answered with [`Elsewhere`].
     Targets { initiator: String },
     /// Answered with [`Found`].
-    Find { target: String },
+    Find {
+        target: String,
+        /// That the node owns, as far as the one that asks knows.
+        volumes: Vec<VolumeId>,
+    },
     /// Answered with whether that is done; the bytes of the connection follow.
     Serve(Caller),
 }
@@ -92,7 +96,7 @@ pub struct Elsewhere {
 #[serde(deny_unknown_fields)]
 pub struct Found {
     pub volume: Option<VolumeId>,
-    /// All volumes of the node are read.
+    /// The node serves all volumes that it was asked about, and knows their targets.
     pub is_sure: bool,
 }
 
@@ -105,7 +109,9 @@ pub trait Frame: Serialize + DeserializeOwned {
 impl Frame for Ask {
     fn check(&self) -> Result<(), FrameError> {
         match self {
-            Self::Targets { initiator: name } | Self::Find { target: name } => require_name(name),
+            Self::Targets { initiator: name } | Self::Find { target: name, .. } => {
+                require_name(name)
+            }
             Self::Serve(Caller { group: 0, .. }) => Err(FrameError::Invalid("a group")),
             Self::Serve(_) => Ok(()),
         }
@@ -233,6 +239,7 @@ mod tests {
                 },
                 Ask::Find {
                     target: name.to_owned(),
+                    volumes: vec![VolumeId(7)],
                 },
             ];
             for ask in asks {

@@ -202,7 +202,11 @@ impl Login {
                     .ok_or(login_status::MISSING_PARAMETER)?;
                 let target = match self.targets.named(name) {
                     Some(target) => target,
-                    None if self.is_passed || self.targets.is_starting() => {
+                    // In a cluster it was here a moment ago.
+                    None if self.is_passed
+                        || self.targets.cluster().is_some()
+                        || self.targets.is_starting() =>
+                    {
                         return Err(login_status::UNAVAILABLE);
                     }
                     None => return Err(login_status::NOT_FOUND),

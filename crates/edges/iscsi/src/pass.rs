@@ -185,15 +185,25 @@ impl Search for Searched<'_> {
         self.targets.known.note(name, volume, Duration::ZERO);
     }
 
-    async fn ask(&self, node: NodeId, _: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
+    async fn ask(&self, node: NodeId, volumes: Vec<VolumeId>) -> io::Result<cairn_forward::Found> {
         let question = Ask::Find {
             target: self.name.to_owned(),
+            volumes,
         };
         let (found, _) = ask::<Found>(self.cluster, self.admission, node, &question).await?;
         Ok(cairn_forward::Found {
             volume: found.volume,
             is_sure: found.is_sure,
         })
+    }
+}
+
+/// What this node answers who looks for a target. A volume that it owns and has not opened yet may have it.
+fn found(targets: &Targets, name: &str, volumes: &[VolumeId]) -> Found {
+    let is_read = |volume: &VolumeId| targets.of_volume(*volume).is_some();
+    Found {
+        volume: targets.named(name).map(|target| target.volume),
+        is_sure: !targets.is_starting() && volumes.iter().all(is_read),
     }
 }
 
@@ -432,12 +442,8 @@ impl Passed {
                 };
                 write_frame(&mut stream, &answer).await
             }
-            Ask::Find { target } => {
-                let answer = Found {
-                    volume: targets.named(&target).map(|target| target.volume),
-                    is_sure: !targets.is_starting(),
-                };
-                write_frame(&mut stream, &answer).await
+            Ask::Find { target, volumes } => {
+                write_frame(&mut stream, &found(targets, &target, &volumes)).await
             }
             Ask::Serve(caller) => self.take_over(caller, stream, admission).await,
         };
@@ -506,6 +512,7 @@ mod tests {
     fn frames_that_end_early_are_refused() {
         let ask = Ask::Find {
             target: "iqn.2025-11.test:target".to_owned(),
+            volumes: vec![VolumeId(3), VolumeId(70_000)],
         };
         runtime().block_on(async {
             let mut bytes = Vec::new();
@@ -520,6 +527,18 @@ mod tests {
             let long = [&[0xff; 4][..], &bytes[4..]].concat();
             assert!(read_frame::<Ask>(&mut &long[..]).await.is_err());
         });
+    }
+
+    /// Else a login is told that there is no such target, and hosts take that for final.
+    #[test]
+    fn a_node_that_has_not_opened_a_volume_yet_is_not_sure_of_its_targets() {
+        let env = cairn_testkit::test_env();
+        let shaper = cairn_qos::Shaper::new(&env);
+        let activities = cairn_activity::Activities::new(&env);
+        let targets = Targets::new(env, shaper, activities, None);
+        let name = "iqn.2025-11.test:target";
+        assert!(found(&targets, name, &[]).is_sure);
+        assert!(!found(&targets, name, &[VolumeId(3)]).is_sure);
     }
 
     #[test]

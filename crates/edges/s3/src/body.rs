@@ -105,7 +105,7 @@ pub async fn receive(
                     error.set_status_code(http::StatusCode::BAD_REQUEST);
                     return error;
                 }
-                s3_error!(IncompleteBody, "the body ended before its length: {}", why)
+                transfer.broken_off(&why)
             })?;
             if staged.len_bytes() + data.len() as u64 > PUT_LEN_BYTES_MAX {
                 return Err(s3_error!(EntityTooLarge));

@@ -66,6 +66,10 @@ impl S3Access for Access {
 #[derive(Clone, Copy)]
 pub(crate) struct ClientAddress(pub IpAddr);
 
+/// Another node passed it on: goes with the request.
+#[derive(Clone, Copy)]
+pub(crate) struct PassedOn;
+
 fn client<T>(key: &str, request: &S3Request<T>) -> Client {
     let address = request.extensions.get::<ClientAddress>();
     Client::named(key).from(address.map(|address| address.0))
@@ -81,6 +85,8 @@ pub(crate) struct Caller {
     pub client: Client,
     /// For who looks what clients do.
     pub account: Option<Account>,
+    /// By another node, which the client talks to.
+    pub is_passed_on: bool,
 }
 
 /// Whom requests act as that show no access key.
@@ -353,6 +359,7 @@ impl Service {
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
         Ok(Caller {
             account: self.account(request, &objects),
+            is_passed_on: request.extensions.get::<PassedOn>().is_some(),
             who: key.credentials(),
             client: client(&credentials.access_key, request),
             objects,
@@ -373,6 +380,7 @@ impl Service {
         let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
         Ok(Caller {
             account: self.account(request, bucket.objects()),
+            is_passed_on: request.extensions.get::<PassedOn>().is_some(),
             objects: Arc::clone(bucket.objects()),
             key: None,
             client: client("", request),

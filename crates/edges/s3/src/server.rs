@@ -32,7 +32,7 @@ use crate::account::Account;
 use crate::audit::Line;
 use crate::body;
 use crate::caller::{Access, Keys, denied};
-use crate::caller::{Caller, ClientAddress};
+use crate::caller::{Caller, ClientAddress, PassedOn};
 use crate::cors;
 use crate::hosts::Hosts;
 use crate::linger::{Lingering, Unread};
@@ -152,6 +152,7 @@ impl Shared {
             client,
             account: caller.account.clone(),
             is_more: false,
+            is_passed_on: caller.is_passed_on,
         }
     }
 
@@ -197,9 +198,24 @@ pub struct Transfer {
     client: Client,
     account: Option<Account>,
     is_more: bool,
+    /// By another node, which the client talks to.
+    is_passed_on: bool,
 }
 
 impl Transfer {
+    /// What is told of a body that ended early. If another node passes it on, that may be the stream between the two: the client has
+    /// sent all of it, and is to send it again.
+    pub fn broken_off(&self, why: &str) -> S3Error {
+        match self.is_passed_on {
+            true => s3_error!(
+                SlowDown,
+                "the way to the node that has the volume broke off: {}",
+                why
+            ),
+            false => s3_error!(IncompleteBody, "the body ended before its length: {}", why),
+        }
+    }
+
     /// Waits until so many of its bytes may go on.
     pub async fn pass(&mut self, operation: Operation) {
         let is_more = std::mem::replace(&mut self.is_more, true);
@@ -623,6 +639,9 @@ async fn answer(
     let waits = request.headers().contains_key(EXPECT);
     let mut account = None;
     let begun = shared.stores.clock().monotonic();
+    if from.links.is_none() && from.admission.is_some() {
+        request.extensions_mut().insert(PassedOn);
+    }
     if let Some(client) = from.client {
         let extensions = request.extensions_mut();
         extensions.insert(ClientAddress(client.ip()));

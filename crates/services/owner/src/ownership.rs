@@ -52,11 +52,12 @@ struct Waiting {
     free_since: Duration,
 }
 
-/// A volume that could not be taken.
+/// A volume that could not be taken, or was given away.
 #[derive(Clone, Copy)]
 struct Resting {
     until: Duration,
     pauses: Backoff,
+    was_given: bool,
 }
 
 /// The loop's own memory.
@@ -179,12 +180,23 @@ impl Ownership {
                 // A node whose own sign of life is not in the map yet, or all of whose disks leave, comes last.
                 let place = place.unwrap_or(line.len() + 1);
                 let is_due = free_for >= STAGGER * u32::try_from(place).unwrap_or(u32::MAX);
+                let preferred = view.volumes.get(&id).and_then(|state| state.preferred);
+                // The others give it back to this node as soon as they have it.
+                let is_wanted_here = place == 0 && preferred == Some(me.node);
                 match is_due {
+                    true if is_wanted_here && self.is_left_to_others(id) => Step::Take,
                     true => self.unless_resting(now, id),
                     false => Step::Nothing,
                 }
             }
         }
+    }
+
+    /// Whether this node gave the volume away lately, and could open it.
+    fn is_left_to_others(&self, id: VolumeId) -> bool {
+        self.resting
+            .get(&id)
+            .is_some_and(|resting| resting.was_given)
     }
 
     fn unless_resting(&self, now: Duration, id: VolumeId) -> Step {
@@ -202,7 +214,12 @@ impl Ownership {
         let before = self.resting.get(&id).map(|resting| resting.pauses);
         let mut pauses = before.unwrap_or(REST);
         let until = now.saturating_add(pauses.pause());
-        self.resting.insert(id, Resting { until, pauses });
+        let failed = Resting {
+            until,
+            pauses,
+            was_given: false,
+        };
+        self.resting.insert(id, failed);
     }
 
     pub(crate) fn note_taken(&mut self, id: VolumeId) {
@@ -212,9 +229,12 @@ impl Ownership {
 
     /// Leaves a volume to others for a while.
     pub(crate) fn rest(&mut self, now: Duration, id: VolumeId, pause: Duration) {
-        let until = now.saturating_add(pause);
-        let pauses = REST;
-        self.resting.insert(id, Resting { until, pauses });
+        let given = Resting {
+            until: now.saturating_add(pause),
+            pauses: REST,
+            was_given: true,
+        };
+        self.resting.insert(id, given);
     }
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
@@ -731,6 +751,37 @@ mod tests {
         assert_eq!(step(&view, Here::Closed), Step::Take);
         assert_eq!(step(&view, Here::Locked), Step::GiveUp);
         assert_eq!(step(&view, Here::Served), Step::Nothing);
+    }
+
+    /// Else the volume goes round: others take it while this node rests, and give it back at once.
+    #[test]
+    fn what_was_given_away_is_taken_again_where_an_operator_wants_it() {
+        let mut view = view();
+        let me = Process {
+            node: NodeId(1),
+            nonce: ProcessNonce(1),
+            lease: LeaseId(1),
+        };
+        let mut state = owned(me);
+        (state.owner, state.preferred) = (None, Some(me.node));
+        view.volumes.insert(VOLUME, Arc::new(state.clone()));
+        let at = |seconds| (Duration::from_secs(seconds), TODAY);
+        let mut ownership = Ownership::default();
+        ownership.rest(at(0).0, VOLUME, SETTLED);
+        let step = ownership.step(at(1), &view, VOLUME, me, Here::Closed);
+        assert_eq!(step, Step::Take);
+        // It could not be opened.
+        ownership.note_failed(at(1).0, VOLUME);
+        let step = ownership.step(at(1), &view, VOLUME, me, Here::Closed);
+        assert_eq!(step, Step::Nothing);
+        // Nobody wants it here.
+        state.preferred = None;
+        view.volumes.insert(VOLUME, Arc::new(state));
+        ownership.rest(at(9).0, VOLUME, SETTLED);
+        let step = ownership.step(at(28), &view, VOLUME, me, Here::Closed);
+        assert_eq!(step, Step::Nothing);
+        let step = ownership.step(at(29), &view, VOLUME, me, Here::Closed);
+        assert_eq!(step, Step::Take);
     }
 
     #[test]

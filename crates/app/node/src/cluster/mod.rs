@@ -8,6 +8,7 @@ mod admit;
 mod copies;
 mod etcd;
 mod forward;
+pub mod guardian;
 mod high_water;
 mod iscsi;
 pub mod offline;
@@ -522,6 +523,12 @@ async fn remove_node(
 }
 
 impl ClusterNode {
+    /// See [`guardian`]; runs until the runtime ends.
+    pub fn guard_lease(&self, program: PathBuf) -> impl Future<Output = ()> + Send + 'static {
+        let (member, etcd) = (Arc::clone(&self.member), self.etcd.etcd.clone());
+        async move { guardian::keep(&program, member, etcd).await }
+    }
+
     pub fn truth(&self) -> Arc<MapTruth> {
         Arc::new(MapTruth::new(self.map.clone(), self.member.node()))
     }

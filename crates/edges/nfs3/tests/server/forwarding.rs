@@ -10,7 +10,7 @@ use cairn_base::env::{BoxFuture, Env, Spawner};
 use cairn_base::real::TokioSpawner;
 use cairn_base::{NodeId, VolumeId};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
-use cairn_codec_rpc::{FragmentHeader, OpaqueAuth};
+use cairn_codec_rpc::{AcceptStatus, FragmentHeader, OpaqueAuth};
 use cairn_exports::{Export, Exports, FailedVolume, HandleSigner, Volume};
 use cairn_forward::{
     FRESH_MAX, Forward, Incoming, MapTerms, Nodes, PREAMBLE_LEN_BYTES, Preamble, Serve, Service,
@@ -575,6 +575,50 @@ fn connections_end_with_the_term_in_which_they_were_accepted() {
     let learnt = edge.forward.learn(terms(2, 3));
     edge.runtime.as_ref().unwrap().block_on(learnt);
     assert!(edge.client.is_closed());
+    edge.end(&owner);
+}
+
+#[test]
+fn a_reply_that_says_not_now_is_kept_for_nobody() {
+    let owner = Server::start();
+    let mut edge = Edge::before(&owner, 0, 0);
+    let rules = || vec![rule("127.0.0.0/8")];
+    edge.exports.replace(vec![
+        export(&owner.main, rules()),
+        export(&owner.other, rules()),
+    ]);
+    let (file, write) = a_write(&mut edge, 9);
+    let root = edge.client.root("/main");
+    // Refused, which is only true of what was read.
+    let remove = edge.client.encode(&Call::Remove(v3::DirOp {
+        dir: root,
+        name: "none".into(),
+    }));
+    let (forward, lease) = (Arc::clone(&edge.forward), Arc::clone(&edge.may_answer));
+    edge.runtime.as_ref().unwrap().block_on(async move {
+        // As another node passes calls on.
+        let admission = forward.registry().admit_own().await.unwrap();
+        let stream = forward.connect(EDGE, Service::Rpc, &admission).await;
+        let mut stream = stream.unwrap();
+        for (name, call) in [("write", &write), ("remove", &remove)] {
+            for has_lease in [false, false, true] {
+                lease.store(has_lease, Ordering::Release);
+                stream.write_all(call).await.unwrap();
+                let mut mark = [0; 4];
+                stream.read_exact(&mut mark).await.unwrap();
+                let len_bytes = FragmentHeader::from_bytes(mark).len_bytes as usize;
+                let mut record = vec![0; len_bytes];
+                stream.read_exact(&mut record).await.unwrap();
+                let status = Answer::of(record).accepted();
+                let want = match has_lease {
+                    true => AcceptStatus::Success,
+                    false => AcceptStatus::SystemError,
+                };
+                assert_eq!(status, want, "{name}, with a lease: {has_lease}");
+            }
+        }
+    });
+    assert_eq!(owner.connect().read(file, 0, 100), [9; 100]);
     edge.end(&owner);
 }
 

@@ -191,6 +191,14 @@ impl Etcd {
         }
     }
 
+    /// The members that are asked now, and what they are shown.
+    pub fn access(&self) -> (Vec<String>, Option<EtcdTls>) {
+        let members = self.shared.members.load();
+        let endpoints = members.iter().map(|member| member.endpoint.clone());
+        let tls = self.shared.tls.load();
+        (endpoints.collect(), tls.as_deref().cloned())
+    }
+
     /// Shows another certificate from now on; connections that there are go on.
     pub fn set_tls(&self, tls: EtcdTls) {
         self.shared.tls.store(Some(Arc::new(tls)));

@@ -234,7 +234,11 @@ impl Calls {
 
     /// A call is there now.
     pub fn note(&self, moment: Moment, call: Call, node: usize) {
-        let words = [moment as u64, u64::from(call.caller), u64::from(call.number)];
+        let words = [
+            moment as u64,
+            u64::from(call.caller),
+            u64::from(call.number),
+        ];
         self.trace.note(&words);
         tracing::debug!(?moment, ?call, node, "a call");
         let due: Vec<Waiting> = {
@@ -337,7 +341,9 @@ impl Calls {
     fn known(&self) -> BTreeMap<(VolumeId, u32), u32> {
         let registers = self.registers.lock();
         let known = registers.iter();
-        known.map(|(key, register)| (*key, register.known)).collect()
+        known
+            .map(|(key, register)| (*key, register.known))
+            .collect()
     }
 }
 
@@ -409,7 +415,12 @@ impl Cluster {
         let since = self.clock.monotonic();
         loop {
             let now = calls.known();
-            let there: Vec<VolumeId> = self.volumes.there().iter().filter_map(|it| it.id()).collect();
+            let there: Vec<VolumeId> = self
+                .volumes
+                .there()
+                .iter()
+                .filter_map(|it| it.id())
+                .collect();
             let starved = before.iter().find(|((volume, caller), number)| {
                 let is_there = there.contains(volume);
                 is_there && now.get(&(*volume, *caller)) == Some(number)

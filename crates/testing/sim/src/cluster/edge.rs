@@ -4,7 +4,8 @@
 //! Owns: the parts that `cairn-node` and the edges play around [`Forward`], for a protocol of one call.
 //! Must not know: who calls, what goes wrong meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{self, BTreeMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -241,20 +242,26 @@ impl Edge {
                 clock.sleep(ASK_AGAIN / 2).await;
                 continue;
             };
-            let asking = self.ask(ways, owner, admission, call, read_at, &mut was_sent);
-            let lost = async {
-                let lost = self.forward.nodes().lost(call.volume, owner);
-                let _ = select(lost, clock.sleep(left)).await;
+            let asked = {
+                let asking = self.ask(ways, owner, admission, call, read_at, &mut was_sent);
+                let lost = async {
+                    let lost = self.forward.nodes().lost(call.volume, owner);
+                    let _ = select(lost, clock.sleep(left)).await;
+                };
+                let (asking, lost) = (std::pin::pin!(asking), std::pin::pin!(lost));
+                match select(asking, lost).await {
+                    Either::Left((asked, _)) => Some(asked),
+                    Either::Right(_) => None,
+                }
             };
-            let (asking, lost) = (std::pin::pin!(asking), std::pin::pin!(lost));
-            match select(asking, lost).await {
-                Either::Left((Ok(Answer::NotOwner), _)) => {}
-                Either::Left((Ok(answer), _)) => return Some(answer),
-                Either::Left((Err(ConnectError::Ended(_)), _)) => {
+            match asked {
+                Some(Ok(Answer::NotOwner)) | None => {}
+                Some(Ok(answer)) => return Some(answer),
+                Some(Err(ConnectError::Ended(_))) => {
                     admission.end_late();
                     return None;
                 }
-                Either::Left((Err(_), _)) | Either::Right(_) => {}
+                Some(Err(ConnectError::NotServed | ConnectError::Io(_))) => {}
             }
             // An answer that comes yet would be taken for another call's.
             ways.remove(&owner);
@@ -274,8 +281,8 @@ impl Edge {
         let served = self.forward.until_served(call.volume, owner, admission);
         served.await?;
         let way = match ways.entry(owner) {
-            std::collections::btree_map::Entry::Occupied(way) => way.into_mut(),
-            std::collections::btree_map::Entry::Vacant(way) => {
+            btree_map::Entry::Occupied(way) => way.into_mut(),
+            btree_map::Entry::Vacant(way) => {
                 let made = self.forward.connect(owner, Service::Rpc, admission);
                 way.insert(made.await?)
             }

@@ -325,6 +325,17 @@ impl Cluster {
                     }
                 });
             }
+            What::WhenCall { moment, skip, then } => {
+                let Some(calls) = &self.calls else { return };
+                let (cluster, volume) = (Arc::downgrade(self), volume.clone());
+                calls.when(moment, volume.id(), skip, move |node| {
+                    tracing::info!(?moment, node, "NOW");
+                    if let Some(cluster) = cluster.upgrade() {
+                        let at_work = Some(node);
+                        cluster.happen(&then, &Struck { volume, at_work });
+                    }
+                });
+            }
             What::When { verb, skip, then } => {
                 let (cluster, volume) = (Arc::downgrade(self), volume.clone());
                 self.promises.when(verb, volume.id(), skip, move |disk| {

@@ -92,6 +92,7 @@ impl Cluster {
             net: self.net.clone(),
             volumes: self.volumes.clone(),
             promises: self.promises.clone(),
+            calls: self.calls.clone(),
             objects: self.objects.as_ref().map(|world| {
                 let clock = self.env.clock.clone();
                 world

@@ -1,11 +1,15 @@
 //! A whole cluster in one thread: the real engine of several nodes with several volumes on simulated disks, clocks and streams,
 //! with etcd in memory, and an object store for cold data.
 //!
+//! Clients of two kinds: those of the engine come to the owner of their volume (`terms`), others talk to any node (`calls`).
+//!
 //! Owns: what is between nodes and around them. The clients, their model and its judgement are those of one server.
 //! Must not know: how the engine keeps its promises; it sees what an edge sees, and disks, clocks, streams and etcd.
 
 mod aimed;
+mod calls;
 mod clock;
+mod edge;
 mod ending;
 mod etcd;
 mod failure;
@@ -24,8 +28,9 @@ mod terms;
 mod tiers;
 mod volumes;
 
+pub use calls::{CallPlan, Moment, Turning};
 pub use promises::Verb;
-pub use report::{Counts, Report};
+pub use report::{CallsCounted, Counts, Report};
 pub use run::run;
 pub use scenario::{ClusterScenario, Ending, Event, VolumePlan, What, Who};
 pub use shrink::shrink;

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -29,8 +30,19 @@ use crate::exec::Trace;
 /// Whoever dials a node that does not answer looks again so often whether it does.
 const DIAL_LOOK: Duration = Duration::from_millis(50);
 
-/// Takes the connections to a node.
-pub type Listener = Arc<dyn Fn(Connection) + Send + Sync>;
+/// From this number on they are no nodes, but clients. Ways to them are never cut or slow.
+pub const CLIENT_FIRST: NodeId = NodeId(1 << 64);
+
+/// What a connection to a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Port {
+    Disks,
+    Forward,
+    Clients,
+}
+
+/// Takes the connections to a port of a node.
+pub type Listener = Arc<dyn Fn((NodeId, SocketAddr), Stream) + Send + Sync>;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -42,8 +54,8 @@ pub struct Net {
 
 struct State {
     rng: Rng,
-    /// Nodes whose machine is on, with what takes connections, if that runs.
-    machines: BTreeMap<NodeId, Option<Listener>>,
+    /// Nodes whose machine is on, with what takes connections there, where that runs.
+    machines: BTreeMap<NodeId, BTreeMap<Port, Listener>>,
     /// What goes from the first to the second does not arrive before the way is open again.
     cut: BTreeSet<(NodeId, NodeId)>,
     /// All that comes from or to a node takes so much longer.
@@ -56,6 +68,7 @@ struct State {
 struct Pipe {
     from: NodeId,
     to: NodeId,
+    port: Port,
     net: Net,
     state: Mutex<PipeState>,
 }
@@ -112,7 +125,7 @@ impl Net {
 
     /// A machine is on: what others still send on connections of before is answered with a reset.
     pub fn power_on(&self, node: NodeId) {
-        self.state.lock().machines.insert(node, None);
+        self.state.lock().machines.insert(node, BTreeMap::new());
         for pipe in self.pipes() {
             let mut state = pipe.state.lock();
             if pipe.is_of(node) && state.is_mute {
@@ -122,19 +135,40 @@ impl Net {
         }
     }
 
-    pub fn listen(&self, node: NodeId, listener: Listener) {
-        self.state.lock().machines.insert(node, Some(listener));
+    pub fn listen(&self, node: NodeId, port: Port, listener: Listener) {
+        let mut state = self.state.lock();
+        let ports = state.machines.entry(node).or_default();
+        ports.insert(port, listener);
+    }
+
+    /// Nobody takes connections of this kind any more; those that there are end.
+    pub fn close(&self, port: Port) {
+        let closed: Vec<Listener> = {
+            let mut state = self.state.lock();
+            let ports = state.machines.values_mut();
+            ports.filter_map(|ports| ports.remove(&port)).collect()
+        };
+        drop(closed);
+        for pipe in self.pipes() {
+            if pipe.port == port {
+                let mut state = pipe.state.lock();
+                state.is_broken = true;
+                state.wake();
+            }
+        }
     }
 
     /// The process is gone. `with_power`: the machine, too, and nobody hears that connections ended.
     pub fn down(&self, node: NodeId, with_power: bool) {
-        {
+        // What took connections may hold some, which end when it is dropped: not while this is locked.
+        let taken = {
             let mut state = self.state.lock();
             match with_power {
                 true => state.machines.remove(&node),
-                false => state.machines.insert(node, None),
-            };
-        }
+                false => state.machines.insert(node, BTreeMap::new()),
+            }
+        };
+        drop(taken);
         if with_power {
             let of_node = |pipe: &Arc<Pipe>| pipe.is_of(node);
             for pipe in self.pipes().into_iter().filter(of_node) {
@@ -205,9 +239,10 @@ impl Net {
             1..8 => 200 + state.rng.below(2000),
             _ => 20 + state.rng.below(180),
         };
+        let is_of_client = from >= CLIENT_FIRST || to >= CLIENT_FIRST;
         let slow = [from, to]
             .iter()
-            .filter_map(|node| state.slow.get(node))
+            .filter_map(|node| state.slow.get(node).filter(|_| !is_of_client))
             .max();
         let slow = slow.copied().unwrap_or_default();
         // Not all the same, or all of it would be as one.
@@ -224,10 +259,11 @@ impl Net {
         }
     }
 
-    fn pipe(&self, from: NodeId, to: NodeId) -> Arc<Pipe> {
+    fn pipe(&self, from: NodeId, to: NodeId, port: Port) -> Arc<Pipe> {
         let pipe = Arc::new(Pipe {
             from,
             to,
+            port,
             net: self.clone(),
             state: Mutex::default(),
         });
@@ -235,32 +271,47 @@ impl Net {
         pipe
     }
 
-    async fn dial(self, from: NodeId, to: NodeId) -> io::Result<Connection> {
-        self.clock.sleep(self.delay(from, to)).await;
+    /// `from`: who dials, and what the other end sees as its address.
+    pub async fn dial(
+        self,
+        from: (NodeId, SocketAddr),
+        to: NodeId,
+        port: Port,
+    ) -> io::Result<Stream> {
+        let (node, _) = from;
+        self.clock.sleep(self.delay(node, to)).await;
         loop {
-            let machine = self.state.lock().machines.get(&to).cloned();
-            let is_open = !self.is_cut(from, to) && !self.is_cut(to, from);
-            match machine {
+            let listener = {
+                let state = self.state.lock();
+                let ports = state.machines.get(&to);
+                ports.map(|ports| ports.get(&port).cloned())
+            };
+            let is_open = !self.is_cut(node, to) && !self.is_cut(to, node);
+            match listener {
                 // Whoever asks gives up by itself.
                 None => {}
                 Some(_) if !is_open => {}
                 Some(None) => return Err(io::ErrorKind::ConnectionRefused.into()),
                 Some(Some(listener)) => {
-                    let (there, back) = (self.pipe(from, to), self.pipe(to, from));
-                    let stream = |reads: &Arc<Pipe>, writes: &Arc<Pipe>| {
-                        Connection::new(Stream {
-                            reads: reads.clone(),
-                            writes: writes.clone(),
-                            timer: None,
-                            unsent: BytesMut::new(),
-                        })
+                    let (there, back) = (self.pipe(node, to, port), self.pipe(to, node, port));
+                    let stream = |reads: &Arc<Pipe>, writes: &Arc<Pipe>| Stream {
+                        reads: reads.clone(),
+                        writes: writes.clone(),
+                        timer: None,
+                        unsent: BytesMut::new(),
                     };
-                    listener(stream(&there, &back));
+                    listener(from, stream(&there, &back));
                     return Ok(stream(&back, &there));
                 }
             }
             self.clock.sleep(DIAL_LOOK).await;
         }
+    }
+
+    /// As [`Self::dial`] between two nodes.
+    pub async fn dial_node(self, from: NodeId, to: NodeId, port: Port) -> io::Result<Stream> {
+        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        self.dial((from, nowhere), to, port).await
     }
 }
 
@@ -287,7 +338,9 @@ struct NodeDial {
 
 impl Dial for NodeDial {
     fn dial(&self) -> BoxFuture<io::Result<Connection>> {
-        Box::pin(self.net.clone().dial(self.from, self.to))
+        let dialing = self.net.clone();
+        let dialing = dialing.dial_node(self.from, self.to, Port::Disks);
+        Box::pin(async move { dialing.await.map(Connection::new) })
     }
 }
 
@@ -298,7 +351,7 @@ impl Pipe {
 }
 
 /// One end of a connection.
-struct Stream {
+pub struct Stream {
     reads: Arc<Pipe>,
     writes: Arc<Pipe>,
     timer: Option<BoxFuture<()>>,

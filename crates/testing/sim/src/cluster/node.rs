@@ -14,19 +14,22 @@ use cairn_cluster::map::{
 };
 use cairn_cluster::{ClusterMap, Coordinator, MapError};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolTier, PoolVolume};
+use cairn_forward::Forward;
 use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
 use cairn_owner::{ClusterMember, MapTruth, MemberSettings};
 use cairn_pool::assemble::Missing;
 use cairn_pool::open::Opened;
 use cairn_pool::{Host, HostTier, Pool, PoolSettings, Seats, VolumeService};
-use cairn_remote::{Identity, ServeSettings, Served, Server};
+use cairn_remote::{Connection, Identity, ServeSettings, Served, Server};
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardService;
-use cairn_testkit::MemDisk;
+use cairn_testkit::{MemDisk, Rng};
 use parking_lot::Mutex;
 
-use super::net::Net;
+use super::calls::Calls;
+use super::edge::{self, Edge, Owned};
+use super::net::{Net, Port};
 use super::promises::Promises;
 use super::tiers;
 use super::volumes::Volumes;
@@ -72,6 +75,8 @@ pub struct Start {
     pub volumes: Arc<Volumes>,
     pub promises: Arc<Promises>,
     pub objects: Option<Arc<Seen>>,
+    /// Of the clients that talk to any node, as long as there are any.
+    pub calls: Option<Arc<Calls>>,
 }
 
 /// A process that has its place in the cluster.
@@ -80,6 +85,15 @@ pub struct Process {
     pub env: Env,
     pub pool: Arc<Pool>,
     pub member: Arc<ClusterMember>,
+    host: Arc<ClusterHost>,
+}
+
+impl Process {
+    /// No client calls any more.
+    pub fn end_forwarding(&self) {
+        let forward = self.host.forward.lock().take();
+        drop(forward);
+    }
 }
 
 /// Does something with the map again and again, until it works or makes no sense.
@@ -136,11 +150,17 @@ impl Start {
         );
         let state = insist(&env, || member.first_state(&opened.state)).await?;
         keep_members(&mut opened, state, own);
+        let calls = self.calls.clone().filter(|calls| !calls.are_over());
+        let forward = match &calls {
+            Some(_) => Some(edge::forward(&env, &self.net, &member)?),
+            None => None,
+        };
         let host = Arc::new(ClusterHost {
             start: self,
             member: member.clone(),
             pool: OnceLock::new(),
             openings: Mutex::default(),
+            forward: Mutex::new(forward.clone()),
         });
         let settings = PoolSettings {
             segments: segment_settings(&host.start.shape),
@@ -164,15 +184,28 @@ impl Start {
             member.peers.clone(),
         );
         let spawner = env.spawner.clone();
-        let listener = Arc::new(move |connection| {
+        let listener = Arc::new(move |_, stream| {
             let server = server.clone();
             let serving = async move {
-                let ended = server.serve(connection).await;
+                let ended = server.serve(Connection::new(stream)).await;
                 tracing::debug!(?ended, "a connection ended");
             };
             spawner.spawn("serving", Box::pin(serving));
         });
-        host.start.net.listen(own, listener);
+        host.start.net.listen(own, Port::Disks, listener);
+        if let (Some(forward), Some(calls)) = (&forward, calls) {
+            let start = &host.start;
+            let owned = Owned {
+                index: start.index,
+                env: env.clone(),
+                member: member.clone(),
+                pool: Arc::downgrade(&pool),
+                volumes: start.volumes.clone(),
+                calls,
+                rng: Arc::new(Mutex::new(Rng::new(env.entropy.u64()))),
+            };
+            Edge::start(start.index, &env, &start.net, forward, &member, owned);
+        }
         member.start(&pool);
         pool.remove_deleted_volumes_later();
         // Twice: the second one says that the first is there.
@@ -182,7 +215,12 @@ impl Start {
         if host.start.objects.is_some() {
             tiers::tend(&pool, &env);
         }
-        Ok(Process { env, pool, member })
+        Ok(Process {
+            env,
+            pool,
+            member,
+            host,
+        })
     }
 
     async fn map(&self) -> Result<ClusterMap, String> {
@@ -288,6 +326,7 @@ struct ClusterHost {
     pool: OnceLock<Weak<Pool>>,
     /// Those that were told of last.
     openings: Mutex<BTreeMap<VolumeId, [u8; 8]>>,
+    forward: Mutex<Option<Arc<Forward>>>,
 }
 
 impl Host for ClusterHost {
@@ -308,6 +347,12 @@ impl Host for ClusterHost {
             if let Some(VolumeService::Serving(fs)) = volumes.get(&listed.id) {
                 self.tell(listed, fs);
             }
+        }
+        let forward = self.forward.lock().clone();
+        if let Some(forward) = forward {
+            let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
+            let served = volumes.iter().filter(|(_, service)| is_served(service));
+            forward.serve_volumes(served.map(|(id, _)| *id));
         }
     }
 

@@ -14,6 +14,24 @@ pub struct Report {
     pub counts: Counts,
 }
 
+/// Calls of clients that talk to any node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallsCounted {
+    pub answered: u64,
+    /// Connections that clients made.
+    pub turns: u64,
+    /// Calls that owners began; some are the same.
+    pub begun: u64,
+}
+
+impl CallsCounted {
+    fn add(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.turns += other.turns;
+        self.begun += other.begun;
+    }
+}
+
 /// What runs saw, of all volumes together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -34,6 +52,7 @@ pub struct Counts {
     pub ops_refused: u64,
     pub late_answers: u64,
     pub segments_sent: u64,
+    pub calls: CallsCounted,
     /// Nodes that were lost for good.
     pub nodes_lost: u64,
     /// From the loss of the owner in the end until the next one serves; 0 if that was not how it ended.
@@ -60,6 +79,7 @@ impl Counts {
         self.ops_refused += other.ops_refused;
         self.late_answers += other.late_answers;
         self.segments_sent += other.segments_sent;
+        self.calls.add(other.calls);
         self.nodes_lost += other.nodes_lost;
         self.takeover_ms = self.takeover_ms.max(other.takeover_ms);
         for (name, count) in &other.events {

@@ -14,6 +14,7 @@ use cairn_pool::Pool as StoragePool;
 use cairn_testkit::{Crash, ManualClock, MemDisk, Rng};
 use parking_lot::Mutex;
 
+use super::calls::Calls;
 use super::clock::NodeClock;
 use super::etcd::Late;
 use super::failure::FirstFailure;
@@ -51,6 +52,8 @@ pub(super) struct Cluster {
     pub volumes: Arc<Volumes>,
     pub failure: Arc<FirstFailure>,
     pub promises: Arc<Promises>,
+    /// Of clients that talk to any node.
+    pub calls: Option<Arc<Calls>>,
     pub rules: Arc<MapRules>,
     pub trace: Trace,
     /// The object store for cold data, as the world sees it.
@@ -138,12 +141,16 @@ impl Cluster {
             store.seen(&env, env.clock.clone(), &trace, scenario.seed ^ 0x0b1e_c750)
         });
         let failure = Arc::new(FirstFailure::default());
+        let calls = scenario
+            .calls
+            .map(|plan| Calls::new(plan, clock.clone(), trace.clone(), failure.clone()));
         let seed = || rng.u64();
         let volumes = Volumes::new(&scenario, objects.as_ref(), &failure, seed);
         Arc::new(Self {
             net,
             store: MemoryCoordinator::new(env.clone()),
             promises: Promises::new(failure.clone()),
+            calls,
             rules: MapRules::new(failure.clone()),
             volumes: Arc::new(volumes),
             failure,
@@ -204,6 +211,10 @@ impl Cluster {
             ops_refused: sum(|of| &of.ops_refused),
             late_answers: sum(|of| &of.late_answers),
             segments_sent: sum(|of| &of.segments_sent),
+            calls: self
+                .calls
+                .as_ref()
+                .map_or_else(Default::default, |calls| calls.counted()),
             nodes_lost: get(&self.nodes_lost),
             takeover_ms: get(&self.takeover_ms),
             events: self.events.lock().clone(),
@@ -238,6 +249,7 @@ impl Cluster {
 
         let began = self.clock.monotonic();
         self.plan_volumes();
+        self.start_callers();
         for event in &self.scenario.events {
             let at = began + Duration::from_millis(event.at_ms);
             let wait = at.saturating_sub(self.clock.monotonic());
@@ -249,6 +261,7 @@ impl Cluster {
         }
         self.env.clock.sleep(AFTERWARDS).await;
         self.heal().await?;
+        self.end_callers().await?;
         self.end().await
     }
 

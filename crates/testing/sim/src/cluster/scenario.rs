@@ -7,6 +7,7 @@ use cairn_testkit::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::aimed;
+use super::calls::{CallPlan, Moment};
 use super::promises::Verb;
 use super::terms::Load;
 use crate::exec::Picking;
@@ -22,6 +23,8 @@ pub struct ClusterScenario {
     pub shape: Shape,
     /// The first is there all the time.
     pub volumes: Vec<VolumePlan>,
+    /// Clients that talk to any node.
+    pub calls: Option<CallPlan>,
     /// The clock of each node: seconds in a million of the world's.
     pub rates: Vec<u32>,
     /// From when the volumes are served that are there from the beginning.
@@ -70,7 +73,7 @@ pub enum Who {
     Behind(usize),
     /// Whoever has the volume as etcd says: in a takeover not yet the owner.
     Holder,
-    /// The node whose disk begins what is waited for; the owner, if nothing is.
+    /// The node whose disk begins what is waited for, or where the call is; the owner, if nothing is.
     AtWork,
 }
 
@@ -239,6 +242,12 @@ pub enum What {
     Row {
         steps: Vec<(u64, What)>,
     },
+    /// Something happens in the moment when a call of a client that talks to any node is somewhere, after so many calls.
+    WhenCall {
+        moment: Moment,
+        skip: u64,
+        then: Box<What>,
+    },
     /// Something happens in the moment when a disk begins to do something for another node, after so many times.
     When {
         verb: Verb,
@@ -294,11 +303,12 @@ impl What {
             What::EtcdForgets { .. } => "etcd_forgets",
             What::CutFromAllBut { .. } => "cut_from_all_but",
             What::Row { .. } => "row",
+            What::WhenCall { .. } => "when_call",
             What::When { .. } => "when",
         }
     }
 
-    pub const NAMES: [&str; 37] = [
+    pub const NAMES: [&str; 38] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -335,6 +345,7 @@ impl What {
         "etcd_forgets",
         "cut_from_all_but",
         "row",
+        "when_call",
         "when",
     ];
 }
@@ -400,6 +411,7 @@ impl ClusterScenario {
             disks_per_node,
             shape,
             volumes,
+            calls: None,
             rates,
             events,
             end,
@@ -410,6 +422,7 @@ impl ClusterScenario {
         if rng.coin() {
             aimed::aim(&mut scenario, rng);
         }
+        aimed::aim_at_calls(&mut scenario, seed);
         scenario
     }
 }
@@ -450,6 +463,7 @@ impl ClusterScenario {
             pause_ms_max: 20,
         })];
         scenario.rates = vec![1_000_000; node_count];
+        scenario.calls = None;
         scenario.events = Vec::new();
         scenario.end = Ending::CrashOwner;
         scenario

@@ -56,6 +56,12 @@ fn smaller(scenario: &ClusterScenario) -> Vec<ClusterScenario> {
             .iter_mut()
             .for_each(|it| it.load.client_count = 1)
     });
+    push(&|it| it.calls = None);
+    push(&|it| {
+        if let Some(plan) = &mut it.calls {
+            plan.caller_count = 1;
+        }
+    });
     push(&|it| it.disks_per_node = 1);
     push(&|it| it.rates.fill(1_000_000));
     push(&|it| it.volumes.iter_mut().for_each(|it| it.load.op_count /= 2));

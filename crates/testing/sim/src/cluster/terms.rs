@@ -371,6 +371,10 @@ impl Terms {
         self.state.lock().terms.len()
     }
 
+    pub fn epoch_last(&self) -> Epoch {
+        self.state.lock().epoch_last
+    }
+
     /// The node of the newest.
     pub fn newest_node(&self) -> Option<usize> {
         self.state.lock().terms.last().map(|term| term.node)

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cairn_base::VolumeId;
 use cairn_base::env::{BoxFuture, Clock};
+use cairn_base::{Epoch, VolumeId};
 use cairn_formats::settings::VolumeName;
 use cairn_pool::Pool;
 use futures_util::future::{Either, select};
@@ -106,6 +106,13 @@ impl Volumes {
 
     pub fn named(&self, name: &VolumeName) -> Option<&Arc<Volume>> {
         self.0.iter().find(|volume| volume.name == *name)
+    }
+
+    /// In which the newest owner of a volume serves.
+    pub fn epoch_last(&self, id: VolumeId) -> Option<Epoch> {
+        let mut all = self.0.iter();
+        let volume = all.find(|volume| volume.id() == Some(id))?;
+        Some(volume.terms.epoch_last())
     }
 
     /// Those that are there now.

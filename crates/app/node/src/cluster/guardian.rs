@@ -1,0 +1,226 @@
+//! Ends this node's lease as soon as its process is gone.
+//!
+//! Owns: the guardian, a process beside that of the node, and what it is told. Must not know: what rests on a lease.
+//!
+//! A process that is killed renews its lease no more, and no other node takes its volumes before the lease has ended by
+//! itself. The guardian holds the reading end of a pipe whose writing end only the node's process has. The kernel closes that
+//! end when the last thread of the process has ended. From then on nothing of it answers a client, so the guardian may
+//! revoke the lease, and reads rest on leases as before (design/architecture, section 8, rule 9). A process that stands
+//! still keeps its end open: its lease ends by itself. So does that of a machine that is lost, with its guardian.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::backoff::Backoff;
+use cairn_cluster::{Coordinator, Etcd, EtcdSettings, EtcdTls, LeaseId};
+use cairn_owner::ClusterMember;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::error::NodeError;
+
+/// What the program is asked to do to be a guardian.
+pub const COMMAND: &str = "guard-lease";
+/// etcd may have another address or want another certificate; nothing tells of that.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// A lease has ended by itself after less.
+const REVOKE_MAX: Duration = Duration::from_secs(5);
+const REVOKE_AGAIN: Duration = Duration::from_millis(100);
+const START_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// What the guardian knows, one line of JSON for each change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Told {
+    /// None: this process has none.
+    lease: Option<i64>,
+    endpoints: Vec<String>,
+    tls: Option<ToldTls>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToldTls {
+    ca_pem: String,
+    certificate_pem: String,
+    key_pem: String,
+}
+
+impl Told {
+    fn settings(&self) -> EtcdSettings {
+        let mut settings = EtcdSettings::new(self.endpoints.clone());
+        settings.attempt_timeout = Duration::from_millis(500);
+        settings.tls = self.tls.as_ref().map(|tls| EtcdTls {
+            ca: tls.ca_pem.clone().into_bytes(),
+            client: Some((
+                tls.certificate_pem.clone().into_bytes(),
+                tls.key_pem.clone().into_bytes(),
+            )),
+        });
+        settings
+    }
+}
+
+/// Keeps a guardian until the runtime ends. `program`: this program, which [`run`] runs in.
+pub(super) async fn keep(program: &Path, member: Arc<ClusterMember>, etcd: Etcd) {
+    let mut pauses = START_AGAIN;
+    loop {
+        match start(program) {
+            Ok((mut child, mut stdin)) => {
+                tokio::select! {
+                    ended = child.wait() => {
+                        tracing::warn!(?ended, "the guardian of this node's lease ended: if this process is killed now, its volumes are taken over when the lease has ended by itself");
+                    }
+                    error = tell(&mut stdin, &member, &etcd) => {
+                        tracing::warn!(%error, "the guardian of this node's lease does not listen");
+                        // Nobody else waits for it.
+                        let _ = child.kill().await;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "starting the guardian of this node's lease");
+            }
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}
+
+fn start(program: &Path) -> std::io::Result<(Child, ChildStdin)> {
+    let mut child = Command::new(program)
+        .arg(COMMAND)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        // What ends this process from a terminal should not end the guardian first.
+        .process_group(0)
+        .spawn()?;
+    let stdin = child.stdin.take();
+    let stdin = stdin.ok_or_else(|| std::io::Error::other("it has no standard input"))?;
+    Ok((child, stdin))
+}
+
+/// Tells the guardian what has changed, until it does not listen.
+async fn tell(stdin: &mut ChildStdin, member: &ClusterMember, etcd: &Etcd) -> std::io::Error {
+    let mut views = member.views();
+    let mut before = None;
+    loop {
+        views.borrow_and_update();
+        let process = member.process();
+        let (endpoints, tls) = etcd.access();
+        let now = Told {
+            lease: process.map(|process| process.lease.0),
+            endpoints,
+            tls: tls.and_then(|tls| {
+                let (certificate, key) = tls.client?;
+                Some(ToldTls {
+                    ca_pem: String::from_utf8(tls.ca).ok()?,
+                    certificate_pem: String::from_utf8(certificate).ok()?,
+                    key_pem: String::from_utf8(key).ok()?,
+                })
+            }),
+        };
+        if before.as_ref() != Some(&now) {
+            let line = match serde_json::to_string(&now) {
+                Ok(line) => line + "\n",
+                Err(error) => return error.into(),
+            };
+            if let Err(error) = stdin.write_all(line.as_bytes()).await {
+                return error;
+            }
+            before = Some(now);
+        }
+        // A lease shows in the map at once. An error: this node ends.
+        let changed = timeout(TELL_AGAIN, views.changed()).await;
+        if let Ok(Err(error)) = changed {
+            return std::io::Error::other(error);
+        }
+    }
+}
+
+/// The guardian: reads what it is told on standard input, and revokes the lease that it was told of last when that ends.
+pub fn run() -> Result<(), NodeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NodeError::Runtime)?;
+    runtime.block_on(guard()).map_err(NodeError::Runtime)
+}
+
+async fn guard() -> std::io::Result<()> {
+    // What ends the node may be sent to its guardian as well, and earlier.
+    let ignored = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ];
+    let _ignored = ignored
+        .into_iter()
+        .map(signal)
+        .collect::<Result<Vec<_>, _>>()?;
+    let (sender, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            // The other end waits for this one.
+            let _ = sender.send(line);
+        }
+    });
+    let mut told = Told::default();
+    let mut etcd = None;
+    while let Some(line) = lines.recv().await {
+        let now: Told = serde_json::from_str(&line)?;
+        let is_same = (&now.endpoints, &now.tls) == (&told.endpoints, &told.tls);
+        if !is_same || etcd.is_none() {
+            // Now, so that it takes no time then.
+            etcd = Etcd::connect(now.settings()).await.ok();
+        }
+        told = now;
+    }
+    let Some(lease) = told.lease else {
+        return Ok(());
+    };
+    let revoking = async {
+        loop {
+            if etcd.is_none() {
+                etcd = Etcd::connect(told.settings()).await.ok();
+            }
+            if let Some(etcd) = &etcd
+                && etcd.revoke_lease(LeaseId(lease)).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(REVOKE_AGAIN).await;
+        }
+    };
+    // After that it has ended by itself.
+    let _ = timeout(REVOKE_MAX, revoking).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guardian_reads_what_it_is_told() {
+        let told = Told {
+            lease: Some(7),
+            endpoints: vec!["https://10.0.0.1:2379".to_owned()],
+            tls: Some(ToldTls {
+                ca_pem: "ca\n".to_owned(),
+                certificate_pem: "certificate\n".to_owned(),
+                key_pem: "key\n".to_owned(),
+            }),
+        };
+        let line = serde_json::to_string(&told).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Told>(&line).unwrap(), told);
+        let tls = told.settings().tls.unwrap();
+        assert_eq!(tls.ca, b"ca\n");
+    }
+}
