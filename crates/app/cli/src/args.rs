@@ -222,6 +222,14 @@ pub enum ClusterCommand {
     Join(ClusterJoinArgs),
     /// Show nodes, disks, owners, and what may fail next
     Status(ViewArgs),
+    /// Move volumes so that all nodes have their share of the load, one after the other
+    ///
+    /// An open volume is load, and so is what clients do with it, measured over some minutes. Nodes do the same by themselves, more
+    /// slowly and not in the first minutes after a change; this does it now and as evenly as it gets. Clients of a volume that
+    /// moves feel a short pause. Volumes that `cairn volume move --to` placed stay.
+    ///
+    /// Example: cairn cluster balance --dry-run
+    Balance(ClusterBalanceArgs),
     /// Write a copy of the cluster's map to a file: nodes, disks, volumes with their settings; no data of clients
     ///
     /// Each node keeps the newest copy by itself, in its cluster folder and on its disks, and one of each day. This is for one more
@@ -274,6 +282,13 @@ pub enum NodeCommand {
     /// Example: cairn node maintenance on three --for 2h
     #[command(subcommand)]
     Maintenance(MaintenanceCommand),
+    /// Say which part of the load a node has beside others
+    ///
+    /// 100 is usual: one with 200 gets twice as much. With 0 it gives its volumes away at once and takes none; its disks are used as
+    /// before.
+    ///
+    /// Example: cairn node weight three 50
+    Weight(NodeWeightArgs),
     /// Say whether a node may stop now, and in which order nodes are upgraded
     ///
     /// Nodes of neighbouring versions work together: upgrade one after the other, while clients work. With --wait
@@ -295,6 +310,26 @@ pub enum MaintenanceCommand {
     ///
     /// Example: cairn node maintenance off three
     Off(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterBalanceArgs {
+    /// Only say which volumes would move, and why
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeWeightArgs {
+    /// The node's name
+    pub node: String,
+    /// 0 to 1000
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub weight: u32,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]

@@ -293,6 +293,10 @@ fn node_table(view: &ClusterView) -> String {
             true => ", drained",
             false => ", draining",
         });
+        let weight = match node.weight {
+            Some(weight) => format!(", weight {weight}"),
+            None => String::new(),
+        };
         let disks: Vec<String> = node
             .disks
             .iter()
@@ -300,7 +304,7 @@ fn node_table(view: &ClusterView) -> String {
             .collect();
         vec![
             node.name.clone(),
-            format!("{state}{leaves}{maintenance}"),
+            format!("{state}{leaves}{maintenance}{weight}"),
             node.internal.clone(),
             node.external.clone(),
             disks.join(", "),

@@ -7,6 +7,7 @@
 mod access;
 mod args;
 mod audit;
+mod balance;
 mod bench;
 mod bench_args;
 mod bench_progress;
@@ -126,6 +127,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
+        Command::Cluster(ClusterCommand::Balance(args)) => balance::balance(&args),
         Command::Cluster(ClusterCommand::Backup(args)) => recover::backup(&args),
         Command::Cluster(ClusterCommand::Recover(args)) => recover::recover(&args),
         Command::Cluster(ClusterCommand::AcceptRestored(args)) => recover::accept_restored(&args),
@@ -137,6 +139,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Node(NodeCommand::Maintenance(MaintenanceCommand::Off(args))) => {
             maintenance::off(&args)
         }
+        Command::Node(NodeCommand::Weight(args)) => balance::weight(&args),
         Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
         Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),

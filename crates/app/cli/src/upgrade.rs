@@ -111,6 +111,7 @@ fn keeps_from_stopping(kind: WarningKind) -> bool {
         | WarningKind::LogCopiesFew
         | WarningKind::AddressNotHere
         | WarningKind::KeyMissing
+        | WarningKind::VolumesMany
         | WarningKind::Maintenance
         | WarningKind::VolumeUnprotected
         | WarningKind::DirectoriesUnprotected

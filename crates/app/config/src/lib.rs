@@ -16,7 +16,9 @@ mod server;
 pub use cairn_base::words::WordError;
 pub use cairn_formats::settings::*;
 pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
-pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget};
+pub use memory::{
+    MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget, VOLUME_BYTES_MIN,
+};
 pub use oidc::{Oidc, OidcSettings, is_safe_url};
 pub use problem::{ConfigError, Problem, nearest};
 pub use server::{

@@ -10,7 +10,9 @@ use cairn_admin::api::{
     ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
 use cairn_base::{DiskId, LogPosition, NodeId, VolumeId};
-use cairn_cluster::map::{Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState};
+use cairn_cluster::map::{
+    Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState, WEIGHT_NORMAL,
+};
 use cairn_pool::health::{
     Judgement, ObservedCluster, ObservedEtcd, ObservedLog, ObservedMember, ObservedNode,
 };
@@ -236,6 +238,7 @@ fn nodes(
                 maintenance_seconds: record
                     .maintenance_left(inner.env.clock.now())
                     .map(|left| left.as_secs()),
+                weight: Some(record.weight).filter(|weight| *weight != WEIGHT_NORMAL),
                 disks: disks
                     .map(|disk| ClusterDiskView {
                         id: disk.id.to_string(),
@@ -274,6 +277,11 @@ pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
     let peers = cluster.member.peer_status();
     let own = cluster.member.node();
     let now = inner.env.clock.now();
+    let owned = |node: NodeId| {
+        let owners = view.volumes.values();
+        let owners = owners.filter_map(|state| state.owner.as_ref());
+        owners.filter(|owner| owner.value.node == node).count()
+    };
     let nodes = view.nodes.values().map(|record| {
         let record = &record.value;
         let peer = peers.iter().find(|peer| peer.node == record.id);
@@ -285,6 +293,10 @@ pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
             problem: peer.and_then(|peer| peer.problem.clone()),
             maintenance: record.maintenance_left(now),
             folder_is_low: alive.is_some_and(|alive| alive.value.folder_is_low),
+            volumes: owned(record.id),
+            volumes_max: alive
+                .and_then(|alive| alive.value.volumes_max)
+                .map(|most| most as usize),
         }
     });
     let encrypted = with_keys(inner);

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection, DiskAdd,
-    DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes, MemoryView,
-    NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
-    VolumeOrigin, VolumeTieringView, VolumeView,
+    AdminView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection,
+    DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes,
+    MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::domain::Losses;
 use cairn_base::{DiskId, Media, NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
-use cairn_cluster::map::NodeRecord;
+use cairn_cluster::map::{NodeRecord, WEIGHT_MAX, WEIGHT_NORMAL};
 use cairn_config::{
     ClassChoice, ClientNet, CoolingDays, ExportRule, MediaChoice, Protection, TierFilter, Tiering,
     VolumeName, VolumeSettings,
@@ -27,6 +27,7 @@ use cairn_config::{
 use cairn_segment::DiskStatus;
 
 use crate::addresses;
+use crate::balance;
 use crate::classes;
 use crate::cluster::ClusterNode;
 use crate::cluster_view;
@@ -244,6 +245,39 @@ impl Control for Controller {
             let set = map.set_node_maintenance(record.id, until).await;
             set.map_err(|error| conflict(error.to_string()).hint("try again"))?;
             self.cluster_after(cluster).await
+        })
+    }
+
+    fn node_weight(&self, node: String, weight: u32) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let record = cluster.record_named(&node).map_err(not_found)?;
+            if weight > WEIGHT_MAX {
+                let why = format!("a weight of {weight} is too large: at most {WEIGHT_MAX}");
+                return Err(ControlError::new(ErrorKind::Invalid, why).hint(format!(
+                    "{WEIGHT_NORMAL} is the usual one; only the proportions of the nodes' weights count"
+                )));
+            }
+            let map = cluster.member.map();
+            let set = map.set_node_weight(record.id, weight).await;
+            set.map_err(|error| {
+                ControlError::new(ErrorKind::Conflict, error.to_string()).hint("try again")
+            })?;
+            self.cluster_after(cluster).await
+        })
+    }
+
+    fn balance(&self) -> Answer<'_, BalanceView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            Ok(balance::of(&self.inner, cluster))
+        })
+    }
+
+    fn balance_step(&self) -> Answer<'_, BalanceView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            balance::step(&self.inner, cluster).await
         })
     }
 
@@ -1175,7 +1209,7 @@ fn is_erased(store: &PoolVolume) -> bool {
 }
 
 /// A change of the map is seen by the node that made it in milliseconds.
-const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
+pub(crate) const MAP_SEEN_MAX: Duration = Duration::from_secs(3);
 /// A ticket is used at once, or within days.
 const TICKET_SECONDS_MAX: u64 = 7 * 24 * 3600;
 

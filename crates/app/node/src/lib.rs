@@ -10,6 +10,7 @@ mod activity;
 mod addresses;
 mod announce;
 mod audit;
+mod balance;
 mod benchmarks;
 mod certificate;
 mod classes;

@@ -52,16 +52,23 @@ use crate::token::{OnDisks, TOKEN_NAME};
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
-/// Part of the metadata memory that is a read cache; the rest is for write buffers.
-const METADATA_CACHE_PERCENT: u64 = 60;
 /// A volume has up to this many write buffers of metadata at a time.
 const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
-const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
+/// With [`INODES_MIN`] and [`EXTENTS_MIN`] most of what an open volume has at the least ([`cairn_config::VOLUME_BYTES_MIN`]).
+const WRITE_BUFFER_BYTES_MIN: u64 = 256 << 10;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
 /// Memory that one inode in the table takes, about.
 const INODE_BYTES: u64 = 1 << 10;
 /// What an extent in memory takes, its pointer included.
 const EXTENT_BYTES: u64 = 256;
+const INODES_MIN: usize = 1 << 10;
+const EXTENTS_MIN: usize = 8 << 10;
+const _: () = assert!(
+    WRITE_BUFFERS_PER_VOLUME * WRITE_BUFFER_BYTES_MIN
+        + INODES_MIN as u64 * INODE_BYTES
+        + EXTENTS_MIN as u64 * (EXTENT_BYTES + TAGS_BYTES)
+        <= cairn_config::VOLUME_BYTES_MIN
+);
 /// What an encrypted one takes more: salt and tags of a record of the usual size.
 const TAGS_BYTES: u64 = 192;
 
@@ -171,12 +178,42 @@ impl NodeHost {
     fn node(&self) -> Option<Arc<Inner>> {
         self.node.get()?.upgrade()
     }
+
+    /// How many inodes and extents one of `count` volumes keeps in memory.
+    fn kept_max(&self, volume: &PoolVolume, count: usize) -> (usize, usize) {
+        let extent_bytes = match volume.encryption {
+            None => EXTENT_BYTES,
+            Some(_) => EXTENT_BYTES + TAGS_BYTES,
+        };
+        let share = self.budget.rest_bytes / count.max(1) as u64;
+        let most = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        (
+            most(share / 2, INODE_BYTES).clamp(INODES_MIN, 128 << 10),
+            most(share / 2, extent_bytes).clamp(EXTENTS_MIN, 4 << 20),
+        )
+    }
+
+    /// Divides the memory anew when the number of open volumes or of all volumes changed.
+    fn share_memory(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
+        let mut open = 0;
+        for volume in &state.volumes {
+            if let Some(VolumeService::Serving(fs)) = volumes.get(&volume.id) {
+                let (inodes_max, extents_max) = self.kept_max(volume, state.volumes.len());
+                fs.set_memory_max(inodes_max, extents_max);
+                open += 1;
+            }
+        }
+        if let Some(node) = self.node() {
+            let cache_bytes = self.budget.record_cache_beside(open);
+            node.pool.store.set_cache_bytes(cache_bytes);
+        }
+    }
 }
 
 impl Host for NodeHost {
     fn meta_settings(&self, _volume: &PoolVolume, copies: usize, count: usize) -> MetaSettings {
         let mut meta = MetaSettings::new(copies, self.meta_cache.clone());
-        let buffers = self.budget.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT);
+        let buffers = self.budget.metadata_bytes - self.budget.metadata_cache_bytes();
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
@@ -190,14 +227,7 @@ impl Host for NodeHost {
         settings.policy = policy(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
         settings.dedupe = Arc::clone(&self.dedupe);
-        let extent_bytes = match volume.encryption {
-            None => EXTENT_BYTES,
-            Some(_) => EXTENT_BYTES + TAGS_BYTES,
-        };
-        let share = self.budget.rest_bytes / count.max(1) as u64;
-        let most = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
-        settings.inodes_max = most(share / 2, INODE_BYTES).clamp(4096, 128 << 10);
-        settings.extents_max = most(share / 2, extent_bytes).clamp(64 << 10, 4 << 20);
+        (settings.inodes_max, settings.extents_max) = self.kept_max(volume, count);
         settings
     }
 
@@ -225,6 +255,7 @@ impl Host for NodeHost {
         let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
         let served = volumes.iter().filter(|(_, service)| is_served(service));
         *self.served.lock() = served.map(|(id, _)| *id).collect();
+        self.share_memory(state, volumes);
         self.activities
             .retain(|id| state.all_volumes().any(|volume| volume.id == id));
         self.classes(state);
@@ -381,7 +412,7 @@ impl Inner {
             rebuild_bytes_per_second: config.rebuild_bytes_per_second,
             scrub_bytes_per_second: config.scrub_bytes_per_second,
         };
-        let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
+        let cache_bytes = budget.metadata_cache_bytes();
         let meta_cache = MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
         let exports = Arc::new(Exports::new(Vec::new()));
         let shaper = Shaper::new(&env);
@@ -465,6 +496,9 @@ impl Inner {
         match &self.cluster {
             Some(cluster) => {
                 self.pool.publish();
+                let activities = Arc::clone(&self.activities);
+                let meter = crate::balance::Measured(activities);
+                cluster.member.on_measuring(Arc::new(meter));
                 cluster.start(&self.env, &self.pool);
             }
             None => {

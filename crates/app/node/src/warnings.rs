@@ -126,6 +126,18 @@ fn text(warning: &Warning) -> Told {
             ),
             "free space there; data of clients is elsewhere",
         ),
+        Warning::VolumesMany {
+            node,
+            volumes,
+            most,
+        } => told(
+            WarningKind::VolumesMany,
+            of_node(node),
+            format!(
+                "node {node} has {volumes} open volumes, and its memory_limit holds {most}: it may use more memory than that"
+            ),
+            "set a larger memory_limit there, or add a node: volumes move to nodes with room by themselves",
+        ),
         Warning::Maintenance { node, left } => told(
             WarningKind::Maintenance,
             of_node(node),
@@ -386,6 +398,14 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::AddressNotHere { volume: name, .. }
         | Warning::VolumeUnprotected { volume: name }
         | Warning::DirectoriesUnprotected { volume: name } => volume = Some(name),
+        Warning::VolumesMany {
+            node: name,
+            volumes,
+            most,
+        } => {
+            node = Some(name);
+            (count, wanted) = (number(*volumes), number(*most));
+        }
         Warning::EtcdMemberDown { member: name, .. }
         | Warning::NodeAway { node: name }
         | Warning::NodeUnreached { node: name, .. }

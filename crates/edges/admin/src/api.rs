@@ -427,6 +427,74 @@ pub struct ClusterNodeView {
     /// For how much longer it is meant to be away, if it is in maintenance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance_seconds: Option<u64>,
+    /// Its part of the load beside others; left out: 100, as usual. With 0 it owns no volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+}
+
+/// Who owns how much of the cluster's load, and which volumes should move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BalanceView {
+    pub nodes: Vec<BalanceNode>,
+    /// In the order in which they would be made. Empty: the load is spread as evenly as it gets.
+    pub moves: Vec<BalanceMove>,
+    /// The move that was made just now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<BalanceMove>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BalanceNode {
+    pub name: String,
+    pub weight: u32,
+    /// Whether it takes volumes now: it is there, stays, is not in maintenance, has disks and a weight.
+    pub takes: bool,
+    /// Volumes that it owns.
+    pub volumes: usize,
+    /// Open volumes that its memory limit holds, if it is there and tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes_max: Option<u32>,
+    /// Its load, in percent of what it would be if all was spread by weights alone. An open volume is load, and so is what clients
+    /// do.
+    pub load_percent: u64,
+    /// What clients do with its volumes, on average over some minutes, as owners told last.
+    pub operations_per_second: u64,
+    pub bytes_per_second: u64,
+}
+
+/// Why a volume should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BalanceReason {
+    /// Its owner has more open volumes than its memory limit holds.
+    Memory,
+    /// Its owner has more volumes, by the nodes' weights.
+    Count,
+    /// Its owner does more work.
+    Work,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BalanceShare {
+    pub volumes: usize,
+    /// In percent of what it would be if all was spread by weights alone.
+    pub load_percent: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BalanceMove {
+    pub volume: String,
+    /// The nodes' names.
+    pub from: String,
+    pub to: String,
+    pub reason: BalanceReason,
+    /// What clients do with it.
+    pub operations_per_second: u64,
+    pub bytes_per_second: u64,
+    pub from_before: BalanceShare,
+    pub from_after: BalanceShare,
+    pub to_before: BalanceShare,
+    pub to_after: BalanceShare,
 }
 
 /// What keeps a node that is to leave.
@@ -546,6 +614,14 @@ pub struct NodeChange {
 pub struct NodeMaintenance {
     /// For so many seconds from now on the node is meant to be away. 0: it is back.
     pub seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeWeight {
+    /// Its part of the load beside others: 100 is usual, 1000 the most. With 0 it owns no volume.
+    #[schema(maximum = 1000)]
+    pub weight: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use crate::activity::{ActivityList, ActivityView};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
-    DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView,
-    NodeChange, NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart,
-    ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
-    VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
+    DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
+    ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView,
+    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -300,6 +300,21 @@ impl Client {
     ) -> Result<ClusterView, ClientError> {
         let path = format!("/api/v1/cluster/nodes/{node}/maintenance");
         self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn node_weight(&self, node: &str, set: &NodeWeight) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}/weight");
+        self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn balance(&self) -> Result<BalanceView, ClientError> {
+        self.get("/api/v1/cluster/balance")
+    }
+
+    pub fn balance_step(&self) -> Result<BalanceView, ClientError> {
+        let step = self.agent.post(self.at("/api/v1/cluster/balance"));
+        let answer = self.send(|_| self.authorized(step).send_empty())?;
+        self.parse(&answer)
     }
 
     pub fn node_replace(

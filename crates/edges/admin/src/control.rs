@@ -7,10 +7,10 @@ use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView, ErrorBody,
-    ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeView,
+    BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView,
+    ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView,
+    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeView,
 };
 use crate::list_query::ListQuery;
 
@@ -112,6 +112,12 @@ pub trait Control: Send + Sync + 'static {
     fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView>;
     /// Says for how long a node is meant to be away: its volumes move first, and nothing on it is rebuilt. 0: it is back.
     fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView>;
+    /// Says which part of the load a node has beside others.
+    fn node_weight(&self, node: String, weight: u32) -> Answer<'_, ClusterView>;
+    /// Who owns how much of the load, and which volumes should move.
+    fn balance(&self) -> Answer<'_, BalanceView>;
+    /// Makes the first of these moves.
+    fn balance_step(&self) -> Answer<'_, BalanceView>;
     /// Has another node take the place of one, which is lost or drains.
     fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView>;
     /// Takes a drained node out of the cluster.

@@ -34,11 +34,11 @@ use utoipa_axum::routes;
 
 use self::caller::{Encrypted, Peer};
 use crate::api::{
-    CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange, DiskList,
-    DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, NodeChange,
-    NodeMaintenance, NodeReplace, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView,
-    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
-    VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
+    DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView,
+    NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView, ScrubReport,
+    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -387,6 +387,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(node_set, node_remove))
         .routes(routes!(node_replace))
         .routes(routes!(node_maintenance))
+        .routes(routes!(node_weight))
+        .routes(routes!(balance, balance_step))
         .routes(routes!(volume_move))
         .routes(routes!(volume_address_set, volume_address_remove))
         .routes(routes!(
@@ -993,6 +995,39 @@ async fn node_maintenance(
     Given(set): Given<NodeMaintenance>,
 ) -> Result<Json<ClusterView>, ControlError> {
     to_the_end(async move { shared.control.node_maintenance(node, set.seconds).await })
+        .await
+        .map(Json)
+}
+
+/// Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
+/// once.
+#[utoipa::path(put, path = "/api/v1/cluster/nodes/{node}/weight", params(("node" = String, Path)),
+    request_body = NodeWeight, responses((status = 200, body = ClusterView),
+    (status = 400, description = "The weight is too large")))]
+async fn node_weight(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+    Given(set): Given<NodeWeight>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.node_weight(node, set.weight).await })
+        .await
+        .map(Json)
+}
+
+/// Who owns how much of the cluster's load, and which volumes should move so that it is spread. It changes nothing.
+#[utoipa::path(get, path = "/api/v1/cluster/balance", responses(
+    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster")))]
+async fn balance(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
+    shared.control.balance().await.map(Json)
+}
+
+/// Moves the first of the volumes that should move, waits until its new owner serves it, and says what should move then. Clients of
+/// that volume feel a short pause.
+#[utoipa::path(post, path = "/api/v1/cluster/balance", responses(
+    (status = 200, body = BalanceView), (status = 404, description = "The server is in no cluster"),
+    (status = 503, description = "The volume did not move")))]
+async fn balance_step(State(shared): Api) -> Result<Json<BalanceView>, ControlError> {
+    to_the_end(async move { shared.control.balance_step().await })
         .await
         .map(Json)
 }

@@ -7,8 +7,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{
-    CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView, ErrorDetail, ScrubStage,
-    TicketCreate, TicketView, VolumeAddressSet,
+    BalanceView, CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView, ErrorDetail,
+    ScrubStage, TicketCreate, TicketView, VolumeAddressSet,
 };
 use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
@@ -349,6 +349,20 @@ impl Control for Pretend {
     fn node_maintenance(&self, node: String, seconds: u64) -> Answer<'_, ClusterView> {
         self.tell(format!("maintenance of node {node} for {seconds} s"));
         answer(Ok(ClusterView::default()))
+    }
+
+    fn node_weight(&self, node: String, weight: u32) -> Answer<'_, ClusterView> {
+        self.tell(format!("weight of node {node} is {weight}"));
+        answer(Ok(ClusterView::default()))
+    }
+
+    fn balance(&self) -> Answer<'_, BalanceView> {
+        answer(Ok(BalanceView::default()))
+    }
+
+    fn balance_step(&self) -> Answer<'_, BalanceView> {
+        self.tell("balance".to_owned());
+        answer(Ok(BalanceView::default()))
     }
 
     fn node_replace(&self, node: String, by: String) -> Answer<'_, ClusterView> {

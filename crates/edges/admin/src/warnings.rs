@@ -39,6 +39,7 @@ pub enum WarningKind {
     KeyMissing,
     MapKeyDamaged,
     FolderLow,
+    VolumesMany,
     Maintenance,
     VolumeUnprotected,
     DirectoriesUnprotected,

@@ -14,6 +14,7 @@ use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, Volume
 use cairn_cluster::map::{
     ClusterId, DiskRecord, Ensemble, HighWater, HighWaterStore, NodeRecord, OnNodeRecord, Opaque,
     Owned, Process, ProcessNonce, Sign, StateAt, UsageRecord, VersionRange, VolumeLog,
+    WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MemoryCoordinator};
 
@@ -68,6 +69,7 @@ fn node(id: u128) -> NodeRecord {
         draining: false,
         replaced_by: None,
         maintenance_until: None,
+        weight: WEIGHT_NORMAL,
     }
 }
 

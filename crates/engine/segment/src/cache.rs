@@ -96,7 +96,8 @@ pub(crate) struct RecordCache {
 /// in a larger cache, and makes it larger at once.
 struct Growth {
     capacity_bytes: AtomicU64,
-    full_bytes: u64,
+    /// May change while the cache is used.
+    full_bytes: AtomicU64,
     /// What may be added, as of a time of the monotonic clock.
     allowed: Mutex<(u64, Duration)>,
 }
@@ -105,13 +106,17 @@ impl Growth {
     fn new(start_bytes: u64, full_bytes: u64) -> Self {
         Self {
             capacity_bytes: AtomicU64::new(start_bytes.min(full_bytes)),
-            full_bytes,
+            full_bytes: AtomicU64::new(full_bytes),
             allowed: Mutex::new((0, Duration::ZERO)),
         }
     }
 
     fn is_full_size(&self) -> bool {
-        self.capacity_bytes.load(Ordering::Relaxed) >= self.full_bytes
+        self.capacity_bytes.load(Ordering::Relaxed) >= self.full_bytes()
+    }
+
+    fn full_bytes(&self) -> u64 {
+        self.full_bytes.load(Ordering::Relaxed)
     }
 
     /// The capacity from now on, if it changes: `held_bytes` are there, and `more_bytes` come.
@@ -138,7 +143,7 @@ impl Growth {
             return None;
         }
         *allowed = (0, now);
-        let capacity_bytes = (capacity_bytes + bytes).min(self.full_bytes);
+        let capacity_bytes = (capacity_bytes + bytes).min(self.full_bytes());
         self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
         Some(capacity_bytes)
     }
@@ -203,6 +208,18 @@ impl RecordCache {
             ),
             growth,
             missed: Missed::new(entry_count),
+        }
+    }
+
+    /// Has the cache grow to another size, or shrink to it at once.
+    pub fn set_full(&self, full_bytes: u64) {
+        let _growing = self.growth.allowed.lock();
+        self.growth.full_bytes.store(full_bytes, Ordering::Relaxed);
+        if self.growth.capacity_bytes.load(Ordering::Relaxed) > full_bytes {
+            self.growth
+                .capacity_bytes
+                .store(full_bytes, Ordering::Relaxed);
+            self.inner.set_capacity(full_bytes);
         }
     }
 
@@ -335,6 +352,31 @@ mod tests {
             offset_bytes: 0,
             granule: WHOLE,
         }
+    }
+
+    #[test]
+    fn a_cache_that_has_to_be_smaller_drops_what_it_has_no_room_for() {
+        let cache = RecordCache::new(8 * MIB);
+        let parts = || -> Parts { Arc::from([Bytes::from(vec![0; 64 << 10])]) };
+        let fill = || {
+            for block in 0..200 {
+                cache.insert_written(key(block), parts(), || Duration::from_secs(1));
+            }
+        };
+        fill();
+        assert!(cache.weight_bytes() > 6 * MIB, "{}", cache.weight_bytes());
+        cache.set_full(2 * MIB);
+        fill();
+        assert!(cache.weight_bytes() <= 2 * MIB, "{}", cache.weight_bytes());
+        // It grows again, as slowly as at first.
+        cache.set_full(8 * MIB);
+        assert!(!cache.growth.is_full_size());
+        for second in 1..9 {
+            for block in 0..200 {
+                cache.insert_written(key(block), parts(), || Duration::from_secs(second));
+            }
+        }
+        assert!(cache.weight_bytes() > 6 * MIB, "{}", cache.weight_bytes());
     }
 
     #[test]

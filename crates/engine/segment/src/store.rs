@@ -967,6 +967,11 @@ impl SegmentStore {
         all
     }
 
+    /// Has the record cache take so much memory from now on, at most.
+    pub fn set_cache_bytes(&self, cache_bytes: u64) {
+        self.cache.set_full(cache_bytes);
+    }
+
     pub fn stats(&self) -> SegmentStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -408,8 +408,13 @@ const EVICT_LOOK_COUNT: usize = 32;
 /// The inodes in memory, at most about `inodes_max` of them that nobody uses.
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<TableShard>>,
-    shard_count_max: usize,
+    /// Of one shard; changes while the table is used.
+    shard_count_max: AtomicUsize,
     evicted: AtomicU64,
+}
+
+fn shard_count_max(inodes_max: usize) -> usize {
+    inodes_max.div_ceil(SHARD_COUNT).max(16)
 }
 
 #[derive(Default)]
@@ -426,9 +431,19 @@ impl InodeTable {
     pub fn new(inodes_max: usize) -> Self {
         Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
-            shard_count_max: inodes_max.div_ceil(SHARD_COUNT).max(16),
+            shard_count_max: AtomicUsize::new(shard_count_max(inodes_max)),
             evicted: AtomicU64::new(0),
         }
+    }
+
+    /// Has it keep so many from now on. What is too much goes as others come.
+    pub fn set_inodes_max(&self, inodes_max: usize) {
+        let most = shard_count_max(inodes_max);
+        self.shard_count_max.store(most, Ordering::Relaxed);
+    }
+
+    fn shard_count_max(&self) -> usize {
+        self.shard_count_max.load(Ordering::Relaxed)
     }
 
     pub fn len(&self) -> usize {
@@ -495,7 +510,7 @@ impl InodeTable {
     }
 
     fn add(&self, shard: &mut TableShard, inode: Arc<Inode>) {
-        if shard.weight >= self.shard_count_max {
+        if shard.weight >= self.shard_count_max() {
             self.evict(shard);
         }
         shard.clock.push_back(inode.ino);
@@ -508,7 +523,7 @@ impl InodeTable {
     /// nobody can start to, and an inode that differs from the metadata is in the flush queue.
     fn evict(&self, shard: &mut TableShard) {
         for _ in 0..EVICT_LOOK_COUNT.min(shard.clock.len()) {
-            if shard.weight < self.shard_count_max {
+            if shard.weight < self.shard_count_max() {
                 break;
             }
             let Some(ino) = shard.clock.pop_front() else {

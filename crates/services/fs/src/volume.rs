@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -307,7 +307,8 @@ pub(crate) struct Shared {
     pub snapshots: SnapshotWork,
     pub branches: Branches,
     pub extent_count: ExtentCount,
-    extents_max: usize,
+    /// Changes while the volume is open.
+    extents_max: AtomicUsize,
     pub dirty: DirtyAccount,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
@@ -453,7 +454,7 @@ impl Fs {
             snapshots: SnapshotWork::default(),
             branches,
             extent_count: ExtentCount::default(),
-            extents_max,
+            extents_max: AtomicUsize::new(extents_max),
             dirty: DirtyAccount::new(dirty),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
@@ -622,6 +623,15 @@ impl Fs {
 
     pub fn meta(&self) -> &Arc<MetaStore> {
         &self.shared.meta
+    }
+
+    /// Has the volume keep so many inodes and extents in memory from now on, as in [`FsSettings`]: volumes that are opened beside
+    /// it share the memory. What is too much goes with the next round of garbage collection, and as others come.
+    pub fn set_memory_max(&self, inodes_max: usize, extents_max: usize) {
+        self.shared.inodes.set_inodes_max(inodes_max);
+        self.shared
+            .extents_max
+            .store(extents_max, Ordering::Relaxed);
     }
 
     pub fn stats(&self) -> FsStats {
@@ -936,10 +946,11 @@ impl Shared {
     /// Forgets extents of this file if it, or all files together, have too many in memory, but none of
     /// those in `needed`.
     pub fn trim_extents(&self, state: &mut State, needed: &Range<u64>) {
-        let keep = if self.extent_count.get() > self.extents_max {
+        let extents_max = self.extents_max.load(Ordering::Relaxed);
+        let keep = if self.extent_count.get() > extents_max {
             FILE_EXTENTS_MIN
         } else {
-            FILE_EXTENTS_MIN.max(self.extents_max / 2)
+            FILE_EXTENTS_MIN.max(extents_max / 2)
         };
         if state.extents.len() > keep {
             state.extents.trim(keep / 4 * 3, needed);
@@ -948,7 +959,7 @@ impl Shared {
 
     /// Forgets extents of files that nobody reads just now, if all files together have too many in memory.
     pub fn trim_idle_extents(&self) {
-        if self.extent_count.get() <= self.extents_max {
+        if self.extent_count.get() <= self.extents_max.load(Ordering::Relaxed) {
             return;
         }
         // They are in no list that could be walked here, and are read again at little cost.

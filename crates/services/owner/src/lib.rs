@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod balance;
 mod member;
 mod ownership;
 mod peers;
@@ -15,9 +16,11 @@ mod state;
 mod takeover;
 mod truth;
 mod usage;
+mod work;
 
 pub use agreement::MapAgreement;
-pub use member::{ClusterMember, Ended, Farewell, MemberSettings};
+pub use balance::{Loads, Move, Reason, Share, Tolerance};
+pub use member::{ClusterMember, Ended, Farewell, MemberSettings, Meter};
 pub use peers::{Dials, PeerStatus, PeerTable};
 pub use takeover::{Node, Protection, TakeoverError};
 pub use truth::MapTruth;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{Backoff, DiskId, Epoch, NodeId, Timestamp, VolumeId};
-use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign};
+use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign, WorkRecord};
 use cairn_cluster::{
     ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
 };
@@ -33,6 +33,13 @@ const LEFT_LOOK: Duration = Duration::from_secs(1);
 const MAP_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
+
+/// Volumes move by themselves only when nodes and volumes have been the same for so long,
+const SETTLED: Duration = Duration::from_secs(180);
+/// and one at a time, with so long a pause after any change of owner.
+const MOVES_PAUSE: Duration = Duration::from_secs(30);
+/// Volumes that are taken over at a time: what each reads of its log is in memory meanwhile.
+const TAKEOVERS_MAX: usize = 4;
 
 /// Volumes of which others are told why this node could not take them over.
 const FAILED_TOLD_MAX: usize = 32;
@@ -64,6 +71,14 @@ pub struct MemberSettings {
     pub patience: Duration,
     /// Where this process runs, if others are to be told.
     pub host: Option<HostRecord>,
+    /// Open volumes that this node's memory limit holds; `None`: as many as there are.
+    pub volumes_max: Option<u32>,
+    /// Volumes that are taken over at a time; the busiest come first.
+    pub takeovers_max: usize,
+    /// Volumes move by themselves, for the load's sake, when nodes and volumes have been the same for so long.
+    pub settled: Duration,
+    /// And when no volume has changed its owner for so long.
+    pub moves_pause: Duration,
 }
 
 const LEASE: LeaseSettings = LeaseSettings::new(Duration::from_secs(3));
@@ -77,6 +92,10 @@ impl Default for MemberSettings {
             peers: PeerSettings::default(),
             patience: Duration::from_secs(3),
             host: None,
+            volumes_max: None,
+            takeovers_max: TAKEOVERS_MAX,
+            settled: SETTLED,
+            moves_pause: MOVES_PAUSE,
         }
     }
 }
@@ -109,6 +128,12 @@ pub trait Farewell: Send + Sync + 'static {
     fn leaving(self: Arc<Self>, volume: VolumeId) -> BoxFuture<()>;
 }
 
+/// Measures what clients do with volumes.
+pub trait Meter: Send + Sync + 'static {
+    /// A second, of late; of a clone, of it alone.
+    fn work(&self, volume: VolumeId) -> WorkRecord;
+}
+
 /// A lease, and the process that has it.
 #[derive(Clone)]
 pub(crate) struct Held {
@@ -135,6 +160,7 @@ pub struct ClusterMember {
     stop_notify: Notify,
     ended: watch::Sender<bool>,
     farewell: OnceLock<Arc<dyn Farewell>>,
+    pub(crate) meter: OnceLock<Arc<dyn Meter>>,
     /// Why this node may go on no more.
     over: watch::Sender<Option<Ended>>,
     /// Why volumes could not be taken over last.
@@ -178,6 +204,7 @@ impl ClusterMember {
             stop_notify: Notify::new(),
             ended: watch::Sender::new(false),
             farewell: OnceLock::new(),
+            meter: OnceLock::new(),
             over: watch::Sender::new(None),
             failed: Mutex::default(),
             folder_is_low: AtomicBool::new(false),
@@ -284,6 +311,7 @@ impl ClusterMember {
             failed: told.map(|(id, why)| (*id, why.clone())).collect(),
             folder_is_low: self.folder_is_low.load(Ordering::Acquire),
             host: self.settings.host.clone(),
+            volumes_max: self.settings.volumes_max,
         }
     }
 
@@ -317,6 +345,12 @@ impl ClusterMember {
             tracing::error!("this node was removed from the cluster");
             self.over.send_replace(Some(Ended::Removed));
         }
+    }
+
+    /// Sets who measures what clients do with volumes.
+    pub fn on_measuring(&self, meter: Arc<dyn Meter>) {
+        // Only here.
+        let _ = self.meter.set(meter);
     }
 
     /// Sets what comes before a volume is left.

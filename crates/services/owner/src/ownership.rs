@@ -3,12 +3,12 @@
 //! Owns: the life of the node's lease, who of several nodes takes a volume first, when a volume is left.
 //! Must not know: how a volume is opened (the pool), what the map looks like in etcd.
 //!
-//! Nodes do not talk about who takes what. All see the same map, and rank one another by a hash of volume and node: the
-//! first takes a volume at once, the others each a while later, if nobody has. Two that try together are told apart by
-//! the map's transaction.
+//! Nodes do not talk about who takes what. All see the same map, and find the same place for each volume that has no owner
+//! (`balance`): the node with the least load takes it at once, the others each a while later, if nobody has. Two that try
+//! together are told apart by the map's transaction.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Backoff, NodeId, Timestamp, VolumeId};
 use cairn_cluster::OwnedLease;
-use cairn_cluster::map::{MapView, Process, ProcessNonce};
+use cairn_cluster::map::{MapView, Process, ProcessNonce, VolumeState};
 use cairn_pool::{Leave, Pool, VolumeService};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join, join_all, select};
-use rustc_hash::FxHasher;
 
+use crate::balance::{Loads, Tolerance, rank, takes, units, work_of};
 use crate::member::{ClusterMember, Held};
 use crate::reach::{Lack, Needs, Outdone, Reach, better, cuts};
 
@@ -42,8 +42,13 @@ const YIELD_CLOSE_MAX: Duration = Duration::from_secs(2);
 const OUTDONE_LOOK: Duration = Duration::from_millis(500);
 /// The store is told for so long that this node is gone; else it finds out when the lease ends.
 const REVOKE_MAX: Duration = Duration::from_secs(1);
-/// Volumes are spread over nodes only when nothing changed for so long, one at a time.
-const SETTLED: Duration = Duration::from_secs(20);
+/// A node that gave a volume away leaves it to others for so long.
+const GIVEN_REST: Duration = Duration::from_secs(20);
+
+/// A volume that this node gave away for the load's sake and has again, since nobody else could take it, stays for so long.
+const GIVEN_IN_VAIN: Duration = Duration::from_secs(600);
+/// A takeover that takes longer than this waits for something, and keeps no other from beginning.
+const TAKEOVER_SLOW: Duration = Duration::from_secs(5);
 
 /// What is known of a volume that this node does not serve.
 #[derive(Clone, Copy)]
@@ -60,14 +65,34 @@ struct Resting {
     was_given: bool,
 }
 
+/// How patient a node is before it gives volumes away for the load's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// After nodes or volumes came or went,
+    pub settled: Duration,
+    /// and after any volume changed its owner.
+    pub pause: Duration,
+}
+
+/// Which nodes and volumes there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Crew {
+    /// Processes, so that one that started again counts as one that came.
+    alive: Vec<(NodeId, ProcessNonce)>,
+    takers: Vec<NodeId>,
+    volumes: Vec<VolumeId>,
+}
+
 /// The loop's own memory.
 #[derive(Default)]
 pub(crate) struct Ownership {
     waiting: BTreeMap<VolumeId, Waiting>,
     resting: BTreeMap<VolumeId, Resting>,
-    /// When nodes or volumes last came or went.
-    changed_at: Duration,
-    seen: (Vec<NodeId>, Vec<VolumeId>),
+    /// What was seen last, and since when it is so.
+    crew: (Crew, Duration),
+    owners: (Vec<Option<NodeId>>, Duration),
+    /// What was given away for the load's sake, and when.
+    given: BTreeMap<VolumeId, Duration>,
 }
 
 /// What is to be done with a volume now.
@@ -91,22 +116,13 @@ enum Here {
 }
 
 /// How nodes stand in line for a volume: the first takes it. Those that all reach come before those that some do not.
-/// Only those that are alive, stay, are not in maintenance, have a disk that stays, and the volume's key, if it has one.
-fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
-    let has_disk = |node: &&NodeId| {
-        let mut disks = view.disks.values();
-        disks.any(|disk| disk.value.node == **node && !disk.value.draining)
-    };
-    let stays = |node: &&NodeId| {
-        let record = view.nodes.get(node);
-        record.is_some_and(|record| {
-            !record.value.draining && record.value.maintenance_left(today).is_none()
-        })
-    };
+/// Only those that are alive, take volumes, and have the volume's key, if it has one. `place`: where it should go for the
+/// load's sake.
+fn line(view: &MapView, volume: VolumeId, today: Timestamp, place: Option<NodeId>) -> Vec<NodeId> {
     let alive = view.alive.iter();
     let can_open = alive.filter(|(_, record)| !record.value.locked.contains(&volume));
-    let there = can_open.map(|(node, _)| node).filter(stays);
-    let mut nodes: Vec<NodeId> = there.filter(has_disk).copied().collect();
+    let there = can_open.map(|(node, _)| *node);
+    let mut nodes: Vec<NodeId> = there.filter(|node| takes(view, *node, today)).collect();
     let state = view.volumes.get(&volume);
     // Of a node that is replaced, the one that takes its place.
     let heir = state.and_then(|state| {
@@ -116,16 +132,10 @@ fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
     let preferred = state.and_then(|state| state.preferred);
     let preferred = preferred.filter(|node| nodes.contains(node)).or(heir);
     nodes.sort_by_cached_key(|node| {
-        let mut hasher = FxHasher::default();
-        (volume.0, node.0).hash(&mut hasher);
         let is_preferred = preferred == Some(*node);
-        let cuts = cuts(view, *node);
-        (
-            cuts,
-            !is_preferred,
-            std::cmp::Reverse(hasher.finish()),
-            *node,
-        )
+        let is_place = place == Some(*node);
+        let rank = Reverse(rank(volume, *node));
+        (cuts(view, *node), !is_preferred, !is_place, rank, *node)
     });
     nodes
 }
@@ -133,12 +143,13 @@ fn line(view: &MapView, volume: VolumeId, today: Timestamp) -> Vec<NodeId> {
 impl Ownership {
     /// What to do with a volume that the map has.
     ///
-    /// `now` counts; `today` is the clock of the wall, by which operators say how long a node is away.
+    /// `now` counts; `today` is the clock of the wall, by which operators say how long a node is away. `place` is where the
+    /// volume should go if nobody owns it.
     fn step(
         &mut self,
         (now, today): (Duration, Timestamp),
         view: &MapView,
-        id: VolumeId,
+        (id, place): (VolumeId, Option<NodeId>),
         me: Process,
         here: Here,
     ) -> Step {
@@ -175,7 +186,7 @@ impl Ownership {
                     .entry(id)
                     .or_insert(Waiting { free_since: now });
                 let free_for = now.saturating_sub(waiting.free_since);
-                let line = line(view, id, today);
+                let line = line(view, id, today, place);
                 let place = line.iter().position(|node| *node == me.node);
                 // A node whose own sign of life is not in the map yet, or all of whose disks leave, comes last.
                 let place = place.unwrap_or(line.len() + 1);
@@ -237,63 +248,108 @@ impl Ownership {
         self.resting.insert(id, given);
     }
 
-    /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
-    /// other should have, once all have been there for a while.
+    /// The volume to give to another node: at once what an operator wants elsewhere or what this node should not have, and
+    /// for the load's sake when all has been as it is for a while. One volume at a time in the whole cluster: all nodes find
+    /// the same move.
     fn next_to_give(
         &mut self,
         (now, today): (Duration, Timestamp),
         view: &MapView,
         me: NodeId,
+        pace: Pace,
     ) -> Option<VolumeId> {
-        let seen = (
-            view.alive.keys().copied().collect(),
-            view.volumes.keys().copied().collect(),
-        );
-        let is_owned = |owner: Option<NodeId>| owner.is_some();
         let owner = |id: &VolumeId| {
             let state = view.volumes.get(id)?;
             state.owner.as_ref().map(|owner| owner.value.node)
         };
-        let mine = || view.volumes.keys().filter(|id| owner(id) == Some(me));
+        let mut mine = view.volumes.keys().filter(|id| owner(id) == Some(me));
         // At once: where an operator wants it to be, or off a node all of whose disks leave.
         let is_wanted_elsewhere = |id: &&VolumeId| {
-            let line = line(view, **id, today);
+            let line = line(view, **id, today, None);
             let preferred = view.volumes.get(*id).and_then(|state| state.preferred);
             let is_there = |node: &NodeId| line.first() == Some(node);
             let is_preferred = preferred.is_some_and(|node| node != me && is_there(&node));
             is_preferred || !line.is_empty() && !line.contains(&me)
         };
-        if let Some(id) = mine().find(is_wanted_elsewhere) {
+        if let Some(id) = mine.find(is_wanted_elsewhere) {
             return Some(*id);
         }
-        let all_owned = view.volumes.keys().all(|id| is_owned(owner(id)));
-        if self.seen != seen || !all_owned {
-            self.seen = seen;
-            self.changed_at = now;
+        let crew = Crew::of(view, today);
+        if self.crew.0 != crew {
+            self.crew = (crew, now);
+        }
+        let owners: Vec<_> = view.volumes.keys().map(owner).collect();
+        if self.owners.0 != owners {
+            self.owners = (owners, now);
+        }
+        let is_over = |since: Duration, wait: Duration| now.saturating_sub(since) >= wait;
+        if !is_over(self.crew.1, pace.settled) || !is_over(self.owners.1, pace.pause) {
             return None;
         }
-        if now.saturating_sub(self.changed_at) < SETTLED {
+        let are_owned = self.owners.0.iter().all(Option::is_some);
+        if !are_owned || is_missed(view, today) {
             return None;
         }
-        let count = |node: NodeId| {
-            let owners = view.volumes.keys().filter_map(owner);
-            owners.filter(|owner| *owner == node).count()
-        };
-        for id in mine() {
-            // One that an operator put here stays.
-            let preferred = view.volumes.get(id).and_then(|state| state.preferred);
-            let first = line(view, *id, today).first().copied();
-            let Some(first) = first.filter(|_| preferred != Some(me)) else {
-                continue;
-            };
-            // Never back and forth: the difference shrinks with each.
-            if first != me && count(first) + 1 < count(me) {
-                self.changed_at = now;
-                return Some(*id);
-            }
+        self.given
+            .retain(|_, at| now.saturating_sub(*at) < GIVEN_IN_VAIN);
+        let mut loads = Loads::of(view, today);
+        for volume in &mut loads.volumes {
+            volume.is_pinned |= self.given.contains_key(&volume.volume);
         }
-        None
+        let next = loads.next_move(Tolerance::Tenth)?;
+        if next.from != me {
+            return None;
+        }
+        tracing::info!(?next, "a volume moves, so that the load is spread");
+        self.given.insert(next.volume, now);
+        Some(next.volume)
     }
+}
+
+impl Crew {
+    fn of(view: &MapView, today: Timestamp) -> Self {
+        let alive = view.alive.iter();
+        Self {
+            alive: alive
+                .map(|(node, alive)| (*node, alive.value.process))
+                .collect(),
+            takers: view
+                .alive
+                .keys()
+                .copied()
+                .filter(|node| takes(view, *node, today))
+                .collect(),
+            volumes: view.volumes.keys().copied().collect(),
+        }
+    }
+}
+
+/// Whether a node is away that should be back: what it had would move twice. One that leaves for good is not missed.
+fn is_missed(view: &MapView, today: Timestamp) -> bool {
+    view.nodes.values().any(|record| {
+        let record = &record.value;
+        let is_away = !view.alive.contains_key(&record.id) && !record.draining;
+        is_away || record.maintenance_left(today).is_some()
+    })
+}
+
+/// How many takeovers are under way that do not wait for something.
+fn under_way(taking: &BTreeMap<VolumeId, Duration>, now: Duration) -> usize {
+    let begun = taking.values();
+    let quick = begun.filter(|begun| now.saturating_sub(**begun) < TAKEOVER_SLOW);
+    quick.count()
+}
+
+/// Volumes with those first that clients use most, as their owners told last.
+fn busiest_first(view: &MapView) -> Vec<VolumeId> {
+    let mut volumes: Vec<VolumeId> = view.volumes.keys().copied().collect();
+    let work = |id: &VolumeId| {
+        view.volumes
+            .get(id)
+            .map_or(0, |state| units(work_of(state)))
+    };
+    volumes.sort_by_cached_key(|id| (Reverse(work(id)), *id));
+    volumes
 }
 
 impl ClusterMember {
@@ -366,10 +422,15 @@ impl ClusterMember {
         let mut views = self.views();
         let mut ownership = Ownership::default();
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
-        let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
+        // Each since when.
+        let mut taking: BTreeMap<VolumeId, Duration> = BTreeMap::new();
         let mut told = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
         let mut reach = Reach::default();
         let (mut outdone, mut outdone_at) = (Outdone::default(), Duration::ZERO);
+        let pace = Pace {
+            settled: self.settings.settled,
+            pause: self.settings.moves_pause,
+        };
         loop {
             if self.is_stopping() || !lease.is_valid() {
                 break;
@@ -415,8 +476,13 @@ impl ClusterMember {
             }
             let view = views.borrow_and_update().clone();
             let served = served(pool);
-            for id in view.volumes.keys().copied() {
-                if taking.contains(&id) {
+            let is_free = |state: &Arc<VolumeState>| state.owner.is_none();
+            let places = match view.volumes.values().any(is_free) {
+                true => Loads::of(&view, today).places(),
+                false => BTreeMap::new(),
+            };
+            for id in busiest_first(&view) {
+                if taking.contains_key(&id) {
                     continue;
                 }
                 let here = match (served.contains(&id), told.locked.contains(&id)) {
@@ -424,7 +490,8 @@ impl ClusterMember {
                     (false, false) => Here::Closed,
                     (false, true) => Here::Locked,
                 };
-                match ownership.step((now, today), &view, id, process, here) {
+                let at = (id, places.get(&id).copied());
+                match ownership.step((now, today), &view, at, process, here) {
                     Step::Nothing => {}
                     Step::GiveUp => {
                         let given = pin!(self.give_up(id));
@@ -434,14 +501,16 @@ impl ClusterMember {
                         tracing::warn!(volume = %id, "this node does not own the volume any more");
                         join(self.say_farewell(id), pool.disown(id, Leave::Abandon)).await;
                     }
+                    // One that is left for later is taken by whoever is next in line and has nothing to do.
+                    Step::Take if under_way(&taking, now) >= self.settings.takeovers_max => {}
                     Step::Take => {
-                        taking.insert(id);
+                        taking.insert(id, now);
                         self.take_later(pool, id, done.clone());
                     }
                 }
             }
             for id in self.asked_to_give() {
-                ownership.rest(now, id, SETTLED);
+                ownership.rest(now, id, GIVEN_REST);
                 self.give(pool, id, lease).await;
             }
             if now.saturating_sub(outdone_at) >= OUTDONE_LOOK {
@@ -456,16 +525,16 @@ impl ClusterMember {
                         volume = %id, to = %node, ?lack,
                         "this node does not reach what the volume needs, or is not reached, and another node can serve it better: it gets the volume"
                     );
-                    ownership.rest(now, id, SETTLED);
+                    ownership.rest(now, id, GIVEN_REST);
                     self.yield_to_others(pool, id, lack, lease).await;
                 }
             }
             if taking.is_empty()
-                && let Some(id) = ownership.next_to_give((now, today), &view, self.own.node)
+                && let Some(id) = ownership.next_to_give((now, today), &view, self.own.node, pace)
                 && served.contains(&id)
             {
                 tracing::info!(volume = %id, "another node gets this volume");
-                ownership.rest(now, id, SETTLED);
+                ownership.rest(now, id, GIVEN_REST);
                 self.give(pool, id, lease).await;
             }
             let wait = self.env.clock.sleep(LOOK);
@@ -489,7 +558,7 @@ impl ClusterMember {
                 true => match select(next, pin!(lease.over())).await {
                     Either::Left((next, _)) => next,
                     Either::Right(_) => {
-                        tracing::warn!(volumes = ?taking, "this node stops before it has taken these volumes over");
+                        tracing::warn!(volumes = ?taking.keys(), "this node stops before it has taken these volumes over");
                         break;
                     }
                 },
@@ -526,7 +595,7 @@ impl ClusterMember {
         self.say_farewell(id).await;
         if planted::is(Bug::GivenUpBeforeItIsClosed) {
             self.give_up(id).await;
-            self.env.clock.sleep(SETTLED).await;
+            self.env.clock.sleep(GIVEN_REST).await;
         }
         pool.disown_before(id, Leave::Close, lease.over()).await;
         let given = pin!(self.give_up(id));
@@ -555,7 +624,7 @@ impl ClusterMember {
             },
         };
         let today = self.env.clock.now();
-        better(view, self.own.node, &line(view, id, today), &needs)
+        better(view, self.own.node, &line(view, id, today, None), &needs)
     }
 
     /// Leaves a volume to a node that can serve it better. What was acknowledged is in its log.
@@ -635,7 +704,7 @@ mod tests {
     use cairn_base::{DiskId, DiskRole, Epoch};
     use cairn_cluster::map::{
         AliveRecord, ChangeNonce, DiskRecord, EpochRecord, LogAt, NodeRecord, Opaque, OwnerRecord,
-        VersionRange, Versioned, VolumeLog, VolumeRecord, VolumeState,
+        VersionRange, Versioned, VolumeLog, VolumeRecord, WEIGHT_NORMAL,
     };
     use cairn_cluster::{LeaseId, Revision};
 
@@ -643,6 +712,10 @@ mod tests {
 
     const VOLUME: VolumeId = VolumeId(1);
     const TODAY: Timestamp = Timestamp::new(100, 0);
+    const PACE: Pace = Pace {
+        settled: Duration::from_secs(180),
+        pause: Duration::from_secs(30),
+    };
 
     fn known<T>(value: T) -> Versioned<T> {
         let revision = Revision::ABSENT;
@@ -669,6 +742,7 @@ mod tests {
                 draining: false,
                 replaced_by: None,
                 maintenance_until: None,
+                weight: WEIGHT_NORMAL,
             };
             let alive = AliveRecord {
                 node,
@@ -679,6 +753,7 @@ mod tests {
                 failed: BTreeMap::new(),
                 folder_is_low: false,
                 host: None,
+                volumes_max: None,
             };
             let record_of_disk = DiskRecord {
                 id: disk,
@@ -742,8 +817,8 @@ mod tests {
         let later = STAGGER * 10;
         let step = |view: &MapView, here| {
             let mut ownership = Ownership::default();
-            ownership.step((Duration::ZERO, TODAY), view, VOLUME, me, here);
-            ownership.step((later, TODAY), view, VOLUME, me, here)
+            ownership.step((Duration::ZERO, TODAY), view, (VOLUME, None), me, here);
+            ownership.step((later, TODAY), view, (VOLUME, None), me, here)
         };
         assert_eq!(step(&view, Here::Closed), Step::Take);
         assert_eq!(step(&view, Here::Locked), Step::Nothing);
@@ -787,22 +862,22 @@ mod tests {
     #[test]
     fn who_has_no_key_is_not_in_line() {
         let mut view = view();
-        let all = line(&view, VOLUME, TODAY);
+        let all = line(&view, VOLUME, TODAY, None);
         assert_eq!(all.len(), 3);
         let first = view.alive.get_mut(&all[0]).unwrap();
         first.value.locked = BTreeSet::from([VOLUME]);
-        assert_eq!(line(&view, VOLUME, TODAY), all[1..]);
+        assert_eq!(line(&view, VOLUME, TODAY, None), all[1..]);
         // Of another volume it has the key.
-        assert_eq!(line(&view, VolumeId(2), TODAY).len(), 3);
+        assert_eq!(line(&view, VolumeId(2), TODAY, None).len(), 3);
     }
 
     #[test]
     fn a_node_in_maintenance_gives_its_volumes_away_and_takes_none() {
         let mut view = view();
-        let all = line(&view, VOLUME, TODAY);
+        let all = line(&view, VOLUME, TODAY, None);
         let first = view.nodes.get_mut(&all[0]).unwrap();
         first.value.maintenance_until = Some(Timestamp::new(200, 0));
-        assert_eq!(line(&view, VOLUME, TODAY), all[1..]);
+        assert_eq!(line(&view, VOLUME, TODAY, None), all[1..]);
         let me = Process {
             node: all[0],
             nonce: ProcessNonce(1),
@@ -811,14 +886,166 @@ mod tests {
         view.volumes.insert(VOLUME, Arc::new(owned(me)));
         let gives = |today| {
             let mut ownership = Ownership::default();
-            ownership.next_to_give((Duration::ZERO, today), &view, all[0])
+            ownership.next_to_give((Duration::ZERO, today), &view, all[0], PACE)
         };
         assert_eq!(gives(TODAY), Some(VOLUME));
         // The time is over, by itself.
         assert_eq!(gives(Timestamp::new(200, 0)), None);
-        assert_eq!(line(&view, VOLUME, Timestamp::new(200, 0)), all);
+        assert_eq!(line(&view, VOLUME, Timestamp::new(200, 0), None), all);
         let second = view.nodes.get_mut(&all[0]).unwrap();
         second.value.maintenance_until = None;
-        assert_eq!(line(&view, VOLUME, TODAY), all);
+        assert_eq!(line(&view, VOLUME, TODAY, None), all);
+    }
+
+    /// Nodes 1, 2, ... that own so many volumes.
+    fn owned_by(counts: &[u32]) -> MapView {
+        let mut view = view();
+        let owners = (1..).zip(counts);
+        let owners = owners.flat_map(|(node, count)| (0..*count).map(move |_| node));
+        for (id, node) in (1..).zip(owners) {
+            let by = Process {
+                node: NodeId(node),
+                nonce: ProcessNonce(node),
+                lease: LeaseId(1),
+            };
+            let mut state = owned(by);
+            state.record.value.id = VolumeId(id);
+            view.volumes.insert(VolumeId(id), Arc::new(state));
+        }
+        view
+    }
+
+    fn move_to(view: &mut MapView, id: VolumeId, node: Option<NodeId>) {
+        let state = Arc::make_mut(view.volumes.get_mut(&id).unwrap());
+        state.owner = node.map(|node| {
+            known(OwnerRecord {
+                node,
+                process: ProcessNonce(node.0),
+                epoch: Epoch(2),
+            })
+        });
+    }
+
+    #[test]
+    fn uneven_volumes_move_one_after_the_other_until_they_are_shared() {
+        let mut view = owned_by(&[22, 9, 0]);
+        let mut nodes = [1, 2, 3].map(|node| (NodeId(node), Ownership::default()));
+        let mut moved = Vec::new();
+        for second in 0..3600 {
+            let now = Duration::from_secs(second);
+            let given: Vec<VolumeId> = nodes
+                .iter_mut()
+                .filter_map(|(node, own)| own.next_to_give((now, TODAY), &view, *node, PACE))
+                .collect();
+            assert!(given.len() <= 1, "{given:?} at once");
+            for id in given {
+                move_to(&mut view, id, None);
+                // It goes where all nodes say that it should.
+                let place = Loads::of(&view, TODAY).places()[&id];
+                assert_eq!(line(&view, id, TODAY, Some(place)).first(), Some(&place));
+                move_to(&mut view, id, Some(place));
+                moved.push(second);
+            }
+        }
+        let count = |node: u128| {
+            let owned = view.volumes.values();
+            let owners = owned.filter_map(|state| state.owner.as_ref());
+            owners
+                .filter(|owner| owner.value.node == NodeId(node))
+                .count()
+        };
+        assert_eq!([1, 2, 3].map(count), [11, 10, 10]);
+        assert_eq!(moved.len(), 11);
+        assert!(moved[0] >= PACE.settled.as_secs(), "{moved:?}");
+        let pauses = moved.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(pauses.min() >= Some(PACE.pause.as_secs()), "{moved:?}");
+    }
+
+    #[test]
+    fn nothing_moves_for_the_loads_sake_while_a_node_is_away() {
+        let before = owned_by(&[6, 0, 0]);
+        let gives = |view: &MapView| {
+            let mut ownership = Ownership::default();
+            let later = PACE.settled * 2;
+            let mut give = |now| ownership.next_to_give((now, TODAY), view, NodeId(1), PACE);
+            give(Duration::ZERO).or_else(|| give(later))
+        };
+        assert!(gives(&before).is_some());
+        let mut view = before.clone();
+        view.alive.remove(&NodeId(3));
+        assert_eq!(gives(&view), None, "node 3 is away");
+        view.nodes.get_mut(&NodeId(3)).unwrap().value.draining = true;
+        assert!(gives(&view).is_some(), "it does not come back");
+        let mut view = before.clone();
+        let until = Some(Timestamp::new(200, 0));
+        view.nodes
+            .get_mut(&NodeId(3))
+            .unwrap()
+            .value
+            .maintenance_until = until;
+        assert_eq!(gives(&view), None, "node 3 is in maintenance");
+        let mut view = before.clone();
+        move_to(&mut view, VolumeId(6), None);
+        assert_eq!(gives(&view), None, "a volume has no owner");
+        // A node that started again.
+        let mut ownership = Ownership::default();
+        let mut give = |seconds, view: &MapView| {
+            let now = Duration::from_secs(seconds);
+            ownership.next_to_give((now, TODAY), view, NodeId(1), PACE)
+        };
+        assert_eq!(give(0, &before), None);
+        let mut view = before.clone();
+        view.alive.get_mut(&NodeId(2)).unwrap().value.process = ProcessNonce(9);
+        assert_eq!(give(179, &view), None);
+        assert_eq!(give(181, &view), None);
+        assert!(give(179 + 180, &view).is_some());
+    }
+
+    #[test]
+    fn a_node_without_weight_gives_all_away_and_stands_in_no_line() {
+        let mut view = owned_by(&[3, 0, 0]);
+        view.nodes.get_mut(&NodeId(1)).unwrap().value.weight = 0;
+        let mut ownership = Ownership::default();
+        let given = ownership.next_to_give((Duration::ZERO, TODAY), &view, NodeId(1), PACE);
+        assert!(given.is_some(), "at once");
+        assert!(!line(&view, VOLUME, TODAY, None).contains(&NodeId(1)));
+    }
+
+    #[test]
+    fn what_came_back_is_not_given_again_and_again() {
+        let view = owned_by(&[3, 0, 0]);
+        let mut ownership = Ownership::default();
+        let mut give = |seconds| {
+            let now = Duration::from_secs(seconds);
+            ownership.next_to_give((now, TODAY), &view, NodeId(1), PACE)
+        };
+        assert_eq!(give(0), None);
+        // Nobody takes any of them.
+        let given: Vec<VolumeId> = (180..700).filter_map(&mut give).collect();
+        assert_eq!(given.len(), 3, "{given:?}");
+        assert!(give(180 + 600).is_some());
+    }
+
+    #[test]
+    fn takeovers_that_wait_keep_no_other_from_beginning() {
+        let taking = BTreeMap::from([(VolumeId(1), Duration::ZERO), (VolumeId(2), REVOKE_MAX)]);
+        for (now, want) in [(1, 2), (5, 1), (6, 0)] {
+            assert_eq!(under_way(&taking, Duration::from_secs(now)), want);
+        }
+    }
+
+    #[test]
+    fn the_busiest_volumes_come_first() {
+        let mut view = owned_by(&[3, 0, 0]);
+        let busy = cairn_cluster::map::UsageRecord {
+            work: Some(cairn_cluster::map::WorkRecord {
+                operations_per_second: 512,
+                bytes_per_second: 0,
+            }),
+            ..Default::default()
+        };
+        let state = Arc::make_mut(view.volumes.get_mut(&VolumeId(2)).unwrap());
+        state.usage = Some(known(busy));
+        assert_eq!(busiest_first(&view), [2, 1, 3].map(VolumeId));
     }
 }

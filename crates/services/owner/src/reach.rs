@@ -181,6 +181,7 @@ mod tests {
                 failed: BTreeMap::new(),
                 folder_is_low: false,
                 host: None,
+                volumes_max: None,
             };
             let disk = DiskRecord {
                 id: DiskId(number),

@@ -1,4 +1,4 @@
-//! Tells the map what each node has of the volumes that this node owns, and how far the moving of data is.
+//! Tells the map what each node has of the volumes that this node owns, how far the moving of data is, and what clients do.
 //!
 //! Owns: how often that is told. Must not know: what follows from it.
 
@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{Epoch, VolumeId};
-use cairn_cluster::map::{MapView, OnNodeRecord, Process, UsageRecord};
+use cairn_cluster::map::{MapView, OnNodeRecord, Process, UsageRecord, WorkRecord};
 use cairn_pool::Pool;
 
+use crate::balance::work_of;
 use crate::member::ClusterMember;
+use crate::work::Average;
 
 /// While a node or disk drains it is told so often, if it changed,
 const EVERY_DRAINING: Duration = Duration::from_secs(2);
@@ -23,7 +25,10 @@ const PROBLEM_LEN_BYTES_MAX: usize = 300;
 
 /// What was told of each volume, when, and in which epoch.
 #[derive(Default)]
-pub(crate) struct Told(BTreeMap<VolumeId, (Epoch, Duration, UsageRecord)>);
+pub(crate) struct Told {
+    usage: BTreeMap<VolumeId, (Epoch, Duration, UsageRecord)>,
+    work: BTreeMap<VolumeId, (Epoch, Average)>,
+}
 
 fn total_bytes(usage: &UsageRecord) -> u64 {
     usage.nodes.values().map(|node| node.bytes).sum()
@@ -55,10 +60,12 @@ impl ClusterMember {
     ) {
         let is_draining = view.disks.values().any(|disk| disk.value.draining);
         let every = if is_draining { EVERY_DRAINING } else { EVERY };
-        told.0.retain(|volume, _| owned.contains_key(volume));
+        told.usage.retain(|volume, _| owned.contains_key(volume));
+        told.work.retain(|volume, _| owned.contains_key(volume));
         for (volume, (process, epoch)) in owned {
             let now = self.env.clock.monotonic();
-            let before = told.0.get(volume).filter(|(of, _, _)| of == epoch);
+            let work = self.work_now(view, *volume, *epoch, told);
+            let before = told.usage.get(volume).filter(|(of, _, _)| of == epoch);
             if before.is_some_and(|(_, at, _)| now.saturating_sub(*at) < every) {
                 continue;
             }
@@ -80,11 +87,12 @@ impl ClusterMember {
                     .collect(),
                 bytes_per_second: status.bytes_per_second,
                 problems: problems.collect(),
+                work,
             };
             let is_news = match before {
                 None => true,
                 Some((_, _, before)) if is_draining => *before != usage,
-                Some((_, _, before)) => differs_much(before, &usage),
+                Some((_, _, before)) => before.work != work || differs_much(before, &usage),
             };
             if is_news
                 && let Err(error) = self.map.set_usage(*volume, *process, *epoch, &usage).await
@@ -92,8 +100,35 @@ impl ClusterMember {
                 tracing::debug!(%volume, %error, "it is not told yet what nodes have of the volume");
                 continue;
             }
-            told.0.insert(*volume, (*epoch, now, usage));
+            told.usage.insert(*volume, (*epoch, now, usage));
         }
+    }
+
+    /// What to tell of the work that clients have a volume do, if that is measured.
+    fn work_now(
+        &self,
+        view: &MapView,
+        volume: VolumeId,
+        epoch: Epoch,
+        told: &mut Told,
+    ) -> Option<WorkRecord> {
+        let meter = self.meter.get()?;
+        let state = view.volumes.get(&volume)?;
+        let now = self.env.clock.monotonic();
+        let before = work_of(state);
+        let begun = told.work.entry(volume);
+        let (of, average) = begun.or_insert_with(|| (epoch, Average::new(now, before)));
+        if *of != epoch {
+            (*of, *average) = (epoch, Average::new(now, before));
+        }
+        let mut measured = WorkRecord::default();
+        for part in state.record.value.numbers() {
+            let work = meter.work(part);
+            measured.operations_per_second += work.operations_per_second;
+            measured.bytes_per_second += work.bytes_per_second;
+        }
+        average.add(now, measured);
+        Some(average.told(before))
     }
 }
 

@@ -108,6 +108,10 @@ pub struct ObservedNode {
     pub maintenance: Option<std::time::Duration>,
     /// The file system with its cluster folder is nearly full.
     pub folder_is_low: bool,
+    /// Volumes that it owns.
+    pub volumes: usize,
+    /// Open volumes that its memory limit holds, if that is known.
+    pub volumes_max: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -302,6 +306,13 @@ fn judge_cluster(cluster: &ObservedCluster, warnings: &mut Vec<Warning>) {
         }
         if node.folder_is_low {
             warnings.push(Warning::FolderLow { node: name() });
+        }
+        if let Some(most) = node.volumes_max.filter(|most| node.volumes > *most) {
+            warnings.push(Warning::VolumesMany {
+                node: name(),
+                volumes: node.volumes,
+                most,
+            });
         }
     }
     for log in cluster.logs.iter().filter(|log| log.copies < log.wanted) {
@@ -823,6 +834,20 @@ mod tests {
                 |it| it.nodes[1].folder_is_low = true,
                 Health::Degraded,
                 1,
+                (2, 2),
+            ),
+            (
+                "more volumes than memory",
+                |it| (it.nodes[1].volumes, it.nodes[1].volumes_max) = (5, Some(4)),
+                Health::Degraded,
+                1,
+                (2, 2),
+            ),
+            (
+                "as many volumes as memory",
+                |it| (it.nodes[1].volumes, it.nodes[1].volumes_max) = (4, Some(4)),
+                Health::Healthy,
+                0,
                 (2, 2),
             ),
             (

@@ -130,6 +130,12 @@ pub enum Warning {
     FolderLow {
         node: String,
     },
+    /// A node has more open volumes than its memory limit holds.
+    VolumesMany {
+        node: String,
+        volumes: usize,
+        most: usize,
+    },
     /// A node is meant to be away for a while: nothing of it is rebuilt meanwhile.
     Maintenance {
         node: String,
@@ -180,7 +186,8 @@ impl Warning {
             | Self::LogCopiesFew { .. }
             | Self::KeyMissing { .. }
             | Self::MapKeyDamaged { .. }
-            | Self::FolderLow { .. } => Weight::Degraded,
+            | Self::FolderLow { .. }
+            | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk
             | Self::AddressNotHere { .. }
             | Self::Maintenance { .. }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cairn_base::NodeId;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_cluster::ClusterMap;
-use cairn_cluster::map::{JoinToken, Machine, MapError, NodeRecord, VersionRange};
+use cairn_cluster::map::{JoinToken, Machine, MapError, NodeRecord, VersionRange, WEIGHT_NORMAL};
 use cairn_trust::{Admit, Admitted, EtcdSource, JoinRequest, Membership};
 use parking_lot::Mutex;
 
@@ -48,6 +48,7 @@ impl Admit for Admission {
                 draining: false,
                 replaced_by: None,
                 maintenance_until: None,
+                weight: WEIGHT_NORMAL,
             };
             let joined = match takes_over {
                 Some(name) => {

@@ -25,9 +25,10 @@ use cairn_base::{DiskId, NodeId};
 use cairn_cluster::map::copy::MapCopy;
 use cairn_cluster::map::{
     ClusterId, DiskRecord, HostRecord, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
+    WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator};
-use cairn_config::Config;
+use cairn_config::{Config, MemoryBudget};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_forward::Forward;
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
@@ -218,7 +219,10 @@ impl Begun {
             node: membership.node,
         };
         let coordinator: Arc<dyn Coordinator> = Arc::new(self.etcd.etcd.clone());
+        let budget = MemoryBudget::of(config.memory_limit_bytes);
         let settings = MemberSettings {
+            volumes_max: Some(budget.volumes_max()),
+            takeovers_max: budget.takeovers_max(),
             patience: config.write_deadline.max(Duration::from_secs(3)),
             host: Some(self.host.clone()),
             ..MemberSettings::default()
@@ -300,6 +304,7 @@ impl Begun {
             draining: false,
             replaced_by: None,
             maintenance_until: None,
+            weight: WEIGHT_NORMAL,
         };
         self.map.add_node(&record).await
     }

@@ -310,6 +310,7 @@ fn has_own_event(kind: WarningKind) -> bool {
         | WarningKind::KeyMissing
         | WarningKind::MapKeyDamaged
         | WarningKind::FolderLow
+        | WarningKind::VolumesMany
         | WarningKind::Maintenance
         | WarningKind::VolumeUnprotected
         | WarningKind::DirectoriesUnprotected

@@ -273,6 +273,26 @@ impl ClusterMap {
         }
     }
 
+    /// Says which part of the load a node has beside others.
+    pub async fn set_node_weight(&self, node: NodeId, weight: u32) -> Result<(), MapError> {
+        let before = self.node(node).await?;
+        let record = NodeRecord {
+            weight,
+            ..before.value
+        };
+        let key = self.keys().node(node);
+        match self
+            .write(key.clone(), before.revision, &record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a node",
+            }),
+        }
+    }
+
     /// Takes a drained node out of the map with all its disks: refused as long as a volume has something on one of them.
     /// Begun again it goes on where it stopped.
     pub async fn remove_drained_node(&self, node: NodeId) -> Result<(), MapError> {
@@ -374,6 +394,7 @@ impl ClusterMap {
                 failed: sign.failed.clone(),
                 folder_is_low: sign.folder_is_low,
                 host: sign.host.clone(),
+                volumes_max: sign.volumes_max,
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

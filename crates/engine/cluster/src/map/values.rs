@@ -230,6 +230,21 @@ pub struct NodeRecord {
     /// Until then it is meant to be away: it owns nothing, and nothing on its disks is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance_until: Option<Timestamp>,
+    /// Its part of the load beside other nodes. With 0 it owns no volume.
+    #[serde(default = "weight_normal", skip_serializing_if = "is_weight_normal")]
+    pub weight: u32,
+}
+
+/// The weight of a node of which nobody said one.
+pub const WEIGHT_NORMAL: u32 = 100;
+pub const WEIGHT_MAX: u32 = 1000;
+
+fn weight_normal() -> u32 {
+    WEIGHT_NORMAL
+}
+
+fn is_weight_normal(weight: &u32) -> bool {
+    *weight == WEIGHT_NORMAL
 }
 
 impl NodeRecord {
@@ -248,6 +263,12 @@ impl Value for NodeRecord {
         let VersionRange { oldest, newest } = self.versions;
         if oldest > newest {
             return Some(format!("its versions are from {oldest} to {newest}"));
+        }
+        if self.weight > WEIGHT_MAX {
+            return Some(format!(
+                "its weight is {}, at most {WEIGHT_MAX}",
+                self.weight
+            ));
         }
         if self.replaced_by == Some(self.id) {
             return Some("it takes its own place".to_owned());
@@ -278,6 +299,9 @@ pub struct AliveRecord {
     /// Where it runs, by which two that started as the same node are told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostRecord>,
+    /// Open volumes that its memory limit holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes_max: Option<u32>,
 }
 
 /// Where a process of a node runs.
@@ -312,6 +336,7 @@ pub struct Sign {
     pub failed: BTreeMap<VolumeId, String>,
     pub folder_is_low: bool,
     pub host: Option<HostRecord>,
+    pub volumes_max: Option<u32>,
 }
 
 impl Value for AliveRecord {
@@ -465,6 +490,16 @@ pub struct UsageRecord {
     /// Why it does not go on with moving, if it does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// What clients did with the volume over the last minutes, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkRecord>,
+}
+
+/// What clients do with a volume, on average over some minutes. It is told in powers of two, so that it seldom changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkRecord {
+    pub operations_per_second: u64,
+    pub bytes_per_second: u64,
 }
 
 impl Value for UsageRecord {

@@ -10,7 +10,7 @@ use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     CertificateRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken,
     LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, Sign,
-    StateAt, VersionRange, VolumeLog, VolumeRecord,
+    StateAt, VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -59,6 +59,7 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         draining: false,
         replaced_by: None,
         maintenance_until: None,
+        weight: WEIGHT_NORMAL,
     }
 }
 
@@ -938,6 +939,28 @@ async fn maintenance_is_said_and_ends_by_itself() {
     map.set_node_maintenance(NodeId(1), None).await.unwrap();
     let found = map.node(NodeId(1)).await.unwrap().value;
     assert_eq!(found.maintenance_left(Timestamp::new(150, 0)), None);
+}
+
+#[tokio::test]
+async fn a_weight_is_kept_beside_what_else_is_said_of_a_node() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    map.set_node_weight(NodeId(1), 0).await.unwrap();
+    let until = Timestamp::new(200, 0);
+    map.set_node_maintenance(NodeId(1), Some(until))
+        .await
+        .unwrap();
+    let found = map.node(NodeId(1)).await.unwrap().value;
+    assert_eq!((found.weight, found.maintenance_until), (0, Some(until)));
+    let refused = map.set_node_weight(NodeId(1), WEIGHT_MAX + 1).await;
+    assert!(
+        matches!(refused, Err(MapError::Invalid { .. })),
+        "{refused:?}"
+    );
+    map.set_node_weight(NodeId(1), WEIGHT_NORMAL).await.unwrap();
+    let found = map.node(NodeId(1)).await.unwrap().value;
+    assert_eq!(found.weight, WEIGHT_NORMAL);
 }
 
 /// What is known of the cluster after a copy of it was put into an empty store.

@@ -11,6 +11,7 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{DiskId, DiskRole, NodeId, PoolId, VolumeId};
 use cairn_cluster::map::{
     ClusterId, DiskRecord, HighWater, HighWaterStore, MapErrorKind, NodeRecord, VersionRange,
+    WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MapError};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolTier, PoolVolume};
@@ -37,6 +38,10 @@ use crate::object_store::Seen;
 use crate::pool::Disks;
 use crate::scenario::Shape;
 use crate::world::{form_pool, fs_settings, meta_settings, open_pool};
+
+/// Volumes move for the load's sake sooner than on real nodes, so that it happens in the time that is simulated.
+const SETTLED: Duration = Duration::from_secs(20);
+const MOVES_PAUSE: Duration = Duration::from_secs(5);
 
 pub const CLUSTER: PoolId = PoolId(0xc1a5_7e12);
 pub const NAME: &str = "sim";
@@ -145,7 +150,11 @@ impl Start {
             map.clone(),
             self.coordinator.clone(),
             identity,
-            MemberSettings::default(),
+            MemberSettings {
+                settled: SETTLED,
+                moves_pause: MOVES_PAUSE,
+                ..MemberSettings::default()
+            },
             self.net.dials(own),
         );
         let state = insist(&env, || member.first_state(&opened.state)).await?;
@@ -255,6 +264,7 @@ impl Start {
             draining: false,
             replaced_by: None,
             maintenance_until: None,
+            weight: WEIGHT_NORMAL,
         };
         insist(&self.env, || map.add_node(&record)).await?;
         for disk in &state.disks {

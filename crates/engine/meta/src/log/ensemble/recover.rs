@@ -13,7 +13,10 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition};
-use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, Term, find_records};
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FileHeader, FileUse, FoundRecord, RECORD_HEAD_BYTES, RecordHead, Term,
+    find_records, record_len_bytes,
+};
 use cairn_shard::{ShardError, ShardErrorKind, ShardService};
 use futures_util::future::{Either, join_all, select};
 
@@ -269,8 +272,7 @@ impl Finder<'_> {
                 let promise = disk.clone().fence(self.seat.volume, self.seat.epoch);
                 promise.await.map_err(absent)?;
             }
-            let bytes = self.read(&disk, ensemble.number).await.map_err(absent)?;
-            self.parse(id, ensemble, bytes)
+            self.read(id, &disk, ensemble).await
         };
         // Of one of which nothing was heard for a while already, nothing is expected either.
         let patience = match disk.is_silent() {
@@ -283,47 +285,128 @@ impl Finder<'_> {
         }
     }
 
-    async fn read(&self, disk: &Arc<dyn ShardService>, number: u64) -> Result<Bytes, ShardError> {
-        let name = self.seat.name(number);
-        let len_bytes = writer::capacity_of(disk.stat(name).await?.file_len_bytes);
-        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        let mut all = BytesMut::with_capacity(len);
-        while all.len() < len {
-            let piece = READ_BYTES.min(len - all.len());
-            all.extend_from_slice(&disk.read(name, all.len() as u64, piece).await?);
+    /// Reads a file piece by piece. Only its records stay in memory: most of a file is empty as a rule, and a node that takes
+    /// many volumes over reads several copies of each.
+    async fn read(
+        &self,
+        id: DiskId,
+        disk: &Arc<dyn ShardService>,
+        ensemble: &Ensemble,
+    ) -> Result<Copy, Absent> {
+        let name = self.seat.name(ensemble.number);
+        let stat = disk.stat(name).await.map_err(absent)?;
+        let len_bytes = writer::capacity_of(stat.file_len_bytes);
+        let mut offset = 0;
+        let mut found: Option<(FileHeader, Records)> = None;
+        while offset < len_bytes {
+            let piece = READ_BYTES.min(usize::try_from(len_bytes - offset).unwrap_or(READ_BYTES));
+            let read = disk.read(name, offset, piece).await.map_err(absent)?;
+            if read.is_empty() {
+                return Err(Absent::Unread("it gives nothing".to_owned()));
+            }
+            offset += read.len() as u64;
+            match &mut found {
+                Some((_, records)) => records.add(&read, offset >= len_bytes),
+                None => {
+                    let header = self.header(ensemble, &read)?;
+                    let mut records = Records::new(header.file_use);
+                    records.add(&read[BLOCK_BYTES..], offset >= len_bytes);
+                    found = Some((header, records));
+                }
+            }
         }
-        Ok(all.freeze())
+        let too_short = || Absent::Without("its file is too short".to_owned());
+        let (header, records) = found.ok_or_else(too_short)?;
+        Ok(Copy {
+            disk: id,
+            retained_from: header.retained_from.max(records.retained_from),
+            records: records.found,
+            header,
+        })
     }
 
-    fn parse(&self, disk: DiskId, ensemble: &Ensemble, bytes: Bytes) -> Result<Copy, Absent> {
+    /// The header at the beginning of a file, if that is the one of an ensemble.
+    fn header(&self, ensemble: &Ensemble, bytes: &[u8]) -> Result<FileHeader, Absent> {
         let bad = |why: &str| Absent::Without(why.to_owned());
         let block = bytes.get(..BLOCK_BYTES);
         let block = block.ok_or_else(|| bad("its file is too short"))?;
         let header = FileHeader::decode(block).map_err(|error| bad(&error.to_string()))?;
         let header = header.ok_or_else(|| bad("the header of its file is damaged"))?;
-        if header.volume != self.seat.volume || header.sequence != ensemble.number {
-            return Err(bad("its file is of another part"));
+        match header.volume == self.seat.volume && header.sequence == ensemble.number {
+            true => Ok(header),
+            false => Err(bad("its file is of another part")),
         }
-        let mut retained_from = header.retained_from;
-        let body = bytes.slice(BLOCK_BYTES..);
-        let found = find_records(&body, header.file_use).into_iter();
-        let records = found.map(|record| {
-            retained_from = retained_from.max(record.head.retained_from);
-            LogRecord {
+    }
+}
+
+/// The records of a file that is read piece by piece, the same that [`find_records`] finds in the whole.
+struct Records {
+    file_use: FileUse,
+    found: Vec<LogRecord>,
+    /// The highest that they say.
+    retained_from: LogPosition,
+    /// Blocks from the first on that may begin a record whose end was not read yet.
+    rest: BytesMut,
+}
+
+impl Records {
+    fn new(file_use: FileUse) -> Self {
+        Self {
+            file_use,
+            found: Vec::new(),
+            retained_from: LogPosition(0),
+            rest: BytesMut::new(),
+        }
+    }
+
+    /// Adds what follows in the file; after the last piece nothing is waited for.
+    fn add(&mut self, piece: &[u8], is_last: bool) {
+        self.rest.extend_from_slice(piece);
+        let whole = find_records(&self.rest, self.file_use);
+        let end = match is_last {
+            true => self.rest.len(),
+            false => unfinished(&self.rest, self.file_use, &whole),
+        };
+        for record in whole {
+            if record.payload.start >= end {
+                break;
+            }
+            self.retained_from = self.retained_from.max(record.head.retained_from);
+            self.found.push(LogRecord {
                 first: record.head.first,
                 last: record.head.last,
                 epoch: record.head.epoch,
                 term: record.head.term,
-                payload: body.slice(record.payload),
-            }
-        });
-        Ok(Copy {
-            disk,
-            records: records.collect(),
-            header,
-            retained_from,
-        })
+                // A copy, so that the blocks around it go.
+                payload: Bytes::copy_from_slice(&self.rest[record.payload]),
+            });
+        }
+        self.rest = BytesMut::from(&self.rest[end..]);
     }
+}
+
+/// Where the first record begins whose end is behind these bytes, which have the records `whole`; the end of their last block,
+/// if there is none.
+fn unfinished(bytes: &[u8], file_use: FileUse, whole: &[FoundRecord]) -> usize {
+    let is_unfinished = |offset: usize| {
+        let rest = &bytes[offset..];
+        let head = RecordHead::decode(rest, file_use);
+        head.is_some_and(|head| head.payload_len_bytes as usize > rest.len() - RECORD_HEAD_BYTES)
+    };
+    let mut offset = 0;
+    let ends = whole.iter().map(|record| {
+        let start = record.payload.start - RECORD_HEAD_BYTES;
+        (start, start + record_len_bytes(record.payload.len()))
+    });
+    for (start, end) in ends.chain([(bytes.len(), bytes.len())]) {
+        let mut between = (offset..start).step_by(BLOCK_BYTES);
+        if let Some(found) = between.find(|offset| is_unfinished(*offset)) {
+            return found;
+        }
+        offset = end;
+    }
+    // What is read next begins where a block may.
+    bytes.len() / BLOCK_BYTES * BLOCK_BYTES
 }
 
 fn absent(error: ShardError) -> Absent {
@@ -400,4 +483,75 @@ fn covers(copies: &[Copy], from: LogPosition, to: LogPosition) -> bool {
         }
     }
     next > to
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_formats::metadata::log::RecordBuf;
+
+    use super::*;
+
+    const USE: FileUse = FileUse(7);
+
+    fn record(first: u64, payload_len_bytes: usize) -> Vec<u8> {
+        let payload: Vec<u8> = (0..payload_len_bytes).map(|at| (at % 251) as u8).collect();
+        let positions = (LogPosition(first), LogPosition(first));
+        let mut record = RecordBuf::copy_of(&payload, positions, Epoch(1), 9);
+        record.seal(USE, LogPosition(first / 2));
+        record.bytes.to_vec()
+    }
+
+    /// First positions and payloads of what is found in pieces of so many blocks.
+    fn in_pieces(bytes: &[u8], blocks: usize) -> (Vec<(u64, Vec<u8>)>, usize) {
+        let mut records = Records::new(USE);
+        let mut most = 0;
+        let mut pieces = bytes.chunks(blocks * BLOCK_BYTES).peekable();
+        while let Some(piece) = pieces.next() {
+            records.add(piece, pieces.peek().is_none());
+            most = most.max(records.rest.len());
+        }
+        let found = records.found.into_iter();
+        (
+            found.map(|it| (it.first.0, it.payload.to_vec())).collect(),
+            most,
+        )
+    }
+
+    #[test]
+    fn pieces_show_the_records_that_the_whole_file_has() {
+        let mut bytes = Vec::new();
+        for (first, len) in [
+            (1, 100),
+            (2, 5 * BLOCK_BYTES),
+            (3, 0),
+            (4, 20 * BLOCK_BYTES),
+        ] {
+            bytes.extend(record(first, len));
+        }
+        // One whose payload is damaged, one whose head is, then a whole one, one that is torn at the end of the file.
+        let damaged = bytes.len();
+        bytes.extend(record(5, 9 * BLOCK_BYTES));
+        bytes[damaged + 2 * BLOCK_BYTES] ^= 1;
+        let damaged = bytes.len();
+        bytes.extend(record(6, 3 * BLOCK_BYTES));
+        bytes[damaged + 9] ^= 1;
+        bytes.extend(record(7, 2 * BLOCK_BYTES));
+        bytes.extend(vec![0; 40 * BLOCK_BYTES]);
+        bytes.extend(&record(8, 30 * BLOCK_BYTES)[..8 * BLOCK_BYTES]);
+        let want: Vec<(u64, Vec<u8>)> = find_records(&bytes, USE)
+            .into_iter()
+            .map(|it| (it.head.first.0, bytes[it.payload].to_vec()))
+            .collect();
+        let firsts: Vec<u64> = want.iter().map(|(first, _)| *first).collect();
+        assert_eq!(firsts, [1, 2, 3, 4, 7]);
+        for blocks in [1, 2, 3, 7, 16, 100, 1000] {
+            let (found, most) = in_pieces(&bytes, blocks);
+            assert!(found == want, "in pieces of {blocks} blocks");
+            // What is kept is a record that is not whole yet, and no more.
+            assert!(
+                most <= 31 * BLOCK_BYTES,
+                "{most} bytes of the file are kept"
+            );
+        }
+    }
 }
