@@ -27,6 +27,7 @@ EVERY_SECONDS_PER_CLIENT = 0.002
 PATIENCE_SECONDS = 60
 QUIET_ANSWERS, ENOUGH_ANSWERS = 50, 50
 WELL_SECONDS_MAX = 180
+REST_SECONDS = 21
 MAIN = "main"
 
 
@@ -82,6 +83,10 @@ class Bench:
         self.world, self.cluster = world, world.cluster
         self.volumes = [MAIN, *(f"volume{number}" for number in range(2, volumes_count + 1))]
         self.clients: dict[str, Feeler] = {}
+        # Where each volume was put: it goes back there by itself.
+        self.homes: dict[str, str] = {}
+        # Whether the node of the last measurement led etcd as well.
+        self.leads = False
         self.objects = Objects(1)
 
     def make(self):
@@ -90,7 +95,8 @@ class Bench:
             if volume != MAIN:
                 self.world.run("volume", "create", volume)
             self.world.run("export", "set", volume, "--client", "0.0.0.0/0", "--squash", "none")
-            self.world.move(volume, names[index % len(names)])
+            self.homes[volume] = names[index % len(names)]
+            self.world.move(volume, self.homes[volume])
         self.world.await_places(self.volumes)
         sources = self.world.sources()
         address = lambda node, protocol: self.world.listens[node, protocol]
@@ -119,16 +125,19 @@ class Bench:
 
     def busiest(self):
         """The node that owns most, and what it owns."""
-        owners = self.owners()
-        nodes = list(owners.values())
+        nodes = list(self.homes.values())
         node = max(self.cluster.names, key=lambda name: (nodes.count(name), name))
-        return node, [volume for volume in self.volumes if owners[volume] == node]
+        return node, [volume for volume in self.volumes if self.homes[volume] == node]
 
     def measure(self, event):
         """Pauses of the clients whose volumes get another owner."""
         seconds, left = self.world.await_well(WELL_SECONDS_MAX)
         if left:
             raise harness.Failure(f"the cluster is not well after {seconds:.0f} s: {left}")
+        harness.wait_until(lambda: self.owners() == self.homes, WELL_SECONDS_MAX, "that volumes are back where they were put")
+        # A node that gave a volume away leaves it to others for a while.
+        since = time.monotonic()
+        harness.wait_until(lambda: time.monotonic() - since > REST_SECONDS, WELL_SECONDS_MAX, "that no node rests", 1)
         node, volumes = self.busiest()
         volumes = event.of(volumes)
         elsewhere = self.cluster.others(node)
@@ -141,6 +150,7 @@ class Bench:
         for volume in volumes:
             self.clients[volume].pause_seconds = 0.0
         with contextlib.ExitStack() as ends:
+            self.leads = self.cluster.etcd_leader() == node
             event.do(self, ends, node, volumes, elsewhere)
             owned = lambda: all(self.owners()[volume] not in (None, node) for volume in volumes)
             harness.wait_until(owned, SERVE_SECONDS_MAX, f"other owners of what {node} owned")
@@ -157,6 +167,7 @@ class Move:
 
     @staticmethod
     def do(bench, _, node, volumes, elsewhere):
+        bench.homes[volumes[0]] = elsewhere[0]
         bench.world.run("volume", "move", volumes[0], "--to", elsewhere[0], node=node)
 
 
@@ -241,7 +252,7 @@ def main():
                     found.setdefault((count, event), []).append(pauses)
                     print(
                         f"bench-pauses: {count} volumes, try {number + 1}, {event.title}: {len(pauses)} clients waited "
-                        f"{min(pauses):.2f} to {max(pauses):.2f} s, load average {os.getloadavg()[0]:.1f}", flush=True,
+                        f"{min(pauses):.2f} to {max(pauses):.2f} s{', it led etcd' if bench.leads else ''}, load average {os.getloadavg()[0]:.1f}", flush=True,
                     )
     text = table(options, found, load)
     print(text)

@@ -45,6 +45,7 @@ DRAIN_SECONDS_MAX = 120
 REBUILT_SECONDS_MAX = 180
 BUCKET = "photos"
 S3_READ_SECONDS_MAX = 30
+S3_PACE_SECONDS = 0.3
 S3_END_SECONDS_MAX = 120
 # The newest of the machine's own pauses are told, so that nobody takes them for the cluster's.
 STALL_SECONDS = 0.05
@@ -455,7 +456,7 @@ def versions(world, seed):
 
     client = lambda node: s3.client(world.cluster.s3_port(node), Made, read_timeout=S3_READ_SECONDS_MAX)
     client(world.cluster.names[0]).put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
-    return S3Load([client(node) for node in world.cluster.names[:2]], BUCKET, seed), client
+    return S3Load([client(node) for node in world.cluster.names[:2]], BUCKET, seed, S3_PACE_SECONDS), client
 
 
 def verify_all(world, judge, log):

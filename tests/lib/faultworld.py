@@ -196,12 +196,10 @@ class World:
     # Volumes and clients.
 
     def make_volumes(self):
-        for index, (volume, (protection, _)) in enumerate(VOLUMES.items()):
+        for volume, (protection, _) in VOLUMES.items():
             words = ("volume", "set") if volume == "main" else ("volume", "create")
             self.run(*words, volume, "--protection", protection)
             self.run("export", "set", volume, "--client", "0.0.0.0/0", "--squash", "none")
-            to = self.cluster.names[index % len(self.cluster.names)]
-            self.move(volume, to)
 
     def move(self, volume, to):
         owner = self.cluster.owner(volume)

@@ -28,12 +28,12 @@ from lib.cells import CELL_LEN_BYTES, Ledger, Objects, Whole, Wrong
 
 # Until a client turns to another node. After two seconds no node executes what it has read; before that a client which leaves its
 # connection open has to keep the number of its call, as only NFS has one.
-PATIENCE_SECONDS = (1.2, 2.5, 2.5, 6.0)
+PATIENCE_SECONDS = (1.2, 2.5, 2.5, 3.5)
 SAFE_TO_LEAVE_SECONDS = 2.5
 CONNECT_SECONDS_MAX = 1.0
 # A node that says nothing but "not now" for so long is left, as by an operator who looks.
 NOT_NOW_SECONDS_MAX = 5
-PACE_SECONDS_MAX = 0.06
+PACE_SECONDS_MAX = 0.3
 # What a client waits for longer is a pause that it notes.
 PAUSE_SECONDS_MIN = 0.5
 LEFT_OPEN_COUNT_MAX = 6
