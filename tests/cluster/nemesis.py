@@ -40,6 +40,8 @@ PAUSE_SECONDS_MAX = 10
 RESUME_SECONDS_MAX = 90
 RESUME_ANSWERS = 5
 CHECK_SECONDS = 0.1
+# More than the patience of any client.
+AFTER_CUT_SECONDS = 6
 VM_SECONDS_SPARE = 1200
 DRAIN_SECONDS_MAX = 120
 REBUILT_SECONDS_MAX = 180
@@ -51,7 +53,7 @@ S3_END_SECONDS_MAX = 120
 STALL_SECONDS = 0.05
 
 # What can happen to nodes in any combination, what happens by itself, and what an operator does.
-OF_NODES = ("kill", "pause", "cut", "cut_one_way", "cut_not_transitive", "cut_clients", "slow", "full_disk", "clock")
+OF_NODES = ("kill", "pause", "cut", "cut_one_way", "cut_not_transitive", "cut_clients", "slow", "full_disk", "clock", "most_hang")
 OF_ETCD = ("etcd_hangs", "etcd_killed", "etcd_without_quorum")
 OF_OPERATORS = ("move", "drain", "restart", "maintenance", "disk_lost")
 KINDS = (*OF_NODES, *OF_ETCD, *OF_OPERATORS)
@@ -62,7 +64,9 @@ NEED_CLOCKS = ("clock",)
 CLOCK_JUMPS_SECONDS = (-600, -60, -2, 2, 60, 600)
 # With a second one at the same time, drawn from these.
 SECONDS_OF_A_PAIR = ("kill", "pause", "cut", "cut_one_way", "cut_not_transitive", "slow", "move")
-ALONE = ("disk_lost", "drain", "maintenance", "etcd_without_quorum")
+ALONE = ("disk_lost", "drain", "maintenance", "etcd_without_quorum", "most_hang")
+# Servers that hang beside their members of etcd: owners keep their leases, and no volume has enough nodes for a write.
+MOST = 4
 PAIR_CHANCE = 0.5
 
 
@@ -148,6 +152,8 @@ class Plan:
             return Fault(kind, [], options)
         elif kind == "etcd_without_quorum":
             return Fault(kind, [])
+        elif kind == "most_hang":
+            return Fault(kind, sorted(self.random.sample(names, MOST)))
         return Fault(kind, [node], options)
 
 
@@ -167,12 +173,17 @@ class Nemesis:
     def heal(self):
         """Ends all faults; the nodes serve then."""
         self.undone.close()
-        self.world.cut_clients = False
         for pid in self.stopped_members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.stopped_members = []
         self.cluster.heal()
+        if self.world.cut_clients:
+            # What was sent into the cut arrives now; who gave it up must not leave its connection open either.
+            threading.Timer(AFTER_CUT_SECONDS, self.clients_are_there).start()
+
+    def clients_are_there(self):
+        self.world.cut_clients = False
 
     def asked(self, fault, others):
         """A node that is not disturbed."""
@@ -214,6 +225,11 @@ class Nemesis:
         for node in fault.nodes:
             self.undone.callback(self.world.clocks.set, node, 0)
             self.world.clocks.set(node, fault.options["seconds"])
+
+    def most_hang(self, fault, _):
+        machines = self.cluster.machines()
+        for node in fault.nodes:
+            os.kill(machines[node]["pid"], signal.SIGSTOP)
 
     # etcd.
 
@@ -632,6 +648,7 @@ def main():
                 results = with_guest(world, options, log) if options.vm else run(world, options, log)
                 if results["problems"]:
                     keep_state(world, out)
+                    keep_histories(world, out)
         except BaseException:
             log(f"FAILED with the seed {options.seed}; the logs of the nodes are in {out}")
             raise
@@ -648,6 +665,12 @@ def keep_state(world, out):
     """What the cluster says of itself at the end of a run that failed."""
     with contextlib.suppress(Exception):
         (out / "status.json").write_text(json.dumps(world.cluster.status(), indent=2) + "\n")
+
+
+def keep_histories(world, out):
+    """What each client sent and heard last."""
+    for client in world.clients:
+        (out / f"{client.client.replace(' ', '-')}.history").write_text("\n".join(client.history) + "\n")
 
 
 def keep_logs(cluster, out):

@@ -161,9 +161,10 @@ class World:
                     self.clocks.set(node, 0)
             ends.enter_context(self.cluster)
             self.cluster.await_etcd()
-            for name, machine in self.cluster.machines().items():
+            machines = self.cluster.machines()
+            for name in self.cluster.names:
                 for protocol, flag in LISTENS.items():
-                    argv = machine["argv"]
+                    argv = machines[name]["argv"]
                     host, _, port = argv[argv.index(flag) + 1].rpartition(":")
                     self.listens[name, protocol] = host, int(port)
             self.ends = ends.pop_all()

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,8 @@ PACE_SECONDS_MAX = 0.3
 # What a client waits for longer is a pause that it notes.
 PAUSE_SECONDS_MIN = 0.5
 LEFT_OPEN_COUNT_MAX = 6
+# Of what a client sent and heard, to be read beside the logs of nodes when something was wrong.
+HISTORY_COUNT_MAX = 3000
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 RUNS_OF_CELLS = (1, 1, 3, 8, 8, 16, 64, 128, 200)
 
@@ -105,6 +107,7 @@ class Roamer(threading.Thread):
         self.refusals: list[tuple[float, str]] = []
         self.not_now: Counter[str] = Counter()
         self.waits_since: float | None = None
+        self.history: deque[str] = deque(maxlen=HISTORY_COUNT_MAX)
         # A request that was sent before without an answer, and now as a new one: nobody knows what the first did.
         self.is_anew = False
         self.connection: Any = None
@@ -145,6 +148,10 @@ class Roamer(threading.Thread):
 
     # Requests.
 
+    def note(self, what):
+        now = time.time()
+        self.history.append(f"{time.strftime('%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03} {self.at} {what}")
+
     def answered(self, attempt, what):
         """What `attempt` returns, once it returns; it is called again after whatever a client outlives."""
         begun = self.waits_since = time.monotonic()
@@ -153,11 +160,13 @@ class Roamer(threading.Thread):
         self.is_anew = False
         was_sent = False
         while True:
+            self.note(what)
             try:
                 answer = attempt()
                 break
             except Later as later:
                 self.not_now[str(later)] += 1
+                self.note(f"{what}: {later}")
                 self.is_anew = self.is_anew or was_sent
                 self.renew()
                 met.append(f"{later} ({self.at})")
@@ -175,6 +184,7 @@ class Roamer(threading.Thread):
                 self.given_up.wait(self.RETRY_SECONDS)
             except (OSError, http.client.HTTPException) as error:
                 was_sent = True
+                self.note(f"{what}: {error!r}")
                 met.append(f"{type(error).__name__} ({self.at})")
                 self.turn()
                 if not isinstance(error, TimeoutError):
@@ -184,6 +194,7 @@ class Roamer(threading.Thread):
         now = time.monotonic()
         self.waits_since = None
         self.answers_count += 1
+        self.note(f"{what}: done")
         if now - begun > PAUSE_SECONDS_MIN:
             self.pauses.append(Pause(begun, now, f"{self.client}, {what}", self.protocol, self.place.volume, tuple(met)))
         return answer
@@ -194,7 +205,9 @@ class Roamer(threading.Thread):
     def turn(self):
         """To another node, as whoever knows several does."""
         may_leave = self.protocol == "nfs" or self.patience_seconds >= SAFE_TO_LEAVE_SECONDS
-        self.drop(leave=self.leaves_open and may_leave and not self.place.clients_are_cut())
+        leave = self.leaves_open and may_leave and not self.place.clients_are_cut()
+        self.note(f"turns, and {'leaves its connection open' if leave else 'resets its connection'}")
+        self.drop(leave)
         self.at = self.rng.choice([node for node in self.place.nodes if node != self.at])
         self.turns_count += 1
 
@@ -482,6 +495,7 @@ class S3Roamer(Roamer):
         key, whole = self.rng.choice(self.mine)
         if kind == "put":
             counter, data = whole.begin(self.rng.choices(self.SIZES_CELLS, self.SIZES_WEIGHTS)[0])
+            self.note(f"{key} is put as state {counter}")
             self.ask("PUT", self.path(key), data)
             whole.acknowledge(counter)
         elif kind == "delete":
