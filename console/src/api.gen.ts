@@ -292,6 +292,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/balance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who owns how much of the cluster's load, and which volumes should move so that it is spread. It changes nothing. */
+        get: operations["balance"];
+        put?: never;
+        /**
+         * Moves the first of the volumes that should move, waits until its new owner serves it, and says what should move then. Clients of
+         *     that volume feel a short pause.
+         */
+        post: operations["balance_step"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster/nodes/{node}": {
         parameters: {
             query?: never;
@@ -344,6 +365,26 @@ export interface paths {
          *     removed from the cluster.
          */
         post: operations["node_replace"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/nodes/{node}/weight": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Says which part of the load a node has beside others. Volumes follow one at a time, after a while; with 0 all of them leave at
+         *     once.
+         */
+        put: operations["node_weight"];
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1881,6 +1922,71 @@ export interface components {
             /** @description Nodes that did not answer, and why: what was asked of them is not here. */
             silent?: components["schemas"]["SilentNode"][];
         };
+        BalanceMove: {
+            /** Format: int64 */
+            bytes_per_second: number;
+            /** @description The nodes' names. */
+            from: string;
+            from_after: components["schemas"]["BalanceShare"];
+            from_before: components["schemas"]["BalanceShare"];
+            /**
+             * Format: int64
+             * @description What clients do with it.
+             */
+            operations_per_second: number;
+            reason: components["schemas"]["BalanceReason"];
+            to: string;
+            to_after: components["schemas"]["BalanceShare"];
+            to_before: components["schemas"]["BalanceShare"];
+            volume: string;
+        };
+        BalanceNode: {
+            /** Format: int64 */
+            bytes_per_second: number;
+            /**
+             * Format: int64
+             * @description Its load, in percent of what it would be if all was spread by weights alone. An open volume is load, and so is what clients
+             *     do.
+             */
+            load_percent: number;
+            name: string;
+            /**
+             * Format: int64
+             * @description What clients do with its volumes, on average over some minutes, as owners told last.
+             */
+            operations_per_second: number;
+            /** @description Whether it takes volumes now: it is there, stays, is not in maintenance, has disks and a weight. */
+            takes: boolean;
+            /** @description Volumes that it owns. */
+            volumes: number;
+            /**
+             * Format: int32
+             * @description Open volumes that its memory limit holds, if it is there and tells.
+             */
+            volumes_max?: number | null;
+            /** Format: int32 */
+            weight: number;
+        };
+        /**
+         * @description Why a volume should move.
+         * @enum {string}
+         */
+        BalanceReason: "memory" | "count" | "work";
+        BalanceShare: {
+            /**
+             * Format: int64
+             * @description In percent of what it would be if all was spread by weights alone.
+             */
+            load_percent: number;
+            volumes: number;
+        };
+        /** @description Who owns how much of the cluster's load, and which volumes should move. */
+        BalanceView: {
+            moved?: components["schemas"]["BalanceMove"] | null;
+            /** @description In the order in which they would be made. Empty: the load is spread as evenly as it gets. */
+            moves: components["schemas"]["BalanceMove"][];
+            nodes: components["schemas"]["BalanceNode"][];
+        };
         /** @description One figure of a run. */
         BenchmarkFigure: {
             /**
@@ -2264,6 +2370,11 @@ export interface components {
             maintenance_seconds?: number | null;
             name: string;
             problem?: string | null;
+            /**
+             * Format: int32
+             * @description Its part of the load beside others; left out: 100, as usual. With 0 it owns no volume.
+             */
+            weight?: number | null;
         };
         /** @description What may be lost next, whichever it is. */
         ClusterSurvives: {
@@ -3035,6 +3146,13 @@ export interface components {
         NodeReplace: {
             /** @description The name of the node that takes its place: one that has joined. */
             by: string;
+        };
+        NodeWeight: {
+            /**
+             * Format: int32
+             * @description Its part of the load beside others: 100 is usual, 1000 the most. With 0 it owns no volume.
+             */
+            weight: number;
         };
         /** @description Where a browser goes to log in. */
         OidcBegun: {
@@ -4334,7 +4452,7 @@ export interface components {
          * @description Which warning it is.
          * @enum {string}
          */
-        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
+        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
         /** @description One thing that an operator should know now. */
         WarningView: {
             /**
@@ -6142,6 +6260,139 @@ export interface operations {
             };
         };
     };
+    balance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BalanceView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    balance_step: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BalanceView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     node_remove: {
         parameters: {
             query?: never;
@@ -6490,6 +6741,102 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    node_weight: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodeWeight"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description the body is too long */
             413: {

@@ -138,6 +138,30 @@ class S3Hostile(WorldTest):
                 pass
         self.assertTrue(answer == b"" or b" 431 " in answer, answer)
 
+    def test_what_is_slow_does_not_stand_over_what_came_after_it(self):
+        path, old = f"/{BUCKET}/there", b"old" * 1000
+        place = {"Bucket": BUCKET, "Key": "there"}
+        for newer in (b"new", None):
+            headers = self.signed("PUT", path, old) | {"expect": "100-continue"}
+            head = f"PUT {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            with socket.create_connection(("127.0.0.1", self.port), 30) as stream:
+                stream.sendall(head.encode() + b"\r\n")
+                # It has begun.
+                self.assertIn(b" 100 ", stream.recv(1000))
+                stream.sendall(old[:100])
+                if newer is None:
+                    self.client.delete_object(**place)
+                else:
+                    self.client.put_object(**place, Body=newer)
+                stream.sendall(old[100:])
+                # Both were under way at the same time: as if it had been done before the other one.
+                self.assertIn(b" 200 ", stream.recv(1000))
+            there = [entry["Key"] for entry in self.client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+            self.assertEqual(there, ["there"] if newer else [])
+            if newer:
+                self.assertEqual(self.client.get_object(**place)["Body"].read(), newer)
+        self.client.put_object(**place, Body=b"1")
+
     def test_names_that_cannot_be(self):
         for key, code in (
             ("../there", "InvalidArgument"), ("a/../there", "InvalidArgument"), ("%2e%2e/there", "InvalidArgument"), ("a%00b", "InvalidArgument"),

@@ -48,10 +48,12 @@ def can_have_namespaces():
 class Cluster:
     """One `cairn dev-cluster` in the foreground, in a folder of its own."""
 
-    def __init__(self, folder, nodes=3, disks=1, netns="auto", external_etcd=False, serve_flags=()):
+    def __init__(self, folder, nodes=3, disks=1, netns="auto", external_etcd=False, serve_flags=(), program=None):
         self.folder = pathlib.Path(folder)
         self.nodes, self.disks, self.netns = nodes, disks, netns
         self.external_etcd, self.serve_flags = external_etcd, list(serve_flags)
+        # Nodes of another version than the commands, or a program that becomes `cairn`.
+        self.program = program or os.environ.get("CAIRN_NODES")
         # A range of this cluster's own, as long as this object is there.
         self.ports = harness.Ports()
         self.output_path = self.folder.with_suffix(".output")
@@ -72,9 +74,7 @@ class Cluster:
         argv = [str(harness.cairn_path()), "dev-cluster", "--dir", str(self.folder), "--nodes", str(self.nodes)]
         argv += ["--disks", str(self.disks), "--base-port", str(self.ports.first), "--netns", self.netns]
         argv += ["--external-etcd"] if self.external_etcd else []
-        # Nodes of another version than the commands.
-        program = os.environ.get("CAIRN_NODES")
-        argv += ["--program", program] if program else []
+        argv += ["--program", str(self.program)] if self.program else []
         return [*argv, "--", *self.serve_flags] if self.serve_flags else argv
 
     def output(self):

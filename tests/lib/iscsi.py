@@ -55,14 +55,14 @@ class Session:
 
     def __init__(
         self, address, initiator, target=None, chap=None, block_len_bytes=512, timeout_seconds=TIMEOUT_SECONDS,
-        joins=None, connection=0, connections_max=1, isid=None,
+        joins=None, connection=0, connections_max=1, isid=None, source="",
     ):
         self.block_len_bytes = block_len_bytes
         self.shared = joins.shared if joins else Shared(isid)
         self.is_leading = joins is None
         self.connection, self.connections_max = connection, connections_max
         self.status_number = 0
-        self.stream = socket.create_connection(address, timeout_seconds)
+        self.stream = socket.create_connection(address, timeout_seconds, (source, 0))
         try:
             self.login(initiator, target, chap)
         except BaseException:

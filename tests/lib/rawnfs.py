@@ -49,10 +49,8 @@ class Denied(Exception):
 class Peer:
     """One connection, from an address and a port that the test may choose."""
 
-    def __init__(self, port, source="127.0.0.1", source_port=0, answer_seconds_max=ANSWER_SECONDS_MAX):
-        self.socket = socket.create_connection(
-            ("127.0.0.1", port), timeout=answer_seconds_max, source_address=(source, source_port)
-        )
+    def __init__(self, port, source="127.0.0.1", source_port=0, answer_seconds_max=ANSWER_SECONDS_MAX, host="127.0.0.1"):
+        self.socket = socket.create_connection((host, port), timeout=answer_seconds_max, source_address=(source, source_port))
         # Clients do so, because a server takes the same number for the same call.
         self.xid = random.getrandbits(31)
 

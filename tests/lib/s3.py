@@ -73,9 +73,9 @@ def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None
 class Signer:
     """Requests signed by hand, so that each part can be wrong (Signature Version 4)."""
 
-    def __init__(self, port, keys):
+    def __init__(self, port, keys, address="127.0.0.1"):
         self.port, self.keys = port, keys
-        self.host = f"127.0.0.1:{port}"
+        self.host = f"{address}:{port}"
 
     def _key(self, day):
         key = f"AWS4{self.keys.secret}".encode()

@@ -41,10 +41,12 @@ class Body:
 class Client(threading.Thread):
     """Puts, overwrites, puts under conditions, completes uploads in parts, deletes; one request after the other."""
 
-    def __init__(self, name, client, bucket, seed, races):
+    def __init__(self, name, client, bucket, seed, races, pace_seconds):
         super().__init__(daemon=True)
         self.name, self.client, self.bucket = name, client, bucket
         self.random = random.Random(f"{seed} {name}")
+        # Between two requests: how much load it is.
+        self.pace_seconds = pace_seconds
         self.ended, self.failure = threading.Event(), None
         # What may be at each key: one thing if the last change was acknowledged, two if not. `None` is nothing.
         self.keys: dict[str, list] = {}
@@ -61,6 +63,7 @@ class Client(threading.Thread):
             while not self.ended.is_set():
                 self.step(number)
                 number += 1
+                self.ended.wait(self.pace_seconds)
         except Exception as failure:  # noqa: BLE001
             self.failure = failure
 
@@ -162,10 +165,12 @@ class Client(threading.Thread):
 class S3Load:
     """Clients of one bucket; gone when the `with` ends."""
 
-    def __init__(self, clients, bucket, seed):
+    def __init__(self, clients, bucket, seed, pace_seconds=0.0):
         self.bucket = bucket
         self.races: dict[str, list] = {}
-        self.clients = [Client(f"client{index}", client, bucket, seed, self.races) for index, client in enumerate(clients)]
+        self.clients = [
+            Client(f"client{index}", client, bucket, seed, self.races, pace_seconds) for index, client in enumerate(clients)
+        ]
 
     def __enter__(self):
         for client in self.clients:

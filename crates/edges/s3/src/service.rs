@@ -456,8 +456,9 @@ impl S3 for Service {
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
         lock.note(&caller, &bucket, &input.key, &mut record)?;
+        let arrival = bucket.arrive(&input.key);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
-        let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
+        let mut staged = bucket.stage(&caller.who, arrival).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
@@ -781,8 +782,9 @@ impl S3 for Service {
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
+        let arrival = to.arrive(&input.key);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
-        let mut staged = to.stage(&caller.who).await.map_err(told)?;
+        let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
         let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
         taken.await.map_err(told)?;

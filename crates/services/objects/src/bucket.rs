@@ -12,6 +12,7 @@ use cairn_fs::{
     TRANSFER_LEN_BYTES_MAX, Unnamed, XattrMode,
 };
 
+use crate::arrivals::Arrival;
 use crate::listing::{self, Entry, Listed, ListedObject, Listing, Named, Names, Tree, Wanted};
 use crate::path::KeyPath;
 use crate::records::{BucketRecord, ObjectError, ObjectRecord, decode, encode};
@@ -145,9 +146,15 @@ impl Bucket {
         self.objects.turn_of(directory, key, alone).await
     }
 
+    /// A change of an object begins: its request counts as older than those that come later, also if it waits.
+    pub fn arrive(&self, key: &str) -> Arrival {
+        let directory = self.record.directory;
+        self.objects.arrivals.arrive(directory, key.as_bytes())
+    }
+
     /// Begins an object.
-    pub async fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
-        Staged::begin(&self.objects, who, self.record.directory).await
+    pub async fn stage(&self, who: &Credentials, arrival: Arrival) -> Result<Staged, ObjectError> {
+        Staged::begin(&self.objects, who, self.record.directory, arrival).await
     }
 
     /// Gives a file its place: the object is there, whole and durable, when this is answered. `record` says what it has
@@ -163,7 +170,7 @@ impl Bucket {
         if record.etag.is_empty() {
             record.etag = hex(&staged.md5().unwrap_or_default());
         }
-        let who = staged.who().clone();
+        let (who, arrival) = (staged.who().clone(), staged.arrival());
         if path.is_directory {
             if staged.len_bytes() > 0 {
                 return Err(ObjectError::Invalid(
@@ -171,17 +178,29 @@ impl Bucket {
                 ));
             }
             drop(staged);
-            return self
-                .publish_directory(&who, key, &path, record, condition)
-                .await;
+            let due = arrival.due().await?;
+            let put = self.publish_directory(&who, key, &path, record, condition);
+            let put = put.await?;
+            due.done();
+            return Ok(put);
         }
         let mut file = staged.whole().await?;
         let mtime = self.objects.env.clock.now();
         let record = self
             .locked_by_default(record, mtime)
             .of_file(file.len_bytes(), mtime);
+        let due = match arrival.due().await {
+            // Both were under way at the same time: it is as if it had been done before the other one, which replaced it.
+            Err(ObjectError::Late) if self.versioning().is_none() && condition.is_free() => {
+                return Ok(self.published(record));
+            }
+            due => due?,
+        };
         let placed = self.place_object(&who, key, &path, &mut file, record, condition);
         let placed = placed.await;
+        if placed.is_ok() {
+            due.done();
+        }
         if placed.is_err() && self.versioning().is_some() {
             // Folders were made for what it was to replace.
             self.prune_kept(&path).await;
@@ -511,15 +530,24 @@ impl Bucket {
         key: &str,
         condition: &Condition,
     ) -> Result<Removed, ObjectError> {
-        match self.versioning() {
+        let arrival = self.arrive(key);
+        let due = match arrival.due().await {
+            Err(ObjectError::Late) if self.versioning().is_none() && condition.is_free() => {
+                return Ok(Removed::default());
+            }
+            due => due?,
+        };
+        let removed = match self.versioning() {
             Some(versioning) if !key.ends_with('/') => {
-                self.mark_deleted(who, key, versioning, condition).await
+                self.mark_deleted(who, key, versioning, condition).await?
             }
             _ => {
                 self.remove_at_once(who, key, condition).await?;
-                Ok(Removed::default())
+                Removed::default()
             }
-        }
+        };
+        due.done();
+        Ok(removed)
     }
 
     async fn remove_at_once(

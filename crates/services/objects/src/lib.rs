@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod bucket;
 mod checksums;
 mod copy;
@@ -26,6 +27,7 @@ mod version_listing;
 mod versions;
 mod volume;
 
+pub use arrivals::Arrival;
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
 pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};

@@ -52,6 +52,8 @@ pub enum ObjectError {
     InTheWay,
     #[error("the object is not as the request wants it to be")]
     Precondition,
+    #[error("a newer request has changed the object while this one was under way")]
+    Late,
     #[error("a part is missing, or is not the one that was sent")]
     WrongPart,
     #[error("the checksum that was sent is not that of the parts together")]

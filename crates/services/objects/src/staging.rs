@@ -1,17 +1,20 @@
 //! Bytes on their way into an object: a file that no name leads to until all of it is there.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::Ino;
 use cairn_fs::{Credentials, FsView, TRANSFER_LEN_BYTES_MAX, Unnamed};
 use md5::{Digest as _, Md5};
 
+use crate::arrivals::Arrival;
 use crate::records::ObjectError;
 use crate::volume::Objects;
 
 /// What is written at once.
 const STEP_LEN_BYTES: usize = TRANSFER_LEN_BYTES_MAX as usize;
+
 /// A file that is being filled. It goes again when it is dropped.
 pub struct Staged {
     who: Credentials,
@@ -19,16 +22,19 @@ pub struct Staged {
     buffer: BytesMut,
     /// `None`: who fills it knows what its ETag is.
     md5: Option<Md5>,
+    arrival: Arc<Arrival>,
 }
 
 impl Staged {
-    /// It counts for the quotas of `dir`, where it is to come, from its first byte on.
+    /// It counts for the quotas of `dir`, where it is to come, from its first byte on. `arrival`: of the request that brings it.
     pub(crate) async fn begin(
         objects: &Objects,
         who: &Credentials,
         dir: Ino,
+        arrival: Arrival,
     ) -> Result<Self, ObjectError> {
         Ok(Self {
+            arrival: Arc::new(arrival),
             who: who.clone(),
             file: objects.fs().make_unnamed_near(who, dir).await?,
             buffer: BytesMut::new(),
@@ -87,6 +93,10 @@ impl Staged {
     pub fn md5(&self) -> Option<[u8; 16]> {
         let md5 = self.md5.clone()?;
         Some(md5.finalize().into())
+    }
+
+    pub(crate) fn arrival(&self) -> Arc<Arrival> {
+        Arc::clone(&self.arrival)
     }
 
     pub(crate) fn who(&self) -> &Credentials {

@@ -137,7 +137,9 @@ impl Bucket {
             )));
         }
         let upload = self.upload(who, key, id).await?;
-        let staged = Staged::begin(self.objects(), who, upload.folder).await?;
+        let arrivals = &self.objects().arrivals;
+        let arrival = arrivals.arrive(upload.folder, part_name(number).as_bytes());
+        let staged = Staged::begin(self.objects(), who, upload.folder, arrival).await?;
         let checksum = upload.info.checksum;
         Ok(StagedPart {
             folder: upload.folder,
@@ -163,8 +165,9 @@ impl Bucket {
             etag: etag.unwrap_or_else(|| hex(&staged.md5().unwrap_or_default())),
             checksums,
         };
-        let who = staged.who().clone();
+        let (who, arrival) = (staged.who().clone(), staged.arrival());
         let mut file = staged.whole().await?;
+        let due = arrival.due().await?;
         let name = part_name(number);
         let placing = Placing {
             dir: folder,
@@ -174,13 +177,16 @@ impl Bucket {
             xattrs: &[(OF_PART, Bytes::from(encode(&record)?))],
         };
         match file.place(&who, &placing).await {
-            Ok(attr) => Ok(PartInfo {
-                number,
-                size_bytes: attr.size_bytes,
-                etag: record.etag,
-                checksums: record.checksums,
-                mtime: attr.mtime,
-            }),
+            Ok(attr) => {
+                due.done();
+                Ok(PartInfo {
+                    number,
+                    size_bytes: attr.size_bytes,
+                    etag: record.etag,
+                    checksums: record.checksums,
+                    mtime: attr.mtime,
+                })
+            }
             Err(FsError::Stale | FsError::NotFound) => Err(ObjectError::NoUpload),
             Err(error) => Err(error.into()),
         }
@@ -265,6 +271,7 @@ impl Bucket {
         whole: &BTreeMap<String, String>,
         condition: &Condition,
     ) -> Result<(Published, ObjectRecord), ObjectError> {
+        let arrival = self.arrive(key);
         let upload = self.upload(who, key, id).await?;
         if wanted.is_empty() {
             return Err(ObjectError::Invalid("no part is named".to_owned()));
@@ -316,7 +323,7 @@ impl Bucket {
             checksums.insert(checksum.algorithm.clone(), sum);
         }
         // The ETag is made of those of the parts.
-        let mut staged = self.stage(who).await?.unhashed();
+        let mut staged = self.stage(who, arrival).await?.unhashed();
         let mut sums = Md5::new();
         for (part, ino) in &parts {
             let sum = unhex(&part.etag).ok_or(ObjectError::WrongPart)?;

@@ -532,9 +532,13 @@ impl Bucket {
         bypass: bool,
     ) -> Result<Removed, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
+        let arrival = self.arrive(key);
         let removed = {
+            let due = arrival.due().await?;
             let _turn = self.turn(key, true).await;
-            self.remove_version(who, &path, id, bypass).await?
+            let removed = self.remove_version(who, &path, id, bypass).await?;
+            due.done();
+            removed
         };
         self.prune_kept(&path).await;
         self.prune(who, key).await;

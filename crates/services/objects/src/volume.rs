@@ -11,6 +11,7 @@ use cairn_fs::{Credentials, FileKind, Fs, FsError, Keeper, ROOT, SetAttr, XattrM
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::arrivals::Arrivals;
 use crate::bucket::Bucket;
 use crate::keeper::BucketKeeper;
 use crate::path::KeyPath;
@@ -73,6 +74,8 @@ pub struct Objects {
     /// Held alone by who looks at an object and changes it then, together by all others that change one.
     turns: Vec<Arc<tokio::sync::RwLock<()>>>,
     hash: std::hash::RandomState,
+    /// In which order changes of objects came.
+    pub(crate) arrivals: Arc<Arrivals>,
     /// Told when a bucket is set to something else.
     pub(crate) changed: watch::Sender<()>,
     /// Asked for the places of what others change.
@@ -90,6 +93,7 @@ impl Objects {
             turn: tokio::sync::Mutex::default(),
             turns: (0..TURNS_COUNT).map(|_| Arc::default()).collect(),
             hash: std::hash::RandomState::new(),
+            arrivals: Arc::default(),
             changed: watch::Sender::new(()),
             keeper: OnceLock::new(),
         };

@@ -842,20 +842,20 @@ mod tests {
         view.volumes.insert(VOLUME, Arc::new(state.clone()));
         let at = |seconds| (Duration::from_secs(seconds), TODAY);
         let mut ownership = Ownership::default();
-        ownership.rest(at(0).0, VOLUME, SETTLED);
-        let step = ownership.step(at(1), &view, VOLUME, me, Here::Closed);
+        ownership.rest(at(0).0, VOLUME, GIVEN_REST);
+        let step = ownership.step(at(1), &view, (VOLUME, None), me, Here::Closed);
         assert_eq!(step, Step::Take);
         // It could not be opened.
         ownership.note_failed(at(1).0, VOLUME);
-        let step = ownership.step(at(1), &view, VOLUME, me, Here::Closed);
+        let step = ownership.step(at(1), &view, (VOLUME, None), me, Here::Closed);
         assert_eq!(step, Step::Nothing);
         // Nobody wants it here.
         state.preferred = None;
         view.volumes.insert(VOLUME, Arc::new(state));
-        ownership.rest(at(9).0, VOLUME, SETTLED);
-        let step = ownership.step(at(28), &view, VOLUME, me, Here::Closed);
+        ownership.rest(at(9).0, VOLUME, GIVEN_REST);
+        let step = ownership.step(at(28), &view, (VOLUME, None), me, Here::Closed);
         assert_eq!(step, Step::Nothing);
-        let step = ownership.step(at(29), &view, VOLUME, me, Here::Closed);
+        let step = ownership.step(at(29), &view, (VOLUME, None), me, Here::Closed);
         assert_eq!(step, Step::Take);
     }
 
