@@ -746,7 +746,7 @@ mod tests {
         // Without loss, and with service.
         type Survived = (usize, usize);
         // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
-        let cases: [(&str, Harm, Health, usize, Survived); 13] = [
+        let cases: [(&str, Harm, Health, usize, Survived); 15] = [
             ("well", |_| {}, Health::Healthy, 0, (2, 2)),
             (
                 "a member of etcd hangs",
