@@ -596,8 +596,10 @@ fn a_reply_that_says_not_now_is_kept_for_nobody() {
     }));
     let (forward, lease) = (Arc::clone(&edge.forward), Arc::clone(&edge.may_answer));
     edge.runtime.as_ref().unwrap().block_on(async move {
-        // As another node passes calls on.
-        let admission = forward.registry().admit_own().await.unwrap();
+        // As another node passes the calls of a client on, which may use the export.
+        let own = forward.registry().admit_own().await.unwrap();
+        let client = ([127, 0, 0, 1], 700).into();
+        let admission = forward.registry().admit(own.stamp(), client).await.unwrap();
         let stream = forward.connect(EDGE, Service::Rpc, &admission).await;
         let mut stream = stream.unwrap();
         for (name, call) in [("write", &write), ("remove", &remove)] {
