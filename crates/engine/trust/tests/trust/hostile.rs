@@ -65,9 +65,9 @@ async fn a_certificate_of_this_cluster_is_demanded() {
         ("a node", Some(&good), &[SHARDS], "welcome"),
         ("none", None, &[SHARDS], "CertificateRequired"),
         (
-            "none, for RPC",
+            "none, for calls",
             None,
-            &["cairn-rpc/1"],
+            &["cairn-forward/1"],
             "CertificateRequired",
         ),
         (
