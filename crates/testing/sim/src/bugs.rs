@@ -144,4 +144,12 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
+    // The breaches of the rules for late calls: each rule stands in front of another one.
+    Bug::ForwardTermIgnored,
+    Bug::ForwardNotCaughtUp,
+    Bug::ForwardNotSettled,
+    Bug::ForwardEndedCallsBegin,
+    Bug::ForwardStandstillIgnored,
+    Bug::ForwardLateCall,
+    Bug::ForwardOldBytesTaken,
 ];
