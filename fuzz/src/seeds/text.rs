@@ -13,6 +13,8 @@ use cairn_admin::api::{
     ReadyFile, RebuildView, ScrubDamage, ScrubReport, Status, VolumeList, VolumeOrigin,
     VolumeTieringView, VolumeView,
 };
+use cairn_admin::events::Severity;
+use cairn_admin::warnings::{WarningKind, WarningView};
 use cairn_bench::import;
 use cairn_bench::latency;
 use cairn_bench::result::Sample;
@@ -412,7 +414,18 @@ fn status() -> Status {
         uptime_seconds: 8,
         health: Health::NoRedundancy,
         summary: "1 copy".to_owned(),
-        warnings: vec!["one".to_owned()],
+        warnings: vec![WarningView {
+            kind: WarningKind::DiskMissing,
+            severity: Severity::Warning,
+            subject: "disk /data/2".to_owned(),
+            volume: None,
+            node: None,
+            disk: Some("/data/2".to_owned()),
+            count: Some(1),
+            wanted: Some(2),
+            message: "one disk is missing".to_owned(),
+            next: "bring it back".to_owned(),
+        }],
         pool: PoolView {
             id: "0123".to_owned(),
             created_seconds: 1,
