@@ -70,12 +70,6 @@ async fn a_certificate_of_this_cluster_is_demanded() {
             &["cairn-forward/1"],
             "CertificateRequired",
         ),
-        (
-            "none, for admin",
-            None,
-            &["cairn-admin/1"],
-            "CertificateRequired",
-        ),
         ("none, to join", None, &["cairn-join/1"], "welcome"),
         // Who offers both cannot choose the one without a certificate.
         (
