@@ -115,6 +115,7 @@ pub const CLUSTER: &[Bug] = &[
     Bug::EpochKeptAtOwnTakeover,
     Bug::LogCopiesOnOneNode,
     Bug::GivenUpBeforeItIsClosed,
+    Bug::ForwardLateCall,
 ];
 
 /// Those that a search of a minute each did not find: something else stands in front of them, or they bite in orders that are seldom.
@@ -144,12 +145,11 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
-    // The breaches of the rules for late calls: each rule stands in front of another one.
+    // Further breaches of the rules for late calls: 22 runs with such calls each found none. Each rule stands in front of another one.
     Bug::ForwardTermIgnored,
     Bug::ForwardNotCaughtUp,
     Bug::ForwardNotSettled,
     Bug::ForwardEndedCallsBegin,
     Bug::ForwardStandstillIgnored,
-    Bug::ForwardLateCall,
     Bug::ForwardOldBytesTaken,
 ];
