@@ -192,6 +192,8 @@ impl Bucket {
         let due = match arrival.due().await {
             // Both were under way at the same time: it is as if it had been done before the other one, which replaced it.
             Err(ObjectError::Late) if self.versioning().is_none() && condition.is_free() => {
+                // Who may not change it is told so in any order.
+                self.require_write(&who, &path).await?;
                 return Ok(self.published(record));
             }
             due => due?,
@@ -533,6 +535,8 @@ impl Bucket {
         let arrival = self.arrive(key);
         let due = match arrival.due().await {
             Err(ObjectError::Late) if self.versioning().is_none() && condition.is_free() => {
+                let path = KeyPath::parse(key.as_bytes())?;
+                self.require_write(who, &path).await?;
                 return Ok(Removed::default());
             }
             due => due?,

@@ -375,7 +375,11 @@ impl Bucket {
     }
 
     /// Refuses who may not remove names where the key is, or would be.
-    async fn require_write(&self, who: &Credentials, path: &KeyPath) -> Result<(), ObjectError> {
+    pub(crate) async fn require_write(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+    ) -> Result<(), ObjectError> {
         let fs = self.objects.fs();
         let mut dir = self.record.directory;
         for part in path.parents() {
