@@ -78,25 +78,26 @@ class Watched(WorldTest):
                 self.assertLess(above_model_percent(result, curve), DEVIATION_PERCENT_MAX, title)
             if all(curve["deviation_percent"] < DEVIATION_PERCENT_MAX for curve in curves.values()):
                 break
-        for title, baseline, burst in (("read", 12, 114), ("write", 3.6, 15)):
-            curve = curves[title]
-            self.assertEqual(curve["limit"], f"{title}-throughput")
-            self.assertLess(curve["deviation_percent"], DEVIATION_PERCENT_MAX, title)
-            figures = {figure["title"]: figure["value"] for figure in result["summary"]}
-            self.assertAlmostEqual(figures[f"{title} burst"] / burst, 1, delta=0.08)
-            self.assertAlmostEqual(figures[f"{title} baseline"] / baseline, 1, delta=0.12)
-            # Credit goes down to nothing, is earned in the pause, and never more than the class keeps.
-            left = [sample["credit_bytes"] for sample in curve["samples"]]
-            self.assertLess(min(left), 0.1 * curve["credit_max_bytes"])
-            self.assertLessEqual(max(left), curve["credit_max_bytes"])
-            pause = curve["stretches"][1]["at_seconds"]
-            earned = [sample["credit_bytes"] for sample in curve["samples"] if sample["at_seconds"] < pause][-1]
-            self.assertGreater(earned, 2 * baseline * MB)
-            # The server's credit and the model's are one curve.
-            for sample in curve["samples"]:
-                model = [point for point in curve["model"] if point["at_seconds"] <= sample["at_seconds"]][-1]
-                off = abs(model["credit_bytes"] - sample["credit_bytes"])
-                self.assertLess(off, 0.12 * curve["credit_max_bytes"], (title, sample))
+        with self.measured():
+            for title, baseline, burst in (("read", 12, 114), ("write", 3.6, 15)):
+                curve = curves[title]
+                self.assertEqual(curve["limit"], f"{title}-throughput")
+                self.assertLess(curve["deviation_percent"], DEVIATION_PERCENT_MAX, title)
+                figures = {figure["title"]: figure["value"] for figure in result["summary"]}
+                self.assertAlmostEqual(figures[f"{title} burst"] / burst, 1, delta=0.08)
+                self.assertAlmostEqual(figures[f"{title} baseline"] / baseline, 1, delta=0.12)
+                # Credit goes down to nothing, is earned in the pause, and never more than the class keeps.
+                left = [sample["credit_bytes"] for sample in curve["samples"]]
+                self.assertLess(min(left), 0.1 * curve["credit_max_bytes"])
+                self.assertLessEqual(max(left), curve["credit_max_bytes"])
+                pause = curve["stretches"][1]["at_seconds"]
+                earned = [sample["credit_bytes"] for sample in curve["samples"] if sample["at_seconds"] < pause][-1]
+                self.assertGreater(earned, 2 * baseline * MB)
+                # The server's credit and the model's are one curve.
+                for sample in curve["samples"]:
+                    model = [point for point in curve["model"] if point["at_seconds"] <= sample["at_seconds"]][-1]
+                    off = abs(model["credit_bytes"] - sample["credit_bytes"])
+                    self.assertLess(off, 0.12 * curve["credit_max_bytes"], (title, sample))
         self.assertIn("read-throughput, class paper", self.run_bench("show", self.scratch / "burst.json").stdout)
         page = self.page(result)
         for shown in ("Bursts and credit", "credit left over time", "expected by the paper, in proportion", "2,280"):

@@ -118,20 +118,30 @@ class Classes(WorldTest):
             # A busy machine makes it less, never more.
             if rate > wanted * (1 - off_max):
                 break
-        self.assertLess(abs(rate - wanted) / wanted, off_max, f"{rate / MB:.2f} MB/s, not {wanted / MB:.2f}")
+        with self.measured():
+            self.assertLess(abs(rate - wanted) / wanted, off_max, f"{rate / MB:.2f} MB/s, not {wanted / MB:.2f}")
+
+    def assert_faster(self, load, seconds, wanted):
+        """Bytes per second."""
+        with self.measured():
+            self.assertTrue(any(load.rate(seconds) > wanted for _ in range(MEASURED_TIMES_MAX)))
 
     def test_rates_hold_and_slow_nobody_else(self):
         self.world = self.server(1)
         self.cairn("class", "create", "slow", "--throughput", "20MB/s")
         self.make_volume("slow", "--class", "slow")
         with self.load("main") as free:
-            alone = free.rate(3)
-            with self.load("slow") as slow:
-                slow.rate(1)
-                self.assert_rate(slow, 20 * MB)
-                beside = free.rate(3)
-        # The slow one takes 20 MB/s of what the machine does, and its client some time of the processors.
-        self.assertGreater(beside, 0.6 * alone, f"{alone / MB:.0f} MB/s alone")
+            # The slow one takes 20 MB/s of what the machine does, and its client some time of the processors.
+            for _ in range(MEASURED_TIMES_MAX):
+                alone = free.rate(3)
+                with self.load("slow") as slow:
+                    slow.rate(1)
+                    self.assert_rate(slow, 20 * MB)
+                    beside = free.rate(3)
+                if beside > 0.6 * alone:
+                    break
+        with self.measured():
+            self.assertGreater(beside, 0.6 * alone, f"{alone / MB:.0f} MB/s alone")
         rates = self.volume("slow")["rates"]
         self.assertGreater(rates["delayed"], 100)
         metrics = self.world.metrics()
@@ -152,7 +162,8 @@ class Classes(WorldTest):
                 other.rate(1)
                 before = one.bytes
                 self.assert_rate(other, 10 * MB, 5, 0.06)
-                self.assertAlmostEqual((one.bytes - before) / (5 * 10 * MB), 1, delta=0.06)
+                with self.measured():
+                    self.assertAlmostEqual((one.bytes - before) / (5 * 10 * MB), 1, delta=0.06)
         self.cairn("class", "set", "shared", "--client-throughput", "2MB/s")
         with self.load("a") as one:
             one.rate(1)
@@ -181,7 +192,7 @@ class Classes(WorldTest):
             self.assert_rate(load, 40 * MB, 4, 0.06)
             self.cairn("volume", "set", "v", "--class", "none")
             time.sleep(CHANGE_SECONDS)
-            self.assertGreater(load.rate(3), 60 * MB)
+            self.assert_faster(load, 3, 60 * MB)
         self.assertNotIn("rates", self.volume("v"))
 
     def answered_before(self, peer, xid):
@@ -208,13 +219,15 @@ class Classes(WorldTest):
             peer.send(rawnfs.NFS, 3, 7, rawnfs.opaque(free) + struct.pack(">QII", 0, 4, rawnfs.FILE_SYNC) + rawnfs.opaque(b"data"))
             wanted = peer.xid
             slow_answered = self.answered_before(peer, wanted)
-            self.assertLess(time.monotonic() - begun, 5)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, 5)
             self.assertLess(slow_answered, 100)
             # Names and attributes of the slow volume cost no bytes.
             begun = time.monotonic()
             peer.send(rawnfs.NFS, 3, 1, rawnfs.opaque(slow))
             slow_answered += self.answered_before(peer, peer.xid)
-            self.assertLess(time.monotonic() - begun, 5)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, 5)
             self.assertLess(slow_answered, 100)
             # Without a class all of them are answered at once.
             self.cairn("volume", "set", "tiny", "--class", "none")
@@ -222,7 +235,8 @@ class Classes(WorldTest):
             peer.send(rawnfs.NFS, 3, 21, rawnfs.opaque(slow) + struct.pack(">QI", 0, 0))
             for _ in range(320 - slow_answered + 1):
                 peer.record()
-            self.assertLess(time.monotonic() - begun, 20)
+            with self.measured():
+                self.assertLess(time.monotonic() - begun, 20)
 
     def test_credit_outlives_kill_9(self):
         self.world = self.server(1)
@@ -234,8 +248,9 @@ class Classes(WorldTest):
             load.rate(1)
             self.assert_rate(load, 20 * MB, 8, 0.05)
             shown = self.limit("v")
-            self.assertLess(shown["credit"], 0.65 * full)
-            self.assertLess(shown["credit_ends_seconds"], 13)
+            with self.measured():
+                self.assertLess(shown["credit"], 0.65 * full)
+                self.assertLess(shown["credit_ends_seconds"], 13)
             self.assertIn("ends in", self.cairn("volume", "show", "v").stdout)
             # It ends, and leaves the baseline.
             harness.wait_until(lambda: self.limit("v")["credit"] < MB, 30, "the end of the credit")
@@ -296,7 +311,8 @@ class Classes(WorldTest):
                     # One request after the other: on a busy machine each may take longer than its share of the rate.
                     self.cairn("volume", "set", "v", "--class", "none")
                     alone = 80 * (256 << 10) / took(work, 80)
-                    self.assertGreater(rate, min(5 * MB, 0.5 * alone))
+                    with self.measured():
+                        self.assertGreater(rate, min(5 * MB, 0.5 * alone))
                     self.cairn("volume", "set", "v", "--class", "slow")
             session.write(0, data[:4096])
             self.assertEqual(session.read(0, 4096), data[:4096])
@@ -357,7 +373,7 @@ class Classes(WorldTest):
         self.make_volume("v")
         self.cairn("limit", "set", "v", "clients/10.0.0.0/8", "--throughput", "1MB/s")
         with self.load("v") as load:
-            self.assertGreater(load.rate(2), 30 * MB)
+            self.assert_faster(load, 2, 30 * MB)
             self.cairn("limit", "set", "v", "clients/127.0.0.0/8", "--throughput", "20MB/s")
             time.sleep(CHANGE_SECONDS)
             self.assert_rate(load, 20 * MB, 5)
@@ -373,7 +389,7 @@ class Classes(WorldTest):
             self.assert_rate(load, 20 * MB, 5)
             self.cairn("limit", "clear", "v", "clients/127.0.0.0/8")
             time.sleep(CHANGE_SECONDS)
-            self.assertGreater(load.rate(2), 30 * MB)
+            self.assert_faster(load, 2, 30 * MB)
         initiator = "iqn.2025-11.test:host"
         self.cairn("igroup", "create", "v/hosts", "--initiator", initiator)
         targets = {}
@@ -400,10 +416,12 @@ class Classes(WorldTest):
                 session.clear_attentions(lun)
             write = lambda name: lambda number: session.write(number * 512, data, lun=maps[name])
             self.assertLess(rate(write("slow")), 6 * MB)
-            self.assertTrue(any(rate(write("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
+            with self.measured():
+                self.assertTrue(any(rate(write("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
         put = lambda bucket: lambda number: client.put_object(Bucket=bucket, Key="k", Body=data)
         self.assertLess(rate(put("objects")), 6 * MB)
-        self.assertTrue(any(rate(put("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
+        with self.measured():
+            self.assertTrue(any(rate(put("free")) > 8 * MB for _ in range(MEASURED_TIMES_MAX)))
         for words, said in (
             (("set", "v", "lun/x"), "limits nothing"),
             (("set", "v", "lun/x", "--throughput", "1"), "below"),
@@ -441,7 +459,8 @@ class Classes(WorldTest):
             for number in range(20):
                 free.write(number * len(data), data)
                 self.assertEqual(free.read(number * len(data), len(data)), data)
-        self.assertLess(time.monotonic() - begun, 10)
+        with self.measured():
+            self.assertLess(time.monotonic() - begun, 10)
         # What waits is no reason to keep the session: the same initiator comes again at once.
         begun, isid = time.monotonic(), slow.isid
         slow.stream.close()
@@ -449,7 +468,8 @@ class Classes(WorldTest):
             self.assertNotEqual(again.isid, isid)
             again.clear_attentions()
         harness.wait_until(lambda: self.volume("tiny")["rates"]["waiting"] == 0, 10, "the end of what waited")
-        self.assertLess(time.monotonic() - begun, 15)
+        with self.measured():
+            self.assertLess(time.monotonic() - begun, 15)
 
     def test_the_server_s_own_work_keeps_to_its_rate(self):
         self.world = self.server(3, ["--scrub-rate", "0"])
@@ -466,7 +486,8 @@ class Classes(WorldTest):
         time.sleep(MEASURED_SECONDS)
         rate = (done() - before) / (time.monotonic() - begun)
         # A shard is a part of some MiB, and is counted as a whole.
-        self.assertLess(abs(rate - 4 * MB) / (4 * MB), 0.25, f"{rate / MB:.2f} MB/s")
+        with self.measured():
+            self.assertLess(abs(rate - 4 * MB) / (4 * MB), 0.25, f"{rate / MB:.2f} MB/s")
         self.cairn("class", "set", "internal", "--total-throughput", "none")
         scrubbed = lambda: json.loads(self.cairn("scrub", "status", "--json").stdout)["stage"] == "done"
         # 200 MB of shards would take most of a minute at the rate that was.

@@ -147,9 +147,10 @@ class Space(WorldTest):
         share, worst = looks.verdict()
         print(f"\ndf: {len(looks.looks)} looks, {share:.1%} within {DF_TOLERANCE:.0%}, the worst off by {worst[0][0]:.2%}")
         told = [f"{off:.2%} after {at:.1f} s: {free:.1f} MiB, not {low:.1f} to {high:.1f}" for off, at, free, low, high in worst]
-        self.assertGreaterEqual(len(looks.looks), DF_LOOKS_MIN)
-        self.assertLessEqual(worst[0][0], DF_WORST, told)
-        self.assertGreaterEqual(share, DF_SHARE_MIN, told)
+        with self.measured():
+            self.assertGreaterEqual(len(looks.looks), DF_LOOKS_MIN)
+            self.assertLessEqual(worst[0][0], DF_WORST, told)
+            self.assertGreaterEqual(share, DF_SHARE_MIN, told)
 
     def check_df(self, server, mount, when):
         """Free space by NFS and by the command, against the files in the folders of the disks.

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: content that tells where it belongs, trees to copy, damage to disks."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -105,3 +106,11 @@ class WorldTest(unittest.TestCase):
         root = self.scratch / name
         root.mkdir()
         return self.enterContextHere(harness.Server(root, disks, flags))
+
+    @contextlib.contextmanager
+    def measured(self):
+        """What is measured in here may be off because of what runs beside it: that is late, and no wrong answer."""
+        try:
+            yield
+        except self.failureException as error:
+            raise harness.Late(str(error)) from error
