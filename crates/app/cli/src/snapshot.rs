@@ -80,7 +80,7 @@ pub struct SnapshotCreateArgs {
         conflicts_with = "group"
     )]
     pub second: Option<String>,
-    /// Several volumes of one node instead: each gets a snapshot of that name, all of one instant
+    /// Several volumes instead: each gets a snapshot of that name, all of one instant
     #[arg(long, value_name = "VOLUME,...", value_delimiter = ',')]
     pub group: Vec<VolumeName>,
     #[command(flatten)]

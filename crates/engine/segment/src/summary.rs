@@ -97,7 +97,8 @@ impl SegmentStore {
     }
 
     /// Which part of what each record of a sealed segment is, sorted. `None` if nothing says so: a crash came before
-    /// its footers, its summary is damaged, or some record in it has no owner.
+    /// its footers, its summary is damaged or was left unfinished by an owner that was fenced, or some record in it
+    /// has no owner.
     ///
     /// Fails with `Gone` if the segment is removed.
     pub async fn summary(
@@ -147,9 +148,7 @@ impl SegmentStore {
         volume: VolumeId,
         pointer: &RecordPointer,
     ) -> Result<Bytes> {
-        let parts = self
-            .read_internally(volume, pointer, 0..pointer.file_len_bytes)
-            .await?;
+        let parts = self.read_summary(volume, pointer).await?;
         // Nobody will ask for it soon again.
         self.cache_forget(volume, pointer);
         Ok(parts.concat().into())

@@ -42,6 +42,8 @@ pub(super) enum Reader {
     Any,
     /// Work in the background.
     Internal,
+    /// The same, of what it can do without: no file is damaged when a segment's summary is.
+    Summary,
 }
 
 /// Bytes of a record with the checksum that they have together.

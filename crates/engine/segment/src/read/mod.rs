@@ -67,6 +67,16 @@ impl SegmentStore {
             .await
     }
 
+    /// The same for a segment's summary: no damage is counted.
+    pub(crate) async fn read_summary(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+    ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, 0..pointer.file_len_bytes, Reader::Summary)
+            .await
+    }
+
     async fn read_for(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -102,6 +112,7 @@ impl SegmentStore {
                 }
                 Err(error) => {
                     match error.kind() {
+                        _ if reader == Reader::Summary => {}
                         ErrorKind::Damaged => count(&self.counters.damaged_reads, 1),
                         ErrorKind::Unreachable => count(&self.counters.unreachable_reads, 1),
                         _ => {}
@@ -109,7 +120,7 @@ impl SegmentStore {
                     return Err(error);
                 }
                 read => {
-                    if reader != Reader::Internal {
+                    if !matches!(reader, Reader::Internal | Reader::Summary) {
                         segment.note_used();
                     }
                     return read;

@@ -160,4 +160,7 @@ async fn check_damaged(damaged_shards: std::ops::Range<u8>, is_there: bool) {
     let damaged = world.cold(&[]).await;
     let want = is_there.then_some(entries);
     assert_eq!(summary(&damaged, id).await, want, "{damaged_shards:?}");
+    // Nobody has lost a byte.
+    let stats = damaged.store.stats();
+    assert_eq!((stats.damaged_reads, stats.unreachable_reads), (0, 0));
 }
