@@ -315,8 +315,21 @@ fn node_table(view: &ClusterView) -> String {
         let drain = node.drain.as_ref()?;
         Some(drain_lines(node, drain))
     });
-    let lines: Vec<String> = std::iter::once(table).chain(leaving.flatten()).collect();
+    let mut lines: Vec<String> = std::iter::once(table).chain(leaving.flatten()).collect();
+    lines.extend(clear_line(view));
     lines.join("\n")
+}
+
+/// Between which nodes nothing is encrypted, if there are any.
+fn clear_line(view: &ClusterView) -> Option<String> {
+    let clear = view.nodes.iter().filter(|node| !node.internal_encryption);
+    let names: Vec<&str> = clear.map(|node| node.name.as_str()).collect();
+    (names.len() > 1).then(|| {
+        let names = names.join(", ");
+        format!(
+            "not encrypted on the internal network: between {names} (internal_encryption = false)"
+        )
+    })
 }
 
 /// How far a node that is to leave is, and what keeps it.

@@ -78,6 +78,10 @@ const KEYS: &[(&str, Setter)] = &[
         word(&mut settings.hang_after, value)?;
         settings.hang_after.map_or(Ok(()), check_hang_after)
     }),
+    ("internal_encryption", |settings, value, _| {
+        settings.internal_encryption = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("iscsi_portal", |settings, value, _| {
         settings.iscsi_portal = addresses(value)?;
         Ok(())
@@ -375,6 +379,7 @@ mod tests {
             rpcbind = true
             cluster_dir = "cluster"
             address_hook = "address-hook"
+            internal_encryption = false
             ready_file = "ready.json"
             token_file = "/etc/token"
             master_key_file = "master.key"
@@ -426,6 +431,7 @@ mod tests {
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),
             address_hook: Some("/etc/cairn/address-hook".into()),
+            internal_encryption: Some(false),
             ready_file: Some("/etc/cairn/ready.json".into()),
             token_file: Some("/etc/token".into()),
             master_key_file: Some("/etc/cairn/master.key".into()),

@@ -101,6 +101,11 @@ pub struct Settings {
     /// drop, the volume and its address; it has 15 s [default: addresses are put on an interface and announced]
     #[arg(long, value_name = "PATH")]
     pub address_hook: Option<PathBuf>,
+    /// In a cluster: encrypt what goes between nodes. Without it whoever is on the internal network reads all data; nodes still
+    /// prove who they are, and nobody can change what goes over a connection. Two nodes do without where both are told to
+    /// [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub internal_encryption: Option<bool>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_nfs: Option<SocketAddr>,
@@ -325,6 +330,7 @@ impl Settings {
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
             address_hook: self.address_hook.or(below.address_hook),
+            internal_encryption: self.internal_encryption.or(below.internal_encryption),
             ready_file: self.ready_file.or(below.ready_file),
             token_file: self.token_file.or(below.token_file),
             memory_limit: self.memory_limit.or(below.memory_limit),
@@ -372,6 +378,7 @@ impl Settings {
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
             address_hook: self.address_hook,
+            internal_encryption: self.internal_encryption.unwrap_or(true),
             ready_file: self.ready_file,
             token_file: self.token_file,
             master_keys: match (self.master_key_file, self.master_key_command) {
@@ -576,6 +583,8 @@ pub struct Config {
     pub cluster_dir: Option<PathBuf>,
     /// The program that moves addresses of volumes; `None`: they are put on interfaces and announced.
     pub address_hook: Option<PathBuf>,
+    /// Whether connections between nodes are encrypted, where the other end does not insist on it.
+    pub internal_encryption: bool,
     pub ready_file: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
     /// `None`: no volume can be encrypted.

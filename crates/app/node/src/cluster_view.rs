@@ -204,6 +204,11 @@ fn drain(view: &MapView, etcd: &ClusterEtcdView, node: &NodeRecord) -> Option<No
     Some(shown)
 }
 
+fn allows_clear(view: &MapView, node: NodeId) -> bool {
+    let alive = view.alive.get(&node);
+    alive.is_some_and(|alive| alive.value.allows_clear)
+}
+
 fn nodes(
     inner: &Inner,
     cluster: &ClusterNode,
@@ -232,6 +237,7 @@ fn nodes(
                 internal: record.internal_address.clone(),
                 external: record.external_address.clone(),
                 alive: view.alive.contains_key(&record.id),
+                internal_encryption: !allows_clear(view, record.id),
                 connected: record.id == own || peer.is_some_and(|peer| peer.is_connected),
                 problem: peer.and_then(|peer| peer.problem.clone()),
                 drain: drain(view, etcd, record),

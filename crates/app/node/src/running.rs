@@ -18,6 +18,7 @@ use cairn_exports::HandleSigner;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
 use cairn_pool::{Pool, watch};
 use cairn_rpc_server::{Listeners, RpcServer, ServeError, ServerSettings};
+use cairn_trust::Encryption;
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -122,7 +123,14 @@ impl Node {
 
         let begun = Instant::now();
         let place = match cluster::folder_of(&config)? {
-            Some(folder) => Some(runtime.block_on(cluster::Begun::begin(&env, &folder))?),
+            Some(folder) => {
+                let encryption = match config.internal_encryption {
+                    true => Encryption::On,
+                    false => Encryption::Off,
+                };
+                let begun = cluster::Begun::begin(&env, &folder, encryption);
+                Some(runtime.block_on(begun)?)
+            }
             None => None,
         };
         let known = match &place {

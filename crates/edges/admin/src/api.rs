@@ -418,6 +418,8 @@ pub struct ClusterNodeView {
     pub alive: bool,
     /// Whether the node that answers reaches it.
     pub connected: bool,
+    /// Whether it insists on encryption between nodes. Two nodes that do not have none between them.
+    pub internal_encryption: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub disks: Vec<ClusterDiskView>,

@@ -1,5 +1,5 @@
 //! What encryption costs between two nodes: messages of 1 MiB and round trips of 4 KiB over loopback, with TLS as nodes
-//! use it and over plain TCP. Both ends are in this process, so the processor time is that of both.
+//! use it, without encryption and with keyed checksums, and over plain TCP. Both ends are in this process, so the processor time is that of both.
 //!
 //! ```text
 //! cargo run --release -p cairn-trust --example tls_rate [-- --rounds N] [--gib N] [--trips N]
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, PoolId};
 use cairn_trust::{
-    Authority, ClusterFolder, EtcdSource, HandleKey, Handler, Listener, ListenerSettings,
-    Membership, PeerIdentity, Protocol, Stage, TlsStream, Trust, TrustSettings,
+    Authority, ClusterFolder, Encryption, EtcdSource, HandleKey, Handler, Listener,
+    ListenerSettings, Membership, NodeStream, PeerIdentity, Protocol, Stage, Trust, TrustSettings,
 };
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -55,7 +55,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()
 struct Serve;
 
 impl Handler for Serve {
-    fn serve(self: Arc<Self>, _: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, _: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             if let Err(error) = serve(stream).await {
                 eprintln!("tls_rate: the other end: {error}");
@@ -108,6 +108,8 @@ async fn measure(
 struct Nodes {
     client: Arc<Trust>,
     listener: Listener,
+    clear_client: Arc<Trust>,
+    clear_listener: Listener,
     plain: std::net::SocketAddr,
     _folder: tempfile::TempDir,
 }
@@ -116,8 +118,9 @@ async fn nodes() -> Outcome<Nodes> {
     let env = cairn_base::real::env(tokio::runtime::Handle::current());
     let authority = Authority::create(CLUSTER, env.clock.now())?;
     let folder = tempfile::tempdir()?;
-    let trust = |node: u128| -> Outcome<Arc<Trust>> {
-        let opened = ClusterFolder::create(&folder.path().join(node.to_string()))?;
+    let trust = |node: u128, encryption: Encryption| -> Outcome<Arc<Trust>> {
+        let name = format!("{node}-{encryption:?}");
+        let opened = ClusterFolder::create(&folder.path().join(name))?;
         let membership = Membership {
             format: 1,
             cluster: CLUSTER,
@@ -133,12 +136,20 @@ async fn nodes() -> Outcome<Nodes> {
             stage: Stage::Member,
         };
         opened.establish(&membership, &authority)?;
-        let settings = TrustSettings::default();
+        let settings = TrustSettings {
+            encryption,
+            ..TrustSettings::default()
+        };
         Ok(Trust::open(env.clone(), Arc::new(opened), settings)?)
     };
-    let (client, server) = (trust(1)?, trust(2)?);
-    let listener = Listener::bind(server, "127.0.0.1:0", ListenerSettings::default()).await?;
-    listener.handle(Protocol::Forward, Arc::new(Serve));
+    let listen = async |server| -> Outcome<Listener> {
+        let settings = ListenerSettings::default();
+        let listener = Listener::bind(server, "127.0.0.1:0", settings).await?;
+        listener.handle(Protocol::Forward, Arc::new(Serve));
+        Ok(listener)
+    };
+    let listener = listen(trust(2, Encryption::On)?).await?;
+    let clear_listener = listen(trust(2, Encryption::Off)?).await?;
     let accepting = TcpListener::bind("127.0.0.1:0").await?;
     let plain = accepting.local_addr()?;
     tokio::spawn(async move {
@@ -148,8 +159,10 @@ async fn nodes() -> Outcome<Nodes> {
         }
     });
     Ok(Nodes {
-        client,
+        client: trust(1, Encryption::On)?,
         listener,
+        clear_client: trust(1, Encryption::Off)?,
+        clear_listener,
         plain,
         _folder: folder,
     })
@@ -159,6 +172,14 @@ impl Nodes {
     async fn tls(&self, kind: u8, count: u64) -> io::Result<Cost> {
         let address = self.listener.address().to_string();
         let connecting = self.client.connect(&address, NodeId(2), Protocol::Forward);
+        measure(connecting.await?, kind, count).await
+    }
+
+    async fn clear(&self, kind: u8, count: u64) -> io::Result<Cost> {
+        let address = self.clear_listener.address().to_string();
+        let connecting = self
+            .clear_client
+            .connect(&address, NodeId(2), Protocol::Forward);
         measure(connecting.await?, kind, count).await
     }
 
@@ -210,10 +231,12 @@ async fn run() -> Outcome<()> {
     for round in 1..=rounds {
         let plain = nodes.plain(STREAM, messages).await?;
         let tls = nodes.tls(STREAM, messages).await?;
+        let clear = nodes.clear(STREAM, messages).await?;
         let rate = |cost: Cost| bytes / 1e6 / cost.wall.as_secs_f64();
         let per_gb = |cost: Cost| cost.processor.as_secs_f64() / (bytes / 1e9);
         let plain_trip = nodes.plain(TRIPS, trips).await?;
         let tls_trip = nodes.tls(TRIPS, trips).await?;
+        let clear_trip = nodes.clear(TRIPS, trips).await?;
         let us = |time: Duration| time.as_secs_f64() * 1e6 / trips as f64;
         let shaken = nodes.handshakes(handshakes).await?;
         let result = json!({
@@ -221,16 +244,21 @@ async fn run() -> Outcome<()> {
             "messages_1mib": {
                 "plain_mb_per_s": rate(plain),
                 "tls_mb_per_s": rate(tls),
+                "clear_mb_per_s": rate(clear),
                 "ratio": rate(tls) / rate(plain),
+                "clear_ratio": rate(clear) / rate(plain),
                 "plain_processor_s_per_gb": per_gb(plain),
                 "tls_processor_s_per_gb": per_gb(tls),
+                "clear_processor_s_per_gb": per_gb(clear),
             },
             "trips_4kib": {
                 "plain_us": us(plain_trip.wall),
                 "tls_us": us(tls_trip.wall),
+                "clear_us": us(clear_trip.wall),
                 "ratio": us(tls_trip.wall) / us(plain_trip.wall),
                 "plain_processor_us": us(plain_trip.processor),
                 "tls_processor_us": us(tls_trip.processor),
+                "clear_processor_us": us(clear_trip.processor),
             },
             "handshakes": {
                 "ms": shaken.wall.as_secs_f64() * 1e3 / handshakes as f64,

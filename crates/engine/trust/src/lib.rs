@@ -1,11 +1,12 @@
 //! How the nodes of a cluster trust one another.
 //!
 //! Owns: the cluster's own CA ([`Authority`]) and the certificates of nodes; the folder in which a node keeps them
-//! ([`ClusterFolder`]); connections between nodes over TLS, both ends ([`Trust`], [`Listener`]); what an operator gives to
+//! ([`ClusterFolder`]); connections between nodes, both ends ([`Trust`], [`Listener`]); what an operator gives to
 //! a node that is to join ([`Ticket`]), and the exchange by which it joins ([`join()`]).
 //! Must not know: what is in the cluster's map, whether a token is valid (see [`Admit`]), what goes over a connection.
 //! Invariants: every connection but one that joins is between two certificates of this cluster's CA; who connects to a
-//! node gets that very node or an error; whatever a stranger sends, the worst that becomes of it is the end of its
+//! node gets that very node or an error; what goes over a connection is encrypted with TLS, or, where both ends are told so,
+//! only protected from change; whatever a stranger sends, the worst that becomes of it is the end of its
 //! connection; nothing but ids and addresses is shown to one whose token is not accepted yet.
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 mod address;
 mod authority;
 mod certificate;
+mod clear;
 mod dial;
 mod error;
 mod folder;
@@ -42,6 +44,7 @@ pub use membership::{EtcdMemberEntry, EtcdSource, Membership, Stage, check_name}
 pub use protocol::Protocol;
 pub use stream::{PeerIdentity, TlsStream};
 pub use ticket::{Ticket, TicketError};
+pub use tls::Encryption;
 pub use trust::{Trust, TrustSettings};
 
 pub use cairn_formats::pool_file::HandleKey;

@@ -26,8 +26,8 @@ use tokio_rustls::LazyConfigAcceptor;
 use crate::certificate::Parsed;
 use crate::log_limit::LogLimit;
 use crate::protocol::Protocol;
-use crate::stream::{PeerIdentity, TlsStream, carrier};
-use crate::tls::{explain, in_time, refuse, welcome};
+use crate::stream::{NodeStream, PeerIdentity, carrier};
+use crate::tls::{clear_listener, explain, in_time, refuse, welcome};
 use crate::trust::Trust;
 
 /// After an error of accepting, such as too many open files, which passes when others are closed.
@@ -64,7 +64,7 @@ impl Default for ListenerSettings {
 /// Serves one protocol.
 pub trait Handler: Send + Sync + 'static {
     /// Serves a connection to its end. Dropped when the listener closes.
-    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()>;
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()>;
 }
 
 /// Accepts connections until it is closed or dropped; connections end with it.
@@ -176,7 +176,7 @@ fn is_of(nodes: Option<&BTreeSet<NodeId>>, node: NodeId) -> bool {
 struct Admitted {
     handler: Arc<dyn Handler>,
     peer: PeerIdentity,
-    stream: TlsStream,
+    stream: NodeStream,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -269,7 +269,7 @@ impl Shared {
             .map_err(told)?;
         let (mut joins, mut is_known) = (false, false);
         for name in start.client_hello().alpn().into_iter().flatten() {
-            match Protocol::from_alpn(name) {
+            match Protocol::agreed(name).map(|(protocol, _)| protocol) {
                 Some(Protocol::Join) => joins = true,
                 Some(_) => is_known = true,
                 None => {}
@@ -283,9 +283,9 @@ impl Shared {
         };
         let stream = start.into_stream(Arc::clone(config)).await.map_err(told)?;
         let (_, connection) = stream.get_ref();
-        let protocol = connection
+        let (protocol, is_clear) = connection
             .alpn_protocol()
-            .and_then(Protocol::from_alpn)
+            .and_then(Protocol::agreed)
             .ok_or("it does not say what it speaks")?;
         let certificates = connection.peer_certificates().unwrap_or_default();
         let node = match (protocol.needs_certificate(), certificates.first()) {
@@ -300,7 +300,7 @@ impl Shared {
                 Some(node)
             }
         };
-        let mut stream = TlsStream(stream.into());
+        let mut stream = NodeStream::encrypted(stream);
         let permits = match protocol.needs_certificate() {
             true => &self.connections,
             false => &self.joins,
@@ -314,6 +314,9 @@ impl Shared {
             }
             (Ok(permit), Some(handler)) => {
                 welcome(&mut stream).await.map_err(told)?;
+                if is_clear {
+                    stream = clear_listener(stream).await.map_err(told)?;
+                }
                 return Ok(Admitted {
                     handler,
                     peer: PeerIdentity { node, address },

@@ -24,10 +24,23 @@ impl Protocol {
         }
     }
 
-    pub fn from_alpn(name: &[u8]) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|protocol| protocol.alpn().as_bytes() == name)
+    /// The name of the same without encryption, where there may be none.
+    pub(crate) const fn clear_alpn(self) -> Option<&'static str> {
+        match self {
+            Self::Shards => Some("cairn-shards-clear/1"),
+            Self::Forward => Some("cairn-forward-clear/1"),
+            // It carries the cluster's secrets.
+            Self::Join => None,
+        }
+    }
+
+    /// What a name of the handshake says, and whether it is without encryption.
+    pub(crate) fn agreed(name: &[u8]) -> Option<(Self, bool)> {
+        Self::ALL.into_iter().find_map(|protocol| {
+            let clear = protocol.clear_alpn().map(str::as_bytes);
+            let is_clear = clear == Some(name);
+            (is_clear || protocol.alpn().as_bytes() == name).then_some((protocol, is_clear))
+        })
     }
 
     pub const fn needs_certificate(self) -> bool {
@@ -52,14 +65,15 @@ mod tests {
     #[test]
     fn names_lead_back_to_protocols() {
         for (index, protocol) in Protocol::ALL.into_iter().enumerate() {
-            assert_eq!(
-                Protocol::from_alpn(protocol.alpn().as_bytes()),
-                Some(protocol)
-            );
             assert_eq!(protocol.index(), index);
+            let named = Protocol::agreed(protocol.alpn().as_bytes());
+            assert_eq!(named, Some((protocol, false)));
+            if let Some(clear) = protocol.clear_alpn() {
+                assert_eq!(Protocol::agreed(clear.as_bytes()), Some((protocol, true)));
+            }
         }
         for name in ["", "h2", "cairn-shards/2", "cairn-shards", "cairn-join/10"] {
-            assert_eq!(Protocol::from_alpn(name.as_bytes()), None, "{name}");
+            assert_eq!(Protocol::agreed(name.as_bytes()), None, "{name}");
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::authority::{Authority, Fingerprint};
 use crate::certificate::{NodeCertificate, Parsed};
 use crate::error::TrustError;
 use crate::protocol::Protocol;
-use crate::stream::{TlsStream, carrier};
+use crate::stream::{NodeStream, carrier};
 
 /// The first is what two nodes use: the fastest where the processor has AES, as all servers do.
 fn provider() -> Arc<CryptoProvider> {
@@ -72,6 +72,15 @@ fn unix_time(clock: &dyn Clock) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
+/// Whether what goes over connections between nodes is encrypted. Both ends have to agree to do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encryption {
+    #[default]
+    On,
+    /// Whoever is on the network can read it. Both ends prove who they are, and nobody can change it.
+    Off,
+}
+
 /// What connections begin with; renewal replaces all of it at once.
 pub(crate) struct Live {
     pub(crate) certificate: NodeCertificate,
@@ -86,6 +95,7 @@ impl Live {
         clock: &Arc<dyn Clock>,
         authority: &Authority,
         certificate: NodeCertificate,
+        encryption: Encryption,
     ) -> Result<Self, TrustError> {
         let time = || Arc::new(EnvTime(Arc::clone(clock)));
         let roots = Arc::new(roots(authority.certificate()).map_err(TrustError::certificate)?);
@@ -122,20 +132,40 @@ impl Live {
         Ok(Self {
             certificate,
             client: Arc::new(client),
-            members: server_of(members, Protocol::needs_certificate),
-            joining: server_of(joining, |protocol| !protocol.needs_certificate()),
+            members: server_of(members, Protocol::needs_certificate, encryption),
+            joining: server_of(
+                joining,
+                |protocol| !protocol.needs_certificate(),
+                encryption,
+            ),
         })
     }
 }
 
-fn server_of(mut config: ServerConfig, offers: impl Fn(Protocol) -> bool) -> Arc<ServerConfig> {
+fn server_of(
+    mut config: ServerConfig,
+    offers: impl Fn(Protocol) -> bool,
+    encryption: Encryption,
+) -> Arc<ServerConfig> {
     let offered = Protocol::ALL
         .into_iter()
         .filter(|protocol| offers(*protocol));
-    config.alpn_protocols = offered.map(|protocol| protocol.alpn().into()).collect();
+    config.alpn_protocols = offered
+        .flat_map(|protocol| names(protocol, encryption))
+        .collect();
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Arc::new(config)
+}
+
+/// What a node calls a protocol in the handshake, what it likes best first.
+fn names(protocol: Protocol, encryption: Encryption) -> Vec<Vec<u8>> {
+    let clear = match encryption {
+        Encryption::On => None,
+        Encryption::Off => protocol.clear_alpn(),
+    };
+    let names = clear.into_iter().chain([protocol.alpn()]);
+    names.map(|name| name.as_bytes().to_vec()).collect()
 }
 
 fn roots(authority: &CertificateDer<'_>) -> Result<RootCertStore, TlsError> {
@@ -254,13 +284,30 @@ impl ServerCertVerifier for OfAuthority {
 const WELCOME: u8 = 0;
 
 /// Says that the connection is accepted.
-pub(crate) async fn welcome(stream: &mut TlsStream) -> io::Result<()> {
+pub(crate) async fn welcome(stream: &mut NodeStream) -> io::Result<()> {
     stream.write_all(&[WELCOME]).await?;
     stream.flush().await
 }
 
+/// Goes on without encryption once the other end has done so, too.
+pub(crate) async fn clear_listener(stream: NodeStream) -> io::Result<NodeStream> {
+    let mut stream = stream.into_clear()?;
+    match stream.read_u8().await? {
+        WELCOME => Ok(stream),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    }
+}
+
+/// The same of who connected, after the welcome: the listener is silent until it hears of this.
+async fn clear_dialler(stream: NodeStream) -> io::Result<NodeStream> {
+    let mut stream = stream.into_clear()?;
+    stream.write_all(&[WELCOME]).await?;
+    stream.flush().await?;
+    Ok(stream)
+}
+
 /// Says why it is not, and ends it.
-pub(crate) async fn refuse(stream: &mut TlsStream, reason: &'static str) -> io::Result<()> {
+pub(crate) async fn refuse(stream: &mut NodeStream, reason: &'static str) -> io::Result<()> {
     let reason = &reason.as_bytes()[..reason.len().min(usize::from(u8::MAX))];
     let mut message = vec![reason.len() as u8];
     message.extend_from_slice(reason);
@@ -268,7 +315,7 @@ pub(crate) async fn refuse(stream: &mut TlsStream, reason: &'static str) -> io::
     stream.shutdown().await
 }
 
-async fn await_welcome(stream: &mut TlsStream) -> io::Result<()> {
+async fn await_welcome(stream: &mut NodeStream) -> io::Result<()> {
     let len = stream.read_u8().await?;
     if len == WELCOME {
         return Ok(());
@@ -285,24 +332,31 @@ pub(crate) async fn dial(
     config: Arc<ClientConfig>,
     address: &str,
     name: ServerName<'static>,
-    protocol: Protocol,
+    (protocol, encryption): (Protocol, Encryption),
     deadline: Duration,
-) -> io::Result<TlsStream> {
+) -> io::Result<NodeStream> {
     check_address(address).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let attempt = async {
         let tcp = TcpStream::connect(address).await?;
         let connector = TlsConnector::from(config);
         let connecting = connector
-            .with_alpn(vec![protocol.alpn().into()])
+            .with_alpn(names(protocol, encryption))
             .connect(name, carrier(tcp)?);
         let stream = connecting.await?;
-        if stream.get_ref().1.alpn_protocol() != Some(protocol.alpn().as_bytes()) {
-            let reason = format!("it does not speak {protocol}");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
-        }
-        let mut stream = TlsStream(stream.into());
+        let agreed = stream.get_ref().1.alpn_protocol();
+        let is_clear = match agreed.and_then(Protocol::agreed) {
+            Some((agreed, is_clear)) if agreed == protocol => is_clear,
+            _ => {
+                let reason = format!("it does not speak {protocol}");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+            }
+        };
+        let mut stream = NodeStream::encrypted(stream);
         await_welcome(&mut stream).await?;
-        Ok(stream)
+        match is_clear {
+            true => clear_dialler(stream).await,
+            false => Ok(stream),
+        }
     };
     match in_time(clock, deadline, attempt).await {
         Some(Ok(stream)) => Ok(stream),

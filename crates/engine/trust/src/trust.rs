@@ -21,7 +21,7 @@ use crate::error::TrustError;
 use crate::folder::ClusterFolder;
 use crate::protocol::Protocol;
 use crate::stream::TlsStream;
-use crate::tls::{Live, check_own, dial};
+use crate::tls::{Encryption, Live, check_own, dial};
 
 /// The clock may step, so the certificate is looked at more often than it has to be renewed.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -38,6 +38,8 @@ pub struct TrustSettings {
     /// Names and addresses of this node besides the host of its internal address, such as another address from which it
     /// connects to others.
     pub hosts: Vec<String>,
+    /// A connection is without encryption if this is off at both ends.
+    pub encryption: Encryption,
 }
 
 impl Default for TrustSettings {
@@ -46,6 +48,7 @@ impl Default for TrustSettings {
             valid_for: Duration::from_secs(90 * 24 * 3600),
             connect_deadline: Duration::from_secs(5),
             hosts: Vec::new(),
+            encryption: Encryption::On,
         }
     }
 }
@@ -97,7 +100,7 @@ impl Trust {
             hosts: hosts_with_own(&hosts),
         };
         let certificate = usable(&env, &folder, &authority, &subject, &settings)?;
-        let live = Live::new(&env.clock, &authority, certificate)?;
+        let live = Live::new(&env.clock, &authority, certificate, settings.encryption)?;
         let trust = Arc::new(Self {
             expires: watch::Sender::new(live.certificate.expires),
             live: ArcSwap::from_pointee(live),
@@ -158,12 +161,13 @@ impl Trust {
         address: &str,
         node: NodeId,
         protocol: Protocol,
-    ) -> io::Result<TlsStream> {
+    ) -> io::Result<NodeStream> {
         let config = Arc::clone(&self.live.load().client);
         let name = ServerName::try_from(node_name(node, self.cluster()))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let deadline = self.settings.connect_deadline;
-        dial(&*self.env.clock, config, address, name, protocol, deadline)
+        let spoken = (protocol, self.settings.encryption);
+        dial(&*self.env.clock, config, address, name, spoken, deadline)
             .await
             .map_err(|error| {
                 let text = format!("connecting to node {node} at {address}: {error}");
@@ -191,7 +195,8 @@ impl Trust {
             .authority
             .renew(current, &self.subject, now, valid_for)?;
         let expires = next.expires;
-        let live = Live::new(&self.env.clock, &self.authority, next)?;
+        let encryption = self.settings.encryption;
+        let live = Live::new(&self.env.clock, &self.authority, next, encryption)?;
         self.folder.save_certificate(&live.certificate)?;
         self.live.store(Arc::new(live));
         self.expires.send_replace(expires);

@@ -73,6 +73,8 @@ pub struct MemberSettings {
     pub host: Option<HostRecord>,
     /// Open volumes that this node's memory limit holds; `None`: as many as there are.
     pub volumes_max: Option<u32>,
+    /// Whether it does without encryption towards nodes that say the same; only told.
+    pub allows_clear: bool,
     /// Volumes that are taken over at a time; the busiest come first.
     pub takeovers_max: usize,
     /// Volumes move by themselves, for the load's sake, when nodes and volumes have been the same for so long.
@@ -93,6 +95,7 @@ impl Default for MemberSettings {
             patience: Duration::from_secs(3),
             host: None,
             volumes_max: None,
+            allows_clear: false,
             takeovers_max: TAKEOVERS_MAX,
             settled: SETTLED,
             moves_pause: MOVES_PAUSE,
@@ -312,6 +315,7 @@ impl ClusterMember {
             folder_is_low: self.folder_is_low.load(Ordering::Acquire),
             host: self.settings.host.clone(),
             volumes_max: self.settings.volumes_max,
+            allows_clear: self.settings.allows_clear,
         }
     }
 

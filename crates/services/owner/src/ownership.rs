@@ -754,6 +754,7 @@ mod tests {
                 folder_is_low: false,
                 host: None,
                 volumes_max: None,
+                allows_clear: false,
             };
             let record_of_disk = DiskRecord {
                 id: disk,

@@ -182,6 +182,7 @@ mod tests {
                 folder_is_low: false,
                 host: None,
                 volumes_max: None,
+                allows_clear: false,
             };
             let disk = DiskRecord {
                 id: DiskId(number),

@@ -12,7 +12,7 @@ use cairn_cluster::map::MapView;
 use cairn_forward::{Forward, Incoming, MapTerms, Nodes, Serve, Service, Stream, Term};
 use cairn_owner::ClusterMember;
 use cairn_rpc_server::ForwardedCalls;
-use cairn_trust::{Handler, PeerIdentity, Protocol, TlsStream, Trust};
+use cairn_trust::{Handler, NodeStream, PeerIdentity, Protocol, Trust};
 
 use super::ClusterNode;
 use crate::error::NodeError;
@@ -113,7 +113,7 @@ fn terms_of(view: &MapView) -> MapTerms {
 struct ForwardHandler(Arc<Forward>);
 
 impl Handler for ForwardHandler {
-    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             // Only who joins has no certificate, and does not come here.
             if let Some(node) = peer.node {

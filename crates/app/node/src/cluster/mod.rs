@@ -37,8 +37,8 @@ use cairn_pool::open::Opened;
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
 use cairn_shard::ShardService;
 use cairn_trust::{
-    ClusterFolder, Handler, JoinServer, JoinSettings, Listener, ListenerSettings, Membership,
-    PeerIdentity, Protocol, Stage, Ticket, TlsStream, Trust, TrustDial, TrustSettings,
+    ClusterFolder, Encryption, Handler, JoinServer, JoinSettings, Listener, ListenerSettings,
+    Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust, TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
 
@@ -114,10 +114,18 @@ pub struct ClusterNode {
 
 impl Begun {
     /// Takes the node's place in the cluster: its folder, its member of etcd, the map.
-    pub async fn begin(env: &Env, folder: &Path) -> Result<Self, NodeError> {
+    pub async fn begin(
+        env: &Env,
+        folder: &Path,
+        encryption: Encryption,
+    ) -> Result<Self, NodeError> {
         let folder = Arc::new(ClusterFolder::open(folder).map_err(failed)?);
         let membership = folder.membership().map_err(failed)?;
-        let trust = Trust::open(env.clone(), Arc::clone(&folder), TrustSettings::default());
+        let settings = TrustSettings {
+            encryption,
+            ..TrustSettings::default()
+        };
+        let trust = Trust::open(env.clone(), Arc::clone(&folder), settings);
         let trust = trust.map_err(failed)?;
         // Before anything is started: a port that is taken should not cost more.
         let listener = Listener::bind(
@@ -222,6 +230,7 @@ impl Begun {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let settings = MemberSettings {
             volumes_max: Some(budget.volumes_max()),
+            allows_clear: !config.internal_encryption,
             takeovers_max: budget.takeovers_max(),
             patience: config.write_deadline.max(Duration::from_secs(3)),
             host: Some(self.host.clone()),
@@ -503,7 +512,7 @@ impl Served for OwnDisks {
 struct ShardHandler(Arc<Server>);
 
 impl Handler for ShardHandler {
-    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             let ended = Arc::clone(&self.0).serve(Connection::new(stream)).await;
             tracing::debug!(peer = ?peer.node, ?ended, "a node's connection ended");

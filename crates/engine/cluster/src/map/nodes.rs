@@ -395,6 +395,7 @@ impl ClusterMap {
                 folder_is_low: sign.folder_is_low,
                 host: sign.host.clone(),
                 volumes_max: sign.volumes_max,
+                allows_clear: sign.allows_clear,
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

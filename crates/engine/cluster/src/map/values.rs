@@ -302,6 +302,9 @@ pub struct AliveRecord {
     /// Open volumes that its memory limit holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes_max: Option<u32>,
+    /// It does without encryption towards nodes that say the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allows_clear: bool,
 }
 
 /// Where a process of a node runs.
@@ -337,6 +340,7 @@ pub struct Sign {
     pub folder_is_low: bool,
     pub host: Option<HostRecord>,
     pub volumes_max: Option<u32>,
+    pub allows_clear: bool,
 }
 
 impl Value for AliveRecord {

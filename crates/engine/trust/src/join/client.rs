@@ -13,7 +13,7 @@ use crate::membership::{Membership, Stage};
 use crate::protocol::Protocol;
 use crate::stream::TlsStream;
 use crate::ticket::Ticket;
-use crate::tls::{dial, in_time, joining_client};
+use crate::tls::{Encryption, dial, in_time, joining_client};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
@@ -111,12 +111,15 @@ pub async fn join(
     }
 }
 
+/// It carries the cluster's secrets.
+const JOINING: (Protocol, Encryption) = (Protocol::Join, Encryption::On);
+
 /// A connection to the first node of the ticket that can be used.
 async fn connect(
     env: &Env,
     ticket: &Ticket,
     settings: &JoinSettings,
-) -> Result<TlsStream, JoinError> {
+) -> Result<NodeStream, JoinError> {
     let config = joining_client(&env.clock, ticket.fingerprint())?;
     let mut problems = Vec::new();
     for address in ticket.addresses() {
@@ -125,7 +128,7 @@ async fn connect(
         let name = name.map_err(TrustError::certificate)?;
         let deadline = settings.connect_deadline;
         let config = config.clone();
-        match dial(&*env.clock, config, address, name, Protocol::Join, deadline).await {
+        match dial(&*env.clock, config, address, name, JOINING, deadline).await {
             Ok(stream) => return Ok(stream),
             Err(error) => problems.push(format!("{address}: {error}")),
         }

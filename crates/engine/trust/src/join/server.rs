@@ -11,7 +11,7 @@ use super::{Admit, JoinSettings};
 use crate::CLOCK_SKEW_MAX;
 use crate::listener::Handler;
 use crate::log_limit::LogLimit;
-use crate::stream::{PeerIdentity, TlsStream};
+use crate::stream::{NodeStream, PeerIdentity};
 use crate::tls::in_time;
 use crate::trust::Trust;
 
@@ -33,7 +33,7 @@ impl JoinServer {
         })
     }
 
-    async fn exchange(&self, peer: PeerIdentity, mut stream: TlsStream) -> Result<(), String> {
+    async fn exchange(&self, peer: PeerIdentity, mut stream: NodeStream) -> Result<(), String> {
         let clock = &*self.trust.env().clock;
         let deadline = self.settings.frame_deadline;
         let ask = in_time(clock, deadline, frame::read::<Ask>(&mut stream))
@@ -91,7 +91,7 @@ impl JoinServer {
 }
 
 impl Handler for JoinServer {
-    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             if let Err(problem) = self.exchange(peer, stream).await {
                 // The reasons may have words of a stranger.

@@ -11,7 +11,7 @@ use cairn_testkit::ManualClock;
 use cairn_testkit::TestWorld;
 use cairn_trust::{
     Authority, ClusterFolder, EtcdSource, HandleKey, Handler, Listener, ListenerSettings,
-    Membership, PeerIdentity, Protocol, Stage, TlsStream, Trust, TrustSettings,
+    Membership, NodeStream, PeerIdentity, Protocol, Stage, Trust, TrustSettings,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -116,7 +116,7 @@ impl Node {
         address: SocketAddr,
         node: NodeId,
         protocol: Protocol,
-    ) -> io::Result<TlsStream> {
+    ) -> io::Result<NodeStream> {
         let address = address.to_string();
         self.trust.connect(&address, node, protocol).await
     }
@@ -135,7 +135,7 @@ pub struct Echo {
 }
 
 impl Handler for Echo {
-    fn serve(self: Arc<Self>, peer: PeerIdentity, mut stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, mut stream: NodeStream) -> BoxFuture<()> {
         self.peers.lock().push(peer);
         Box::pin(async move {
             let mut bytes = [0; 4096];
@@ -150,7 +150,7 @@ impl Handler for Echo {
 }
 
 /// Whether what is sent comes back.
-pub async fn echoes(stream: &mut TlsStream, bytes: &[u8]) -> bool {
+pub async fn echoes(stream: &mut NodeStream, bytes: &[u8]) -> bool {
     let mut back = vec![0; bytes.len()];
     let talking = async {
         stream.write_all(bytes).await?;

@@ -8,7 +8,7 @@ use cairn_base::env::BoxFuture;
 use cairn_testkit::TestWorld;
 use cairn_trust::frame::{Answer, Ask, FRAME_LEN_BYTES_MAX, encode};
 use cairn_trust::{
-    Authority, Handler, JoinError, JoinSettings, PeerIdentity, Protocol, Ticket, TlsStream, join,
+    Authority, Handler, JoinError, JoinSettings, NodeStream, PeerIdentity, Protocol, Ticket, join,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -135,7 +135,7 @@ struct Liar {
 }
 
 impl Handler for Liar {
-    fn serve(self: Arc<Self>, _: PeerIdentity, mut stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, _: PeerIdentity, mut stream: NodeStream) -> BoxFuture<()> {
         Box::pin(async move {
             let Ok(len) = stream.read_u32().await else {
                 return;

@@ -1,6 +1,7 @@
 //! Nodes with real certificates on real sockets of this machine, by clocks that the tests move.
 
 mod certificates;
+mod clear;
 mod common;
 mod etcd;
 mod folders;

@@ -9,7 +9,7 @@ use cairn_remote::{Connection, Identity, Peer, PeerSettings, ServeSettings, Serv
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
 use cairn_testkit::MemDisk;
 use cairn_trust::{
-    Authority, Handler, ListenerSettings, PeerIdentity, Protocol, TlsStream, TrustDial,
+    Authority, Handler, ListenerSettings, NodeStream, PeerIdentity, Protocol, TrustDial,
     TrustSettings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -211,7 +211,7 @@ async fn a_removed_node_is_refused_whatever_it_shows() {
 struct Disks(Arc<Server>);
 
 impl Handler for Disks {
-    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: NodeStream) -> BoxFuture<()> {
         let serving = self.0.clone().serve(Connection::new(stream));
         Box::pin(async move {
             serving.await;
