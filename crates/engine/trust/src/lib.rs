@@ -42,7 +42,7 @@ pub use join::{
 pub use listener::{Handler, Listener, ListenerSettings};
 pub use membership::{EtcdMemberEntry, EtcdSource, Membership, Stage, check_name};
 pub use protocol::Protocol;
-pub use stream::{PeerIdentity, TlsStream};
+pub use stream::{NodeStream, PeerIdentity};
 pub use ticket::{Ticket, TicketError};
 pub use tls::Encryption;
 pub use trust::{Trust, TrustSettings};

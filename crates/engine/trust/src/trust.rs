@@ -20,7 +20,7 @@ use crate::certificate::{NodeCertificate, Subject, node_name};
 use crate::error::TrustError;
 use crate::folder::ClusterFolder;
 use crate::protocol::Protocol;
-use crate::stream::TlsStream;
+use crate::stream::NodeStream;
 use crate::tls::{Encryption, Live, check_own, dial};
 
 /// The clock may step, so the certificate is looked at more often than it has to be renewed.

@@ -11,7 +11,7 @@ use crate::authority::Authority;
 use crate::error::TrustError;
 use crate::membership::{Membership, Stage};
 use crate::protocol::Protocol;
-use crate::stream::TlsStream;
+use crate::stream::NodeStream;
 use crate::ticket::Ticket;
 use crate::tls::{Encryption, dial, in_time, joining_client};
 
