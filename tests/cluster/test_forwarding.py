@@ -1,19 +1,70 @@
 """Calls on a volume of another node: they are counted by volume, and what the hop costs is told."""
 
+import contextlib
+import ctypes
 import json
+import os
 import pathlib
 import re
+import socket
 import statistics
+import threading
 import time
 import urllib.request
 
-from cluster.world import ClusterTest
-from lib import harness
+from cluster.world import ClusterTest, needs_namespaces
+from lib import harness, libnfs
 from lib.rawnfs import OK, Peer
 
 CALLS_COUNT = 2000
 READ_LEN_BYTES = 4096
 WAIT_SECONDS_MAX = 60
+# Where nodes of `dev-cluster` listen for one another.
+INTERNAL_PORT = 7400
+ALL_ETHERNET = 3
+NETWORK_NAMESPACE = 0x40000000
+TAP_LOOK_SECONDS = 0.2
+MARK = b"whoever is on the internal network may read this, or not"
+
+
+class Wiretap:
+    """All that goes between nodes by their internal port, as the switch between them sees it."""
+
+    def __init__(self, cluster):
+        tag = json.loads((cluster.folder / "cluster.json").read_text())["layout"]["network"]["namespaces"]["tag"]
+        self.namespace = f"/run/netns/{tag}-switch"
+        self.packets, self.marked = 0, 0
+        self.begun, self.ends = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        harness.wait_until(self.begun.is_set, WAIT_SECONDS_MAX, f"a socket in {self.namespace}")
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.thread.join()
+
+    def run(self):
+        # A thread has a network namespace of its own.
+        with open(self.namespace) as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), NETWORK_NAMESPACE):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.namespace)
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_ETHERNET)) as tap:
+            tap.settimeout(TAP_LOOK_SECONDS)
+            self.begun.set()
+            self.listen(tap)
+
+    def listen(self, tap):
+        while not self.ends.is_set():
+            with contextlib.suppress(TimeoutError):
+                packet = tap.recv(1 << 17)
+                # Ethernet, IPv4, TCP.
+                tcp = 14 + (packet[14] & 15) * 4 if len(packet) > 34 and packet[12:14] == b"\x08\x00" and packet[23] == 6 else None
+                if tcp and INTERNAL_PORT in (int.from_bytes(packet[tcp + at : tcp + at + 2], "big") for at in (0, 2)):
+                    self.packets += 1
+                    self.marked += MARK in packet
 
 
 class Forwarding(ClusterTest):
@@ -106,3 +157,29 @@ class Forwarding(ClusterTest):
         cluster.heal()
         load.end()
         self.assertGreater(load.verify(cluster.url(other)), 0)
+
+    @needs_namespaces
+    def test_without_encryption_data_is_readable_between_nodes_that_all_say_so(self):
+        said = "not encrypted on the internal network: between node1, node2, node3"
+        for flags, is_clear in ((["--internal-encryption=false"], True), ([], False)):
+            cluster = self.cluster(3, name=f"clear-{is_clear}", serve_flags=flags)
+            owner = cluster.owner()
+            other = cluster.others(owner)[0]
+            data = MARK * 20_000
+            with Wiretap(cluster) as tap, libnfs.Mount(cluster.url(other)) as mount:
+                mount.write_file("/marked", data)
+                self.assertTrue(mount.read_file("/marked") == data)
+                harness.wait_until(lambda tap=tap: tap.packets > 20, WAIT_SECONDS_MAX, "packets between nodes")
+            self.assertEqual(tap.marked > 0, is_clear, f"{tap.marked} of {tap.packets} packets")
+            shown = cluster.cairn(other, "cluster", "status").stdout
+            self.assertEqual(said in shown, is_clear, shown)
+            nodes = json.loads(cluster.cairn(other, "cluster", "status", "--json").stdout)["nodes"]
+            self.assertEqual({node["internal_encryption"] for node in nodes}, {not is_clear})
+            # Disks of others, too, and a takeover.
+            load = self.load(cluster, [other])
+            cluster.kill(owner)
+            load.await_progress()
+            cluster.heal()
+            load.end()
+            self.assertGreater(load.verify(cluster.url(other)), 0)
+            cluster.end()
