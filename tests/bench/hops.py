@@ -3,12 +3,14 @@
     scripts/bench-hops [--rounds N] [--mib N] [--write]
 
 The same files go to one server with six folders, and to six nodes with a folder each: by way of the owner of the volume, and by way of
-another node, which passes calls on. All have protection 4+2, and are processes of this machine. Each is stopped and started before the
-files are read, and the kernel drops what it has of them. --write puts the table into docs/results/performance.md.
+another node, which passes calls on; both with encryption between nodes and without. All have protection 4+2, and are processes of this
+machine. Each is stopped and started before the files are read, and the kernel drops what it has of them. Then 4 KiB are read at random
+places of other files. --write puts the table into docs/results/performance.md.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import statistics
@@ -20,8 +22,10 @@ from bench.peers import contenders
 from lib import document, harness
 
 FILES = 4
-WRITTEN, READ = "write", "read"
-AIMS = {WRITTEN: 0.5, READ: 0.6}
+WRITTEN, READ, SMALL = "write", "read", "4 KiB reads"
+AIMS = {WRITTEN: 0.8, READ: 0.65, SMALL: 0.6}
+SMALL_ARGUMENTS = ("--jobs", "4", "--depths", "16", "--working-set", "128MiB", "--runtime", "4s", "--ramp", "1s")
+SMALL_FIGURE = "random read"
 
 
 class OneServer:
@@ -43,15 +47,19 @@ class OneServer:
     def cpu_seconds(self):
         return self.server.cpu_seconds()
 
+    def volume_url(self):
+        return self.server.url("").rstrip("/")
+
     def kill(self):
         self.server.kill()
 
 
 class SixNodes:
     title = "six nodes, by the owner"
+    flags: tuple[str, ...] = ()
 
     def __init__(self, root):
-        self.nodes = contenders.CairnCluster(root)
+        self.nodes = contenders.CairnCluster(root, self.flags)
 
     def start(self):
         self.nodes.start()
@@ -59,8 +67,11 @@ class SixNodes:
     def node(self):
         return self.nodes.owner
 
+    def volume_url(self):
+        return f"nfs://{self.nodes.address(self.node())}/{contenders.CLUSTER_VOLUME}"
+
     def url(self, name):
-        return f"nfs://{self.nodes.address(self.node())}/{contenders.CLUSTER_VOLUME}/{name}"
+        return f"{self.volume_url()}/{name}"
 
     def restart(self):
         self.nodes.restart()
@@ -80,6 +91,16 @@ class ByAnother(SixNodes):
         return self.nodes.cluster.others(self.nodes.owner)[0]
 
 
+class ClearByTheOwner(SixNodes):
+    title = "by the owner, without encryption"
+    flags = ("--internal-encryption=false",)
+
+
+class ClearByAnother(ByAnother):
+    title = "by another, without encryption"
+    flags = ClearByTheOwner.flags
+
+
 def copy_all(pairs):
     """Seconds that the copies take, side by side."""
     begun = time.monotonic()
@@ -90,8 +111,20 @@ def copy_all(pairs):
     return time.monotonic() - begun
 
 
+def small_reads(server, folder):
+    """Reads of 4 KiB each second, and seconds of the servers' processor time for the whole run."""
+    result = folder / "small.json"
+    before = server.cpu_seconds()
+    command = [harness.cairn_path(), "bench", "four-corners", server.volume_url(), *SMALL_ARGUMENTS, "--allow-files", "-o", result]
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    spent = server.cpu_seconds() - before
+    told = json.loads(result.read_text())
+    (rate,) = (figure["value"] for figure in told["summary"] if figure["title"] == SMALL_FIGURE)
+    return rate, spent
+
+
 def measure(server, source, memory):
-    """{what: (MB/s, processor seconds for each GB)}."""
+    """{what: (MB/s, processor seconds for each GB)}, and reads of 4 KiB each second."""
     names = [f"file{number}" for number in range(FILES)]
     len_bytes = FILES * source.stat().st_size
     found = {}
@@ -109,6 +142,7 @@ def measure(server, source, memory):
     for name in names:
         if subprocess.run(["cmp", source, memory / name]).returncode:
             raise harness.Failure("other bytes were read than were written")
+    found[SMALL] = small_reads(server, memory)
     return found
 
 
@@ -118,7 +152,7 @@ def main():
     parser.add_argument("--mib", type=int, default=256, help=f"of each of {FILES} files")
     parser.add_argument("--write", action="store_true", help="write the table into docs/results/performance.md")
     options = parser.parse_args()
-    kinds: list[type[OneServer | SixNodes]] = [OneServer, SixNodes, ByAnother]
+    kinds: list[type[OneServer | SixNodes]] = [OneServer, SixNodes, ByAnother, ClearByTheOwner, ClearByAnother]
     found: dict[type, list[dict]] = {kind: [] for kind in kinds}
     # What is read goes to memory.
     with harness.scratch("hops-", pathlib.Path("/dev/shm")) as memory:
@@ -134,16 +168,18 @@ def main():
                     print(f"bench-hops: round {number + 1}, {kind.title}: {found[kind][-1]}", flush=True)
     lines = [
         f"Measured {report.today()}, medians of {options.rounds} rounds; {FILES} files of {options.mib} MiB at a time, on {os.cpu_count()} CPUs.", "",
-        "| | write | of one server (rounds) | aim | CPU | read | of one server (rounds) | aim | CPU |", "|---|---|---|---|---|---|---|---|---|",
+        "| | write | of one server (rounds) | aim | CPU | read | of one server (rounds) | aim | CPU | 4 KiB reads | of one server (rounds) | aim |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
         cells = [kind.title]
-        for what in (WRITTEN, READ):
+        for what in (WRITTEN, READ, SMALL):
             rates = [measured[what][0] for measured in found[kind]]
             cpu = statistics.median(measured[what][1] for measured in found[kind])
             ratios = [rate / one[what][0] for rate, one in zip(rates, found[OneServer])]
             ratio = [report.ratio_text(ratios), str(AIMS[what])] if kind is not OneServer else ["-", "-"]
-            cells += [f"{statistics.median(rates):,.0f} MB/s", *ratio, f"{cpu:.1f} s/GB"]
+            unit = "1/s" if what == SMALL else "MB/s"
+            cells += [f"{statistics.median(rates):,.0f} {unit}", *ratio] + ([] if what == SMALL else [f"{cpu:.1f} s/GB"])
         lines.append(f"| {' | '.join(cells)} |")
     text = "\n".join(lines)
     print(text)

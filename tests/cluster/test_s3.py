@@ -1,10 +1,12 @@
 """Every node answers for all objects; the loss of the owner is a pause, and nothing that clients do not try again by themselves."""
 
+import contextlib
 import http.client
 import json
 import random
 import threading
 import time
+import urllib.parse
 
 from cluster.world import ClusterTest
 from lib import harness, libnfs, s3
@@ -254,3 +256,40 @@ class S3(ClusterTest):
         patient = self.client(cluster, other, attempts=10)
         harness.wait_until(lambda: cluster.owner() is not None, COPIES_SECONDS_MAX, "an owner")
         self.assertEqual(patient.get_object(Bucket=BUCKET, Key="before")["Body"].read(), b"bytes")
+
+    def test_what_breaks_between_two_nodes_is_to_be_sent_again(self):
+        """A PUT and a part whose owner is lost in the middle of the body: 503, which clients try again, and no half of it."""
+        cluster = self.s3_cluster()
+        other = cluster.others(self.owner)[0]
+        client = self.client(cluster, other, attempts=10)
+        old, new = content("old", SMALL_BYTES), content("new", LARGE_BYTES)
+        client.put_object(Bucket=BUCKET, Key="one", Body=old)
+        upload = client.create_multipart_upload(Bucket=BUCKET, Key="two")["UploadId"]
+        part = {"Bucket": BUCKET, "Key": "two", "UploadId": upload, "PartNumber": 1}
+        for call, about in (("put_object", {"Bucket": BUCKET, "Key": "one"}), ("upload_part", part)):
+            owner = cluster.owner()
+            through = next(name for name in cluster.names if name != owner)
+            url = urllib.parse.urlsplit(self.client(cluster, through).generate_presigned_url(call, Params=about))
+            with contextlib.closing(http.client.HTTPConnection(url.netloc, timeout=COPIES_SECONDS_MAX)) as connection:
+                connection.putrequest("PUT", f"{url.path}?{url.query}")
+                connection.putheader("Content-Length", str(len(new)))
+                connection.endheaders()
+                connection.send(new[: LARGE_BYTES // 2])
+                cluster.kill(owner)
+                # It may be refused before all of it is sent.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(new[LARGE_BYTES // 2 :])
+                answer = connection.getresponse()
+                text = answer.read().decode()
+            self.assertEqual((answer.status, "<Code>ServiceUnavailable</Code>" in text), (503, True), text)
+            cluster.start_nodes(owner)
+            harness.wait_until(lambda: cluster.owner() is not None, COPIES_SECONDS_MAX, "an owner")
+            again = self.client(cluster, through, attempts=10)
+            self.assertTrue(again.get_object(Bucket=BUCKET, Key="one")["Body"].read() == (old if call == "put_object" else new))
+            tag = getattr(again, call)(**about, Body=new)["ETag"]
+            cluster.await_serving()
+        self.assertEqual([found["Size"] for found in again.list_parts(Bucket=BUCKET, Key="two", UploadId=upload)["Parts"]], [len(new)])
+        again.complete_multipart_upload(
+            Bucket=BUCKET, Key="two", UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": tag}]}
+        )
+        self.assertTrue(again.get_object(Bucket=BUCKET, Key="two")["Body"].read() == new)

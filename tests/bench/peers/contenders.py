@@ -158,8 +158,8 @@ class GlusterGanesha(peers.Ganesha):
 class CairnCluster:
     """Six nodes of one disk each on this machine, and their etcd; the client talks to the owner of the volume."""
 
-    def __init__(self, root):
-        self.cluster = cluster.Cluster(root / "cluster", nodes=DISKS)
+    def __init__(self, root, flags=()):
+        self.cluster = cluster.Cluster(root / "cluster", nodes=DISKS, serve_flags=list(flags))
         self.owner = ""
 
     def start(self):

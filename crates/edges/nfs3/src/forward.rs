@@ -10,13 +10,13 @@
 //! volume the connection stays: closing it would only make the client wait longer.
 //! What nobody answers in time is told to come later: clients wait, and see no error.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use cairn_base::{NodeId, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
@@ -26,7 +26,7 @@ use cairn_forward::{Admission, ConnectError, Forward, Service, Stream};
 use cairn_rpc_server::intake::RECORD_LEN_BYTES_MAX;
 use cairn_rpc_server::{Peer, Reply, ReplyFuture};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -38,6 +38,11 @@ const HOLD_MAX: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// A reply has at most as many bytes as a request, and the attributes before its data.
 const REPLY_LEN_BYTES_MAX: u32 = RECORD_LEN_BYTES_MAX + 4096;
+/// Calls that wait are sent together up to so many bytes.
+const BATCH_LEN_BYTES: usize = 256 << 10;
+const SMALL_PART_BYTES_MAX: usize = 2048;
+/// Pieces of one write: what a stream to an owner takes for one frame.
+const SLICE_COUNT_MAX: usize = 15;
 /// Where a reply says whether it was accepted (RFC 5531, section 9): transaction id, REPLY, MSG_ACCEPTED, verifier, status.
 const ACCEPTED_WORDS: [u32; 2] = [1, 0];
 const SYSTEM_ERROR: u32 = 5;
@@ -373,20 +378,72 @@ impl Owner {
     }
 }
 
+/// Calls that are sent at once. What is small is copied together: pieces cost more than bytes there.
+#[derive(Default)]
+struct Batch {
+    pieces: VecDeque<Bytes>,
+    /// Small parts behind the last piece.
+    small: BytesMut,
+    len_bytes: usize,
+}
+
+impl Batch {
+    fn put(&mut self, part: Bytes) {
+        self.len_bytes += part.len();
+        if part.len() <= SMALL_PART_BYTES_MAX {
+            return self.small.extend_from_slice(&part);
+        }
+        self.end_small();
+        self.pieces.push_back(part);
+    }
+
+    fn end_small(&mut self) {
+        if !self.small.is_empty() {
+            self.pieces.push_back(self.small.split().freeze());
+        }
+    }
+
+    async fn send(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        self.end_small();
+        while !self.pieces.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                *slice = IoSlice::new(piece);
+                count += 1;
+            }
+            let mut written = to.write_vectored(&slices[..count]).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            while let Some(piece) = self.pieces.front_mut() {
+                let taken = written.min(piece.len());
+                piece.advance(taken);
+                written -= taken;
+                if !piece.is_empty() {
+                    break;
+                }
+                self.pieces.pop_front();
+            }
+        }
+        self.len_bytes = 0;
+        to.flush().await
+    }
+}
+
 async fn write_all(
-    mut to: WriteHalf<Box<dyn Stream>>,
+    mut to: impl AsyncWrite + Unpin,
     mut queued: mpsc::UnboundedReceiver<Vec<Bytes>>,
-) -> io::Result<()>
-where
-    WriteHalf<Box<dyn Stream>>: AsyncWrite,
-{
-    while let Some(parts) = queued.recv().await {
-        for part in parts {
-            to.write_all(&part).await?;
+) -> io::Result<()> {
+    let mut batch = Batch::default();
+    while let Some(first) = queued.recv().await {
+        first.into_iter().for_each(|part| batch.put(part));
+        while batch.len_bytes < BATCH_LEN_BYTES
+            && let Ok(next) = queued.try_recv()
+        {
+            next.into_iter().for_each(|part| batch.put(part));
         }
-        if queued.is_empty() {
-            to.flush().await?;
-        }
+        batch.send(&mut to).await?;
     }
     to.shutdown().await
 }
@@ -466,6 +523,37 @@ mod tests {
                 !is_from_none(&record(not_owner(7))[..len_bytes]),
                 "{len_bytes}"
             );
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever calls are cut into, and however much of them is taken at once, they come as they were put.
+        #[test]
+        fn calls_are_sent_as_they_are_queued(
+            calls in proptest::collection::vec(proptest::collection::vec(0usize..6000, 1..5), 1..30),
+            room in 1usize..20_000,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut number = 0u8;
+            let parts = |call: &Vec<usize>| -> Vec<Bytes> {
+                call.iter().map(|len| { number = number.wrapping_add(1); Bytes::from(vec![number; *len]) }).collect()
+            };
+            let calls: Vec<Vec<Bytes>> = calls.iter().map(parts).collect();
+            let want: Vec<u8> = calls.iter().flatten().flatten().copied().collect();
+            let (queue, queued) = mpsc::unbounded_channel();
+            for call in calls {
+                queue.send(call).unwrap();
+            }
+            drop(queue);
+            let got = runtime.block_on(async {
+                let (near, mut far) = tokio::io::duplex(room);
+                let mut got = Vec::new();
+                let (sent, read) = tokio::join!(write_all(near, queued), far.read_to_end(&mut got));
+                sent.unwrap();
+                read.unwrap();
+                got
+            });
+            proptest::prop_assert!(got == want);
         }
     }
 }
