@@ -1032,6 +1032,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/scrub/schedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When scrubs begin by themselves, and the maintenance window. */
+        get: operations["scrub_schedule"];
+        /** Sets when scrubs begin by themselves, the maintenance window, or both; what is left out is not there any more. */
+        put: operations["scrub_schedule_set"];
+        post?: never;
+        /** Takes the timer of scrubs and the maintenance window away. A scrub that waits for the window goes on. */
+        delete: operations["scrub_schedule_clear"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/scrub/start": {
         parameters: {
             query?: never;
@@ -3726,6 +3745,44 @@ export interface components {
             damaged_more: number;
             scrub: components["schemas"]["ScrubView"];
         };
+        /** @description The timer of scrubs and the maintenance window, of a server or of all nodes of a cluster. */
+        ScrubSchedule: {
+            /**
+             * Format: int64
+             * @description When it closes. Left out: it is closed, or never closes.
+             */
+            closes_seconds?: number | null;
+            /**
+             * @description Left out: no scrub begins by itself.
+             * @example 30d
+             */
+            every?: string | null;
+            /** @description Whether the window is open now; also without one. */
+            is_open: boolean;
+            /**
+             * Format: int64
+             * @description When it opens. Left out: it is open.
+             */
+            opens_seconds?: number | null;
+            /**
+             * @description Left out: there is none, and nothing waits for one.
+             * @example sat:22:00-06:00
+             */
+            window?: string | null;
+        };
+        /** @description The timer of scrubs and the maintenance window: what is left out is not there any more. */
+        ScrubScheduleSet: {
+            /**
+             * @description How long after the beginning of a scrub the next one begins by itself: hours or days.
+             * @example 30d
+             */
+            every?: string | null;
+            /**
+             * @description Days and times of the week, in UTC.
+             * @example sat:22:00-06:00
+             */
+            window?: string | null;
+        };
         /**
          * @description Where a scrub stands.
          * @enum {string}
@@ -3741,6 +3798,8 @@ export interface components {
             restart?: boolean;
         };
         ScrubView: {
+            /** @description It began by itself, as its schedule says. */
+            by_schedule?: boolean;
             /**
              * Format: int64
              * @description Places in files that cannot be read any more; `report` names them.
@@ -3761,12 +3820,22 @@ export interface components {
              * @description 0 while it is not done.
              */
             finished_seconds: number;
+            /**
+             * Format: int64
+             * @description When the next one begins by itself: in a cluster the first of its nodes. Left out: none does.
+             */
+            next_seconds?: number | null;
             /** Format: int64 */
             rate_bytes_per_second: number;
             /** Format: int64 */
             records: number;
             /** Format: int64 */
             repaired_bytes: number;
+            /**
+             * Format: int64
+             * @description It waits for the maintenance window, which opens then. Left out: it does not wait.
+             */
+            rests_until_seconds?: number | null;
             /**
              * Format: int64
              * @description At the speed so far.
@@ -10550,6 +10619,239 @@ export interface operations {
             };
             /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    scrub_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScrubSchedule"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    scrub_schedule_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScrubScheduleSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScrubSchedule"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    scrub_schedule_clear: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

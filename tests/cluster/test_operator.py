@@ -1,6 +1,7 @@
 """What an operator is told, and what an operator does: status, maintenance, a lost quorum of etcd."""
 
 import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -233,6 +234,31 @@ class Scrub(OperatorTest):
         self.assertGreaterEqual(done["records"], len(files))
         # Any node says the same.
         self.assertEqual(json.loads(cluster.cairn("node1", "scrub", "status", "--json").stdout), done)
+
+    def test_one_schedule_is_that_of_all_nodes(self):
+        cluster = self.cluster(3)
+        owner = cluster.owner()
+        first, second = cluster.others(owner)
+        with libnfs.Mount(cluster.url(owner)) as mount:
+            mount.write_file("/file", os.urandom(1 << 20))
+        schedule = lambda node, *flags: json.loads(cluster.cairn(node, "scrub", "schedule", *flags, "--json").stdout)
+        status = lambda: json.loads(cluster.cairn(second, "scrub", "status", "--json").stdout)
+        day = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=3)
+        closed = f"{('mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun')[day.weekday()]}:00:00-01:00"
+        set_to = schedule(first, "--every", "30d", "--window", closed)
+        for node in cluster.names:
+            self.wait(lambda node=node: schedule(node) == set_to, f"the schedule on {node}")
+        self.wait(lambda: status().get("next_seconds") == set_to["opens_seconds"], "the time of the next scrub")
+        self.assertEqual(status()["stage"], "never")
+        schedule(second, "--every", "30d", "--window", "daily:00:00-24:00")
+        self.wait(lambda: status()["stage"] == "done", "the end of a scrub that begins by itself")
+        done = status()
+        self.assertTrue(done["by_schedule"])
+        self.assertGreaterEqual(done["records"], 1)
+        self.assertGreaterEqual(done["next_seconds"], done["started_seconds"] + 30 * 24 * 3600)
+        cluster.cairn(first, "scrub", "schedule", "--clear")
+        for node in cluster.names:
+            self.wait(lambda node=node: schedule(node) == {"is_open": True}, f"no schedule on {node}")
 
 
 class Recovery(OperatorTest):

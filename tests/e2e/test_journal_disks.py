@@ -115,3 +115,22 @@ class JournalDisks(WorldTest):
         again = self.add(server, "fast", check=False)
         self.assertEqual(again.returncode, REFUSED)
         self.assertIn("already", again.stderr)
+
+    def test_without_them_metadata_goes_to_a_disk_that_is_said_to_be_fast(self):
+        server = self.server(3)
+        data = content(3, 2_000_000)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/file", data)
+        fast = next(disk for disk in self.disks(server).values() if disk["states"] == 0)
+        server.cairn("disk", "set", fast["id"], "--media", "ssd")
+
+        def has_moved():
+            states = {disk["id"] for disk in self.disks(server).values() if disk["states"] > 0}
+            return states == {fast["id"]}
+
+        harness.wait_until(has_moved, MOVED_SECONDS_MAX, "the state is on the fast disk")
+        self.check(server, {"/file": data})
+        server.kill()
+        server.start()
+        self.assertTrue(has_moved())
+        self.check(server, {"/file": data})

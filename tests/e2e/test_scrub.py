@@ -1,5 +1,6 @@
 """Scrub: everything is read, what is wrong is repaired, and what cannot be is named."""
 
+import datetime
 import json
 import os
 
@@ -14,7 +15,26 @@ CHECKED_LEN_BYTES = 32 * 1024
 RECORD_LEN_BYTES_MAX = 1024 * 1024
 
 
+ALWAYS = "daily:00:00-24:00"
+DAY_SECONDS = 24 * 3600
+
+
+def closed_window():
+    """A maintenance window that opens at midnight, two to three days from now."""
+    day = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=3)
+    return f"{('mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun')[day.weekday()]}:00:00-01:00"
+
+
 class Scrub(WorldTest):
+    def schedule(self, server, *arguments):
+        return json.loads(server.cairn("scrub", "schedule", *arguments, "--json").stdout)
+
+    def looks_at_the_clock(self, server):
+        """Returns when the server has looked at its timer, which it does each second."""
+        uptime = lambda: server.metrics()["cairn_uptime_seconds"]
+        later = uptime() + 3
+        harness.wait_until(lambda: uptime() >= later, 30, "some seconds of the server")
+
     def scrub(self, server, *arguments):
         return json.loads(server.cairn("scrub", *arguments, "--json").stdout)
 
@@ -247,3 +267,71 @@ class Scrub(WorldTest):
         self.assertEqual(self.scrub(server, "start")["rate_bytes_per_second"], 1 << 20)
         restarted = self.scrubbed(server, "--restart")
         self.assertEqual(restarted["done_bytes"], restarted["total_bytes"])
+
+    def test_scrubs_begin_by_themselves_and_rest_outside_of_the_window(self):
+        server = self.server(3, flags=["--scrub-rate", "1MiB"])
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for index in range(8):
+                mount.write_file(f"/{index}", content(str(index), 4 * 1024 * 1024))
+        self.assertEqual(self.schedule(server), {"is_open": True})
+        self.assertIn("none begins by itself", server.cairn("scrub", "schedule").stdout)
+        for flags, why in (
+            (("--window", "sat"), "is not a maintenance window"),
+            (("--window", "sat:22:00-22:00"), "another time at which it ends"),
+            (("--every", "30"), "is not a time between scrubs"),
+        ):
+            refused = server.cairn("scrub", "schedule", *flags, check=False)
+            self.assertNotEqual(refused.returncode, 0, flags)
+            self.assertIn(why, refused.stderr)
+        self.assertEqual(self.schedule(server), {"is_open": True})
+
+        # Due, and the window is closed: nothing begins, now or after a restart.
+        closed = closed_window()
+        set_to = self.schedule(server, "--every", "30d", "--window", closed)
+        self.assertEqual((set_to["every"], set_to["window"], set_to["is_open"]), ("30d", closed, False))
+        server.restart()
+        self.looks_at_the_clock(server)
+        self.assertEqual(self.schedule(server), set_to)
+        status = self.scrub(server, "status")
+        self.assertEqual((status["stage"], status["next_seconds"]), ("never", set_to["opens_seconds"]))
+        self.assertIn("closed; opens", server.cairn("scrub", "schedule").stdout)
+        self.assertEqual(server.metrics()["cairn_scrub_next_seconds"], set_to["opens_seconds"])
+
+        # It opens, and closes again in the middle of the scrub.
+        self.assertTrue(self.schedule(server, "--every", "30d", "--window", ALWAYS)["is_open"])
+        inside = lambda: self.scrub(server, "status")["done_bytes"] > 0
+        harness.wait_until(inside, 60, "the first bytes of a scrub that begins by itself")
+        began = self.scrub(server, "status")
+        self.assertEqual((began["stage"], began["by_schedule"]), ("running", True))
+        self.schedule(server, "--every", "30d", "--window", closed)
+        rests = lambda: "rests_until_seconds" in self.scrub(server, "status")
+        harness.wait_until(rests, 30, "that the scrub rests")
+        self.looks_at_the_clock(server)
+        resting = self.scrub(server, "status")
+        self.assertEqual(resting["rests_until_seconds"], set_to["opens_seconds"])
+        self.assertEqual(server.metrics()["cairn_scrub_resting"], 1)
+        self.assertIn("resting", server.cairn("scrub", "status").stdout)
+        self.looks_at_the_clock(server)
+        self.assertEqual(self.scrub(server, "status")["done_bytes"], resting["done_bytes"])
+        server.kill()
+        server.start()
+        self.looks_at_the_clock(server)
+        again = self.scrub(server, "status")
+        self.assertEqual((again["stage"], again["by_schedule"]), ("running", True))
+        self.assertEqual(again["rests_until_seconds"], resting["rests_until_seconds"])
+        self.assertLessEqual(again["done_bytes"], resting["done_bytes"])
+        # It goes on when the window opens.
+        self.schedule(server, "--every", "30d", "--window", ALWAYS)
+        on = lambda: self.scrub(server, "status")["done_bytes"] > resting["done_bytes"]
+        harness.wait_until(on, 60, "that the scrub goes on")
+        self.assertEqual(server.metrics()["cairn_scrub_resting"], 0)
+
+        # By hand it goes on whenever that is, and the next one is due after the whole time.
+        self.schedule(server, "--every", "30d", "--window", closed)
+        harness.wait_until(rests, 30, "that the scrub rests again")
+        done = self.scrubbed(server)
+        self.assertEqual((done["wrong_bytes"], done["damaged"], done["errors"]), (0, 0, 0))
+        self.assertFalse(done["by_schedule"])
+        self.assertGreaterEqual(done["next_seconds"], done["started_seconds"] + 30 * DAY_SECONDS)
+        self.assertEqual(self.schedule(server, "--clear"), {"is_open": True})
+        self.assertNotIn("next_seconds", self.scrub(server, "status"))

@@ -32,7 +32,7 @@ use crate::pool_file::{
 };
 use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
 use crate::settings::{
-    Compression, Dedupe, MediaChoice, Protection, SizeLimit, TierFilter, Tiering,
+    Compression, Dedupe, Maintenance, MediaChoice, Protection, SizeLimit, TierFilter, Tiering,
 };
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
@@ -793,6 +793,10 @@ fn a_pool_file_is_golden() {
         created: TIME,
         name: Some("gone".parse().expect("it is a name")),
     });
+    state.maintenance = Maintenance {
+        scrub_every: Some("30d".parse().expect("it is a time")),
+        window: Some("sat,sun:22:00-06:00".parse().expect("it is a window")),
+    };
     check("pool.txt", &state, &encode_pool(&state), |bytes| {
         let picked = decode_pool(bytes).unwrap();
         assert_eq!(picked.bad, None);
@@ -807,6 +811,7 @@ fn a_scrub_file_is_golden() {
         version: 5,
         stage: ScrubStage::Running,
         rate_bytes_per_second: Some(1 << 20),
+        by_schedule: true,
         started_seconds: TIME.seconds,
         done_bytes: 6,
         volumes_done: vec![VolumeId(1)],

@@ -15,8 +15,9 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX, TierFilter, TierName,
-    Tiering, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart, VolumeSettings, built_in,
+    Maintenance, PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX,
+    TierFilter, TierName, Tiering, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart,
+    VolumeSettings, built_in,
 };
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
@@ -282,6 +283,9 @@ pub struct PoolState {
     /// The id of the last tier that was added; ids are never reused.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tier_last: TierId,
+    /// When work is done that can wait, and how often a scrub begins; changed by operators.
+    #[serde(default, skip_serializing_if = "Maintenance::is_none")]
+    pub maintenance: Maintenance,
 }
 
 fn is_zero(id: &TierId) -> bool {

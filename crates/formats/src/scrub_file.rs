@@ -73,6 +73,9 @@ pub struct ScrubState {
     pub stage: ScrubStage,
     /// Set by the operator; else the config's.
     pub rate_bytes_per_second: Option<u64>,
+    /// It began by itself, and rests while the maintenance window is closed. An operator who starts it ends that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_schedule: bool,
     pub started_seconds: i64,
     pub finished_seconds: i64,
     pub done_bytes: u64,

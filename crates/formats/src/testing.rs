@@ -52,5 +52,6 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
+        maintenance: Default::default(),
     }
 }

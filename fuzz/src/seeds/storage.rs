@@ -654,6 +654,7 @@ fn pool(corpus: &Corpus) {
         caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
+        maintenance: Default::default(),
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);

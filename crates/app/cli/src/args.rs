@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, CoolingDays, Dedupe,
-    FilePatterns, MediaChoice, MinAge, Protection, Settings, Size, SizeLimit, Squash, TierName,
-    Tiering, UserName, VolumeName,
+    FilePatterns, MaintenanceWindow, MediaChoice, MinAge, Protection, ScrubEvery, Settings, Size,
+    SizeLimit, Squash, TierName, Tiering, UserName, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -591,6 +591,31 @@ pub enum ScrubCommand {
     Status(ViewArgs),
     /// List the files with data that can no longer be read
     Report(ViewArgs),
+    /// Have scrubs begin by themselves, and set a maintenance window: `cairn scrub schedule --every 30d --window
+    /// sat:22:00-06:00`
+    ///
+    /// Shows what is set, and when the next scrub begins, without any of --every, --window and --clear. With --every or
+    /// --window the other one is taken away if it is not given. In a cluster the schedule is that of all nodes.
+    ///
+    /// Outside of the window no scrub begins by itself, one that began by itself rests, and no volume moves to another node
+    /// for the sake of the load. What an operator starts goes on at any time, and so does what makes data safe again.
+    Schedule(ScrubScheduleArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ScrubScheduleArgs {
+    /// Begin a scrub so long after the last one began: hours or days, such as 12h or 30d
+    #[arg(long, value_name = "TIME")]
+    pub every: Option<ScrubEvery>,
+    /// The maintenance window: days and times of the week in UTC, such as sat:22:00-06:00, daily:01:00-05:00 or
+    /// mon-fri:02:00-04:00,sat,sun:00:00-24:00 [default: none, always open]
+    #[arg(long, value_name = "WINDOW")]
+    pub window: Option<MaintenanceWindow>,
+    /// Take both away
+    #[arg(long, conflicts_with_all = ["every", "window"])]
+    pub clear: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -940,6 +965,15 @@ mod tests {
             ("scrub start --rate 50MiB --restart", true),
             ("scrub start --rate fast", false),
             ("scrub pause", true),
+            ("scrub schedule", true),
+            (
+                "scrub schedule --every 30d --window sat:22:00-06:00 --json",
+                true,
+            ),
+            ("scrub schedule --every often", false),
+            ("scrub schedule --window sat", false),
+            ("scrub schedule --clear", true),
+            ("scrub schedule --clear --every 30d", false),
             ("scrub status --json", true),
             ("scrub report --json", true),
             (

@@ -123,6 +123,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scrub(ScrubCommand::Pause(args)) => scrub::pause(&args),
         Command::Scrub(ScrubCommand::Status(args)) => scrub::status(&args),
         Command::Scrub(ScrubCommand::Report(args)) => scrub::report(&args),
+        Command::Scrub(ScrubCommand::Schedule(args)) => scrub::schedule(&args),
         Command::Cluster(ClusterCommand::Init(args)) => cluster::init(&args),
         Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),

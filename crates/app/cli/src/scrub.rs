@@ -1,10 +1,15 @@
 //! `cairn scrub ...`.
 
-use cairn_admin::api::{ScrubReport, ScrubStage, ScrubStart, ScrubView};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cairn_admin::api::{
+    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStage, ScrubStart, ScrubView,
+};
 use cairn_base::units::format_size;
+use cairn_bench::suite::rfc3339_utc;
 
 use crate::access;
-use crate::args::{ScrubStartArgs, ViewArgs};
+use crate::args::{ScrubScheduleArgs, ScrubStartArgs, ViewArgs};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 use crate::status::duration;
@@ -36,16 +41,92 @@ pub fn report(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&report_text(&report))
 }
 
+pub fn schedule(args: &ScrubScheduleArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let set = ScrubScheduleSet {
+        every: args.every,
+        window: args.window.clone(),
+    };
+    let schedule = if args.clear {
+        client.scrub_schedule_clear()?;
+        client.scrub_schedule()?
+    } else if set == ScrubScheduleSet::default() {
+        client.scrub_schedule()?
+    } else {
+        client.scrub_schedule_set(&set)?
+    };
+    if args.view.json {
+        return print::json(&schedule);
+    }
+    let scrub = client.scrub()?;
+    print::text(&schedule_text(&schedule, &scrub, now_seconds()))
+}
+
+fn now_seconds() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs() as i64)
+}
+
+/// An instant, and how far off it is: "2026-11-28T22:00:00Z, in 3 h 0 min".
+fn instant(seconds: i64, now_seconds: i64) -> String {
+    let at = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let left = u64::try_from(seconds.saturating_sub(now_seconds)).unwrap_or(0);
+    match left {
+        0 => "now".to_owned(),
+        left => format!("{}, in {}", rfc3339_utc(at), duration(left)),
+    }
+}
+
+fn schedule_text(schedule: &ScrubSchedule, scrub: &ScrubView, now_seconds: i64) -> String {
+    let every = schedule.every.as_ref();
+    let every = every.map(|every| format!("every {every}"));
+    let mut lines = vec![format!(
+        "scrub     {}",
+        every.unwrap_or_else(
+            || "none begins by itself: `cairn scrub schedule --every 30d`".to_owned()
+        )
+    )];
+    match &schedule.window {
+        None => lines.push("window    none: always open".to_owned()),
+        Some(window) => {
+            let instant = |seconds| instant(seconds, now_seconds);
+            let state = match (schedule.opens_seconds, schedule.closes_seconds) {
+                (Some(opens), _) => format!("closed; opens {}", instant(opens)),
+                (None, Some(closes)) => format!("open; closes {}", instant(closes)),
+                (None, None) => "open".to_owned(),
+            };
+            lines.push(format!("window    {window} (UTC), {state}"));
+        }
+    }
+    lines.extend(coming(scrub, now_seconds));
+    lines.join("\n")
+}
+
+/// What comes of a schedule: the next scrub, or why none begins.
+fn coming(scrub: &ScrubView, now_seconds: i64) -> Option<String> {
+    if let Some(until) = scrub.rests_until_seconds {
+        let until = instant(until, now_seconds);
+        return Some(format!(
+            "resting   until the maintenance window opens: {until}"
+        ));
+    }
+    let next = scrub.next_seconds?;
+    Some(format!("next      {}", instant(next, now_seconds)))
+}
+
 fn shown(scrub: &ScrubView, view: &ViewArgs) -> Result<(), Failure> {
     if view.json {
         return print::json(scrub);
     }
-    print::text(&scrub_text(scrub))
+    print::text(&scrub_text(scrub, now_seconds()))
 }
 
-fn scrub_text(scrub: &ScrubView) -> String {
+fn scrub_text(scrub: &ScrubView, now_seconds: i64) -> String {
+    let coming = coming(scrub, now_seconds);
     if scrub.stage == ScrubStage::Never {
-        return "no scrub has run yet: `cairn scrub start`".to_owned();
+        let mut lines = vec!["no scrub has run yet: `cairn scrub start`".to_owned()];
+        lines.extend(coming);
+        return lines.join("\n");
     }
     let percent = (u128::from(scrub.done_bytes) * 100)
         .checked_div(u128::from(scrub.total_bytes))
@@ -77,6 +158,7 @@ fn scrub_text(scrub: &ScrubView) -> String {
             scrub.shards_sealed
         ),
     ];
+    lines.extend(coming);
     if scrub.shards_away > 0 {
         lines.push(format!(
             "away      {} shards on missing disks were not checked",
@@ -150,7 +232,7 @@ mod tests {
     #[test]
     fn a_scrub_is_told_in_words() {
         let none = ScrubView::default();
-        assert!(scrub_text(&none).contains("no scrub"));
+        assert!(scrub_text(&none, 0).contains("no scrub"));
         let running = ScrubView {
             stage: ScrubStage::Running,
             done_bytes: 1 << 30,
@@ -160,13 +242,41 @@ mod tests {
             damaged: 2,
             ..none
         };
-        let text = scrub_text(&running);
+        let text = scrub_text(&running, 0);
         assert!(
             text.contains("1 GiB of 4 GiB, 25%, about 1 h 1 min left"),
             "{text}"
         );
         assert!(text.contains("at most 50 MiB/s"), "{text}");
         assert!(text.contains("2 places"), "{text}");
+    }
+
+    #[test]
+    fn a_schedule_is_told_in_words() {
+        let (now, saturday) = (1_795_903_200, 1_795_903_200 + 3 * 3600);
+        let mut schedule = ScrubSchedule {
+            is_open: true,
+            ..ScrubSchedule::default()
+        };
+        let mut scrub = ScrubView::default();
+        let text = schedule_text(&schedule, &scrub, now);
+        assert!(text.contains("none begins by itself"), "{text}");
+        assert!(text.contains("always open"), "{text}");
+        schedule.every = Some("30d".parse().unwrap());
+        schedule.window = Some("sat:22:00-06:00".parse().unwrap());
+        schedule.opens_seconds = Some(saturday);
+        scrub.next_seconds = Some(saturday);
+        let want = "scrub     every 30d\n\
+                    window    sat:22:00-06:00 (UTC), closed; opens 2026-11-29T01:00:00Z, in 3 h 0 min\n\
+                    next      2026-11-29T01:00:00Z, in 3 h 0 min";
+        assert_eq!(schedule_text(&schedule, &scrub, now), want);
+        scrub.stage = ScrubStage::Running;
+        scrub.rests_until_seconds = Some(saturday);
+        let text = scrub_text(&scrub, now);
+        assert!(
+            text.contains("resting   until the maintenance window opens: 2026-11-29"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::time::Duration;
 use cairn_admin::api::{
     AdminView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection,
     DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes,
-    MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
+    MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet,
+    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
@@ -21,8 +21,8 @@ use cairn_base::{DiskId, Media, NodeId, Timestamp, VolumeId};
 use cairn_cluster::MapError;
 use cairn_cluster::map::{NodeRecord, WEIGHT_MAX, WEIGHT_NORMAL};
 use cairn_config::{
-    ClassChoice, ClientNet, CoolingDays, ExportRule, MediaChoice, Protection, TierFilter, Tiering,
-    VolumeName, VolumeSettings,
+    ClassChoice, ClientNet, CoolingDays, ExportRule, Maintenance, MediaChoice, Protection,
+    TierFilter, Tiering, VolumeName, VolumeSettings,
 };
 use cairn_segment::DiskStatus;
 
@@ -149,6 +149,26 @@ impl Control for Controller {
             }
             let error = ControlError::new(ErrorKind::Conflict, "no scrub runs");
             Err(error.hint("`cairn scrub start` starts one"))
+        })
+    }
+
+    fn scrub_schedule(&self) -> Answer<'_, ScrubSchedule> {
+        Box::pin(async {
+            let now = self.inner.env.clock.now();
+            let state = self.inner.pool.state();
+            Ok(convert::scrub_schedule(&state.maintenance, now))
+        })
+    }
+
+    fn scrub_schedule_set(&self, set: ScrubScheduleSet) -> Answer<'_, ScrubSchedule> {
+        Box::pin(async move {
+            let maintenance = Maintenance {
+                scrub_every: set.every,
+                window: set.window,
+            };
+            let changed = self.inner.pool.set_maintenance(maintenance).await;
+            changed.map_err(refusal)?;
+            self.scrub_schedule().await
         })
     }
 

@@ -1,8 +1,9 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
+use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubSchedule, ScrubView};
 use cairn_admin::classes::{LatencyView, LimitView, PartView, RatesView};
-use cairn_config::{Access, ExportRule, Squash};
+use cairn_base::Timestamp;
+use cairn_config::{Access, ExportRule, Maintenance, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
 use cairn_formats::pool_file::PoolVolume;
@@ -66,6 +67,9 @@ pub fn scrub(progress: ScrubProgress) -> ScrubView {
             ScrubStage::Paused => api::ScrubStage::Paused,
             ScrubStage::Done => api::ScrubStage::Done,
         },
+        by_schedule: progress.by_schedule,
+        rests_until_seconds: progress.rests_until_seconds,
+        next_seconds: progress.next_seconds,
         started_seconds: progress.started_seconds,
         finished_seconds: progress.finished_seconds,
         rate_bytes_per_second: progress.rate_bytes_per_second,
@@ -81,6 +85,20 @@ pub fn scrub(progress: ScrubProgress) -> ScrubView {
         shards_away: progress.shards_away,
         damaged: progress.damaged,
         errors: progress.errors,
+    }
+}
+
+pub fn scrub_schedule(maintenance: &Maintenance, now: Timestamp) -> ScrubSchedule {
+    let window = maintenance.window.as_ref();
+    let is_open = maintenance.is_open(now);
+    let opens = window.filter(|_| !is_open);
+    let closes = window.and_then(|window| window.closes(now));
+    ScrubSchedule {
+        every: maintenance.scrub_every,
+        window: maintenance.window.clone(),
+        is_open,
+        opens_seconds: opens.map(|window| window.next_open(now).seconds),
+        closes_seconds: closes.map(|closes| closes.seconds),
     }
 }
 

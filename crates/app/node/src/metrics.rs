@@ -506,9 +506,13 @@ fn amplification(segments: &SegmentStats, totals: &VolumeTotals, out: &mut Famil
 
 fn scrub(scrub: &ScrubView, out: &mut Families) {
     let is_running = u64::from(scrub.stage == ScrubStage::Running);
+    let is_resting = u64::from(scrub.rests_until_seconds.is_some());
+    let next_seconds = scrub.next_seconds.unwrap_or(0).max(0).unsigned_abs();
     #[rustfmt::skip]
     let gauges = [
         ("cairn_scrub_running", "1 while a scrub runs", is_running),
+        ("cairn_scrub_resting", "1 while it waits for the maintenance window to open", is_resting),
+        ("cairn_scrub_next_seconds", "When the next one begins by itself, in seconds since 1970; 0: none does", next_seconds),
         ("cairn_scrub_done_bytes", "Bytes that this or the last scrub read", scrub.done_bytes),
         ("cairn_scrub_total_bytes", "Bytes that it is to read, about", scrub.total_bytes),
         ("cairn_scrub_shards", "Shards that it checked", scrub.shards),

@@ -2,7 +2,8 @@
 
 use cairn_config::{
     AccessPattern, ClassChoice, Compression, CoolingDays, Dedupe, ExportRule, FilePatterns,
-    MediaChoice, MinAge, Protection, SizeLimit, TierName, Tiering, VolumeName,
+    MaintenanceWindow, MediaChoice, MinAge, Protection, ScrubEvery, SizeLimit, TierName, Tiering,
+    VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -685,9 +686,53 @@ pub struct ScrubStart {
     pub restart: bool,
 }
 
+/// The timer of scrubs and the maintenance window: what is left out is not there any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubScheduleSet {
+    /// How long after the beginning of a scrub the next one begins by itself: hours or days.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30d")]
+    pub every: Option<ScrubEvery>,
+    /// Days and times of the week, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "sat:22:00-06:00")]
+    pub window: Option<MaintenanceWindow>,
+}
+
+/// The timer of scrubs and the maintenance window, of a server or of all nodes of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubSchedule {
+    /// Left out: no scrub begins by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30d")]
+    pub every: Option<ScrubEvery>,
+    /// Left out: there is none, and nothing waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "sat:22:00-06:00")]
+    pub window: Option<MaintenanceWindow>,
+    /// Whether the window is open now; also without one.
+    pub is_open: bool,
+    /// When it opens. Left out: it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opens_seconds: Option<i64>,
+    /// When it closes. Left out: it is closed, or never closes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closes_seconds: Option<i64>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubView {
     pub stage: ScrubStage,
+    /// It began by itself, as its schedule says.
+    #[serde(default)]
+    pub by_schedule: bool,
+    /// It waits for the maintenance window, which opens then. Left out: it does not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rests_until_seconds: Option<i64>,
+    /// When the next one begins by itself: in a cluster the first of its nodes. Left out: none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_seconds: Option<i64>,
     pub started_seconds: i64,
     /// 0 while it is not done.
     pub finished_seconds: i64,

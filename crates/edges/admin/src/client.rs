@@ -16,8 +16,9 @@ use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
     ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView,
-    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -372,6 +373,18 @@ impl Client {
 
     pub fn scrub_report(&self) -> Result<ScrubReport, ClientError> {
         self.get("/api/v1/scrub/report")
+    }
+
+    pub fn scrub_schedule(&self) -> Result<ScrubSchedule, ClientError> {
+        self.get("/api/v1/scrub/schedule")
+    }
+
+    pub fn scrub_schedule_set(&self, set: &ScrubScheduleSet) -> Result<ScrubSchedule, ClientError> {
+        self.call(self.agent.put(self.at("/api/v1/scrub/schedule")), set)
+    }
+
+    pub fn scrub_schedule_clear(&self) -> Result<(), ClientError> {
+        self.delete("/api/v1/scrub/schedule").map(drop)
     }
 
     pub fn volumes(&self) -> Result<VolumeList, ClientError> {

@@ -8,9 +8,9 @@ use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView,
-    ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubStart, ScrubView,
-    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
-    VolumeCreate, VolumeList, VolumeView,
+    ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubSchedule,
+    ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeView,
 };
 use crate::list_query::ListQuery;
 
@@ -90,6 +90,10 @@ pub trait Control: Send + Sync + 'static {
     fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView>;
     fn scrub_pause(&self) -> Answer<'_, ScrubView>;
     fn scrub_report(&self) -> Answer<'_, ScrubReport>;
+    /// The timer of scrubs and the maintenance window.
+    fn scrub_schedule(&self) -> Answer<'_, ScrubSchedule>;
+    /// Replaces both; with nothing in it both are gone.
+    fn scrub_schedule_set(&self, set: ScrubScheduleSet) -> Answer<'_, ScrubSchedule>;
     fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList>;
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;

@@ -37,8 +37,9 @@ use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView,
     NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView, ScrubReport,
-    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
+    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove,
+    VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -378,6 +379,11 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(scrub_start))
         .routes(routes!(scrub_pause))
         .routes(routes!(scrub_report))
+        .routes(routes!(
+            scrub_schedule,
+            scrub_schedule_set,
+            scrub_schedule_clear
+        ))
         .routes(routes!(volume_list, volume_create))
         .routes(routes!(volume_clone))
         .routes(routes!(volume_show, volume_set, volume_delete))
@@ -1126,6 +1132,37 @@ async fn scrub_pause(State(shared): Api) -> Result<Json<ScrubView>, ControlError
 #[utoipa::path(get, path = "/api/v1/scrub/report", responses((status = 200, body = ScrubReport)))]
 async fn scrub_report(State(shared): Api) -> Result<Json<ScrubReport>, ControlError> {
     shared.control.scrub_report().await.map(Json)
+}
+
+/// When scrubs begin by themselves, and the maintenance window.
+#[utoipa::path(get, path = "/api/v1/scrub/schedule", responses((status = 200, body = ScrubSchedule)))]
+async fn scrub_schedule(State(shared): Api) -> Result<Json<ScrubSchedule>, ControlError> {
+    shared.control.scrub_schedule().await.map(Json)
+}
+
+/// Sets when scrubs begin by themselves, the maintenance window, or both; what is left out is not there any more.
+#[utoipa::path(put, path = "/api/v1/scrub/schedule", request_body = ScrubScheduleSet, responses(
+    (status = 200, body = ScrubSchedule), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+async fn scrub_schedule_set(
+    State(shared): Api,
+    Given(set): Given<ScrubScheduleSet>,
+) -> Result<Json<ScrubSchedule>, ControlError> {
+    if set == ScrubScheduleSet::default() {
+        let message = "neither `every` nor `window` is given";
+        return Err(ControlError::new(ErrorKind::Invalid, message)
+            .hint("DELETE takes the schedule and the window away"));
+    }
+    to_the_end(async move { shared.control.scrub_schedule_set(set).await })
+        .await
+        .map(Json)
+}
+
+/// Takes the timer of scrubs and the maintenance window away. A scrub that waits for the window goes on.
+#[utoipa::path(delete, path = "/api/v1/scrub/schedule", responses((status = 204), (status = 409, body = ErrorBody)))]
+async fn scrub_schedule_clear(State(shared): Api) -> Result<StatusCode, ControlError> {
+    let none = ScrubScheduleSet::default();
+    to_the_end(async move { shared.control.scrub_schedule_set(none).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Volumes by name: all, or a page of at most `limit`, 1 to 1000. Of a page, `next_after` is the `after` of the next one.

@@ -272,6 +272,18 @@ impl Control for Pretend {
         answer(Ok(ScrubReport::default()))
     }
 
+    fn scrub_schedule(&self) -> Answer<'_, ScrubSchedule> {
+        answer(Ok(ScrubSchedule::default()))
+    }
+
+    fn scrub_schedule_set(&self, set: ScrubScheduleSet) -> Answer<'_, ScrubSchedule> {
+        answer(Ok(ScrubSchedule {
+            every: set.every,
+            window: set.window,
+            ..ScrubSchedule::default()
+        }))
+    }
+
     fn volumes(&self, query: ListQuery) -> Answer<'_, VolumeList> {
         let others = (0..self.other_volumes).map(|number| format!("v{number}"));
         let names = std::iter::once("main".to_owned()).chain(others);
@@ -491,6 +503,13 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/scrub/start", yes, r#"{"rate":1}"#, 400, "unknown field"),
         ("POST", "/api/v1/scrub/pause", yes, "", 409, "no scrub runs"),
         ("GET", "/api/v1/scrub/report", yes, "", 200, "\"damaged\":[]"),
+        ("GET", "/api/v1/scrub/schedule", yes, "", 200, "\"is_open\""),
+        ("PUT", "/api/v1/scrub/schedule", None, r#"{"every":"30d"}"#, 401, "unauthorized"),
+        ("PUT", "/api/v1/scrub/schedule", yes, r#"{"every":"30d","window":"sat:22:00-06:00"}"#, 200, "sat:22:00-06:00"),
+        ("PUT", "/api/v1/scrub/schedule", yes, r#"{"window":"sat"}"#, 400, "is not a maintenance window"),
+        ("PUT", "/api/v1/scrub/schedule", yes, r#"{"every":"often"}"#, 400, "is not a time between scrubs"),
+        ("PUT", "/api/v1/scrub/schedule", yes, "{}", 400, "neither"),
+        ("DELETE", "/api/v1/scrub/schedule", yes, "", 204, ""),
         ("GET", "/api/v1/volumes/main", yes, "", 200, "\"+2n\""),
         ("GET", "/api/v1/volumes/other", yes, "", 404, "not_found"),
         ("GET", "/api/v1/volumes/%2e%2e", yes, "", 404, "not_found"),
@@ -698,6 +717,7 @@ fn the_document_names_every_path() {
         "rebuild",
         "scrub",
         "scrub/report",
+        "scrub/schedule",
         "volumes",
         "volumes/{name}",
         "exports",
@@ -795,6 +815,14 @@ fn the_client_speaks_to_the_server() {
         Some(ErrorKind::Conflict)
     );
     assert!(client.scrub_report().unwrap().damaged.is_empty());
+    assert_eq!(client.scrub_schedule().unwrap(), ScrubSchedule::default());
+    let weekly = ScrubScheduleSet {
+        every: Some("7d".parse().unwrap()),
+        window: Some("sat:22:00-06:00".parse().unwrap()),
+    };
+    let set = client.scrub_schedule_set(&weekly).unwrap();
+    assert_eq!((set.every, set.window), (weekly.every, weekly.window));
+    client.scrub_schedule_clear().unwrap();
     client.volume_set(&main, &VolumeChange::default()).unwrap();
     client.volume_delete(&main, true).unwrap();
     let rules = vec![ExportRule::new("10.0.0.0/8".parse().unwrap())];

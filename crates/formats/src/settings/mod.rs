@@ -8,6 +8,7 @@ mod class;
 mod export;
 mod host;
 mod limit;
+mod maintenance;
 mod pattern;
 mod tier;
 mod user;
@@ -23,6 +24,9 @@ pub use export::{
 };
 pub use host::OsType;
 pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
+pub use maintenance::{
+    Maintenance, MaintenanceWindow, SCRUB_EVERY_HOURS_MAX, ScrubEvery, WINDOW_SPANS_MAX,
+};
 pub use pattern::{FILE_PATTERNS_LEN_BYTES_MAX, FILE_PATTERNS_MAX, FilePatterns};
 pub use tier::{
     COOLING_DAYS_DEFAULT, COOLING_DAYS_MAX, COOLING_DAYS_MIN, CoolingDays, MinAge,

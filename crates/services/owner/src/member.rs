@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::peers::{Dials, PeerStatus, PeerTable};
-use crate::state::{StoreState, classes_record, pool_state, store_record};
+use crate::state::{StoreState, classes_record, maintenance_record, pool_state, store_record};
 use crate::takeover::{Node, Protection, TakeoverError};
 use crate::usage::Told;
 
@@ -424,6 +424,10 @@ impl ClusterMember {
         if !state.classes.is_empty() && map.classes().await?.is_none() {
             let record = classes_record(&state.classes).map_err(MapError::HighWater)?;
             map.set_classes(None, &record).await?;
+        }
+        if !state.maintenance.is_none() && map.maintenance().await?.is_none() {
+            let record = maintenance_record(&state.maintenance).map_err(MapError::HighWater)?;
+            map.set_maintenance(None, &record).await?;
         }
         map.reserve_volumes(state.volume_next).await
     }

@@ -21,9 +21,10 @@ use cairn_pool::{Leave, Pool, VolumeService};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join, join_all, select};
 
-use crate::balance::{Loads, Tolerance, rank, takes, units, work_of};
+use crate::balance::{Loads, Reason, Tolerance, rank, takes, units, work_of};
 use crate::member::{ClusterMember, Held};
 use crate::reach::{Lack, Needs, Outdone, Reach, better, cuts};
+use crate::state::maintenance_of;
 
 /// Each node that stands further behind waits so much longer before it takes a volume that has no owner.
 const STAGGER: Duration = Duration::from_millis(1500);
@@ -300,6 +301,10 @@ impl Ownership {
         if next.from != me {
             return None;
         }
+        // A node that lacks memory does not wait for a window.
+        if next.reason != Reason::Memory && !is_window_open(view, today) {
+            return None;
+        }
         tracing::info!(?next, "a volume moves, so that the load is spread");
         self.given.insert(next.volume, now);
         Some(next.volume)
@@ -322,6 +327,13 @@ impl Crew {
             volumes: view.volumes.keys().copied().collect(),
         }
     }
+}
+
+/// Whether what can wait may be done now. A window that cannot be read holds nothing up.
+fn is_window_open(view: &MapView, today: Timestamp) -> bool {
+    let maintenance = view.maintenance.as_ref();
+    let maintenance = maintenance.and_then(|record| maintenance_of(&record.value).ok());
+    maintenance.is_none_or(|maintenance| maintenance.is_open(today))
 }
 
 /// Whether a node is away that should be back: what it had would move twice. One that leaves for good is not missed.
@@ -707,8 +719,10 @@ mod tests {
         VersionRange, Versioned, VolumeLog, VolumeRecord, WEIGHT_NORMAL,
     };
     use cairn_cluster::{LeaseId, Revision};
+    use cairn_formats::settings::Maintenance;
 
     use super::*;
+    use crate::state::maintenance_record;
 
     const VOLUME: VolumeId = VolumeId(1);
     const TODAY: Timestamp = Timestamp::new(100, 0);
@@ -960,6 +974,30 @@ mod tests {
         assert!(moved[0] >= PACE.settled.as_secs(), "{moved:?}");
         let pauses = moved.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(pauses.min() >= Some(PACE.pause.as_secs()), "{moved:?}");
+    }
+
+    #[test]
+    fn nothing_moves_for_the_loads_sake_outside_of_the_window() {
+        // 1970-01-01 was a Thursday.
+        let (closed, open) = (TODAY, Timestamp::new(22 * 3600, 0));
+        let mut view = owned_by(&[9, 0]);
+        let maintenance = Maintenance {
+            window: Some("thu:22:00-23:00".parse().unwrap()),
+            ..Maintenance::default()
+        };
+        view.maintenance = Some(known(maintenance_record(&maintenance).unwrap()));
+        let mut own = Ownership::default();
+        let mut gives = |view: &MapView, today| {
+            own.next_to_give((Duration::ZERO, today), view, NodeId(1), PACE);
+            own.next_to_give((Duration::from_secs(3600), today), view, NodeId(1), PACE)
+        };
+        assert_eq!(gives(&view, closed), None);
+        // Memory that is lacking waits for no window.
+        let mut lacking = view.clone();
+        let alive = lacking.alive.get_mut(&NodeId(1)).unwrap();
+        alive.value.volumes_max = Some(3);
+        assert!(gives(&lacking, closed).is_some());
+        assert!(gives(&view, open).is_some());
     }
 
     #[test]

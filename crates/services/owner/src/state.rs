@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 
 use cairn_base::{NodeId, TierId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    ClassesRecord, CloneRecord, DiskRecord, MapView, Opaque, TiersRecord, UsersRecord, VolumeRecord,
+    ClassesRecord, CloneRecord, DiskRecord, MaintenanceRecord, MapView, Opaque, TiersRecord,
+    UsersRecord, VolumeRecord,
 };
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{
     PoolClone, PoolDisk, PoolState, PoolTier, PoolVolume, Stage, VolumeTiering,
 };
 use cairn_formats::settings::{
-    ClassName, ClassSpec, ExportRule, PartLimit, UserName, UserRecord, VolumeSettings,
+    ClassName, ClassSpec, ExportRule, Maintenance, PartLimit, UserName, UserRecord, VolumeSettings,
 };
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +144,19 @@ pub(crate) fn classes_record(classes: &Classes) -> Result<ClassesRecord, String>
 pub(crate) fn classes_of(record: &ClassesRecord) -> Result<Classes, String> {
     serde_json::from_slice(&record.classes.0)
         .map_err(|error| format!("the classes of service in the cluster's map: {error}"))
+}
+
+pub(crate) fn maintenance_record(maintenance: &Maintenance) -> Result<MaintenanceRecord, String> {
+    let json = serde_json::to_vec(maintenance).map_err(|error| format!("maintenance: {error}"))?;
+    Ok(MaintenanceRecord {
+        maintenance: Opaque(json),
+    })
+}
+
+/// When the cluster's own work is done, as the map has it.
+pub(crate) fn maintenance_of(record: &MaintenanceRecord) -> Result<Maintenance, String> {
+    serde_json::from_slice(&record.maintenance.0)
+        .map_err(|error| format!("the maintenance window in the cluster's map: {error}"))
 }
 
 pub(crate) type Users = BTreeMap<UserName, UserRecord>;
@@ -281,9 +295,18 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             Tiers::of(before)
         }),
     };
+    let maintenance = match &view.maintenance {
+        None if !view.damaged.is_empty() => before.maintenance.clone(),
+        None => Maintenance::default(),
+        Some(record) => maintenance_of(&record.value).unwrap_or_else(|error| {
+            tracing::error!(error, "the maintenance window stays as it was known");
+            before.maintenance.clone()
+        }),
+    };
     PoolState {
         classes,
         users,
+        maintenance,
         tiers: tiers.tiers,
         tier_last: tiers.last,
         stage: match view.volume_next {

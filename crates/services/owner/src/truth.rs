@@ -13,12 +13,12 @@ use cairn_cluster::map::{MapErrorKind, TiersRecord, Versioned};
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
-use cairn_formats::settings::{PartLimit, USERS_MAX, VolumePart};
+use cairn_formats::settings::{Maintenance, PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
-    Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, store_record,
-    store_state, tiers_of, tiers_record, users_of, users_record,
+    Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, maintenance_of,
+    maintenance_record, store_record, store_state, tiers_of, tiers_record, users_of, users_record,
 };
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
@@ -53,6 +53,10 @@ impl MapTruth {
         }
         if state.users != before.users {
             self.change_users(&state.users, &before.users).await?;
+        }
+        if state.maintenance != before.maintenance {
+            self.change_maintenance(&state.maintenance, &before.maintenance)
+                .await?;
         }
         // Before a volume is deleted: what it has in a tier must not be forgotten with it.
         let (tiers, tiers_before) = (Tiers::of(state), Tiers::of(before));
@@ -116,6 +120,34 @@ impl MapTruth {
             classes.extend(changed.map(|(name, spec)| (name.clone(), *spec)));
             let record = classes_record(&classes).map_err(MapError::HighWater)?;
             match self.map.set_classes(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Replaces the maintenance window, unless somebody else did since this node saw `before`: two operators hear of one another.
+    async fn change_maintenance(
+        &self,
+        now: &Maintenance,
+        before: &Maintenance,
+    ) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.maintenance().await?;
+            let there = match &found {
+                Some(found) => maintenance_of(&found.value).map_err(MapError::HighWater)?,
+                None => Maintenance::default(),
+            };
+            // The same change may be there already, of a try without an answer.
+            if there != *before && there != *now {
+                return Err(MapError::Changed {
+                    key: self.map.keys().maintenance(),
+                    what: "the maintenance window",
+                });
+            }
+            let record = maintenance_record(now).map_err(MapError::HighWater)?;
+            match self.map.set_maintenance(found.as_ref(), &record).await {
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
             }
@@ -266,6 +298,7 @@ impl MapTruth {
             users: Users::new(),
             tiers: Vec::new(),
             tier_last: TierId::default(),
+            maintenance: Maintenance::default(),
             ..state.clone()
         }
     }
@@ -612,6 +645,38 @@ mod tests {
         one.change_classes(&changed, &gold).await.unwrap();
         other.change_classes(&none, &silver).await.unwrap();
         assert_eq!(seen(&other).await, changed);
+    }
+
+    /// What another node set meanwhile is not replaced unseen, and the pool files of a cluster's disks do not have it.
+    #[tokio::test]
+    async fn the_maintenance_window_is_in_the_map() {
+        let (one, other) = two_nodes().await;
+        let window = |text: &str| Maintenance {
+            window: Some(text.parse().unwrap()),
+            ..Maintenance::default()
+        };
+        let (none, night) = (Maintenance::default(), window("sat:22:00-06:00"));
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            pool_state(&view, &example_pool(1), truth.own)
+        };
+        assert_eq!(seen(&one).await.maintenance, none);
+        one.change_maintenance(&night, &none).await.unwrap();
+        // Once more, for want of an answer.
+        one.change_maintenance(&night, &none).await.unwrap();
+        assert_eq!(seen(&other).await.maintenance, night);
+        let daily = window("daily:01:00-02:00");
+        let late = other.change_maintenance(&daily, &none).await;
+        assert!(matches!(late, Err(MapError::Changed { .. })), "{late:?}");
+        other.change_maintenance(&none, &night).await.unwrap();
+        let after = seen(&one).await;
+        assert_eq!(after.maintenance, none);
+        let set = PoolState {
+            maintenance: night,
+            ..after
+        };
+        assert!(one.local(&set).maintenance.is_none());
     }
 
     /// A tier that a volume names is not removed by a node that does not know of it yet, and a volume does not come to name one

@@ -288,7 +288,7 @@ impl Pool {
             codes,
             metadata_disks: members.filter(|id| meta.log().uses_disk(*id)).collect(),
             primary: Some(meta.log().primary_disk()),
-            is_beside_journal: self.is_beside_journal(fs),
+            is_beside_faster: self.is_beside_faster(fs),
             is_metadata_failing: self.metadata_trouble(fs).is_some(),
             is_metadata_degraded: stats.is_degraded(),
             copies: stats.copies_wanted,
@@ -310,7 +310,7 @@ impl Pool {
             Action::MoveState { volume, off } | Action::RetireMetadata { volume, disk: off } => {
                 self.metadata_leaves(*volume, *off).await
             }
-            Action::StateToJournal { volume } => self.state_outcome(*volume).await,
+            Action::StateToFaster { volume } => self.state_outcome(*volume).await,
             Action::SetCopies { volume } => self.copies_outcome(*volume).await,
             Action::MoveShard {
                 volume,
@@ -384,11 +384,10 @@ impl Pool {
         }
     }
 
-    /// On nodes of a cluster the state is where it is found: only logs prefer journal disks there.
-    fn is_beside_journal(&self, fs: &Fs) -> bool {
-        let table = self.table();
-        let is_on_one = table.is_journal(fs.meta().log().primary_disk());
-        self.seats.is_none() && !is_on_one && !self.journal_disks(fs.volume()).is_empty()
+    /// Moving it costs clients a pause, which waits for the maintenance window.
+    fn is_beside_faster(&self, fs: &Fs) -> bool {
+        let is_open = self.state().maintenance.is_open(self.env.clock.now());
+        is_open && !self.better_for_state(fs).is_empty()
     }
 
     async fn state_outcome(&self, id: VolumeId) -> Outcome {
@@ -398,7 +397,7 @@ impl Pool {
         let Some(VolumeService::Serving(fs)) = self.service(id) else {
             return Outcome::NotNow;
         };
-        match self.state_to_journal(&fs).await {
+        match self.state_to_faster(&fs).await {
             Ok(()) => Outcome::Done,
             Err(why) => Outcome::Stays(why),
         }

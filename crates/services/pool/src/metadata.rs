@@ -5,13 +5,14 @@
 //! Must not know: why a disk leaves; how the metadata makes its copies.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::{DiskId, VolumeId};
+use cairn_base::{DiskId, LogPosition, VolumeId};
 use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::Fs;
-use cairn_meta::MetaError;
+use cairn_meta::{MetaError, Preference};
 use futures_util::future::{Either, join_all, select};
 
 use crate::planner::copies_of_metadata;
@@ -110,16 +111,40 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens a volume with its state on a journal disk.
-    pub(crate) async fn state_to_journal(&self, fs: &Fs) -> Result<(), String> {
-        let (from, journals) = (
-            fs.meta().log().primary_disk(),
-            self.journal_disks(fs.volume()),
-        );
-        if journals.is_empty() || journals.contains(&from) {
+    /// Opens a volume with its state on a disk of a faster kind, if there is one with room.
+    pub(crate) async fn state_to_faster(&self, fs: &Fs) -> Result<(), String> {
+        let better = self.better_for_state(fs);
+        if better.is_empty() {
             return Ok(());
         }
-        let moved = self.move_state(fs, from, Some(&journals)).await;
+        let volume = fs.volume();
+        match self.seats {
+            Some(_) => self.state_from_copy(fs, &better).await?,
+            None => self.state_from_mirror(fs, &better).await?,
+        }
+        // A copy elsewhere may have been newer. It is not tried at once again: each time costs clients a pause.
+        match self.service(volume) {
+            Some(VolumeService::Serving(fs))
+                if !better.contains(&fs.meta().log().primary_disk()) =>
+            {
+                let name = fs.name();
+                Err(format!(
+                    "metadata of volume {name} did not get to a faster disk; it is tried again"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// On one server: the disks of `to` get a copy of log and state first, as all that has copies does.
+    async fn state_from_mirror(&self, fs: &Fs, to: &[DiskId]) -> Result<(), String> {
+        let from = fs.meta().log().primary_disk();
+        for (id, disk) in self.meta_disks(Some(fs.volume())) {
+            if to.contains(&id) {
+                fs.meta().log().add_disk(id, disk, Preference::First);
+            }
+        }
+        let moved = self.move_state(fs, from, Some(to)).await;
         // It is not left for good.
         self.let_keep_metadata(from);
         if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
@@ -129,6 +154,33 @@ impl Pool {
             }
         }
         moved
+    }
+
+    /// In a cluster: the volume is opened as a new owner would open it, from the copy of its state that the list names, with the
+    /// log from there on. What the slow disk had of it is discarded when the volume is opened next.
+    async fn state_from_copy(&self, fs: &Fs, to: &[DiskId]) -> Result<(), String> {
+        let (id, name) = (fs.volume(), fs.name().to_owned());
+        // The newer the copy, the less is replayed while clients wait.
+        self.change_metadata(fs, fs.meta().ship()).await?;
+        let stats = fs.meta().stats();
+        let mut copies = stats.states.iter().skip(1);
+        let has_copy = copies.any(|copy| copy.position.0 + 1 >= stats.log_start.0);
+        if !has_copy && stats.log_start > LogPosition(1) {
+            return Err(format!(
+                "metadata of volume {name} stays on a slow disk: there is no copy of it yet that it could be opened from"
+            ));
+        }
+        let mut disks = Vec::new();
+        let there = self.meta_disks(Some(id));
+        for disk in to {
+            let found = there.iter().find(|(id, _)| id == disk);
+            disks.extend(found.map(|(id, disk)| (*id, Arc::clone(disk))));
+        }
+        tracing::info!(
+            volume = name,
+            "opening the volume with its metadata on a faster disk"
+        );
+        self.reopen(fs, disks, Vec::new()).await
     }
 
     /// Opens a volume with its state on a disk that stays, instead of this one; on one of `to`, if that is given.

@@ -73,6 +73,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         caches: Vec::new(),
         tiers: Vec::new(),
         tier_last: Default::default(),
+        maintenance: Default::default(),
     }
 }
 

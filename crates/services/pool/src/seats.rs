@@ -20,6 +20,7 @@ use futures_util::future::{Either, select};
 
 use crate::metadata::CLOSE_MAX;
 use crate::pool::{MetaDisks, Pool, VolumeService};
+use crate::state_places::Kind;
 
 pub type SeatFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -260,7 +261,7 @@ impl LogDisks for PoolLogDisks {
         self.pool.upgrade()?.table().service(id)
     }
 
-    /// This node's own first: one copy takes no way. Of these and of the others journal disks come first, then those with
+    /// This node's own first: one copy takes no way. Of these and of the others the faster kinds come first, then those with
     /// most space.
     fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)> {
         let Some(pool) = self.pool.upgrade() else {
@@ -271,15 +272,16 @@ impl LogDisks for PoolLogDisks {
         let there = staying.filter_map(|member| {
             let works = table.works(member.id);
             let disk = table.service(member.id).filter(|_| works)?;
-            Some((member.node, disk))
+            Some((member, disk))
         });
         let mut there: Vec<_> = there.collect();
-        let free = |disk: &Arc<dyn ShardService>| disk.space().map_or(0, |space| space.free_bytes);
-        there.sort_by_cached_key(|(node, disk)| {
-            let is_data = !table.is_journal(disk.id());
-            let free = std::cmp::Reverse(free(disk));
-            (*node != self.own, is_data, free, disk.id())
+        there.sort_by_cached_key(|(member, disk)| {
+            let space = disk.space().ok();
+            let kind = Kind::of(member).with_room(|| space);
+            let free = std::cmp::Reverse(space.map_or(0, |space| space.free_bytes));
+            (member.node != self.own, kind, free, disk.id())
         });
-        there
+        let there = there.into_iter();
+        there.map(|(member, disk)| (member.node, disk)).collect()
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cairn_base::disk::DiskSpace;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, NodeId, VolumeId};
 use cairn_segment::{Member, Role};
@@ -107,6 +108,11 @@ impl Table {
     pub fn service(&self, id: DiskId) -> Option<Arc<dyn ShardService>> {
         let here = self.there.get(&id).map(|disk| Arc::clone(disk) as _);
         here.or_else(|| self.remote.get(&id).cloned())
+    }
+
+    /// The room of a disk, wherever it is, if that is known.
+    pub fn space(&self, id: DiskId) -> Option<DiskSpace> {
+        self.service(id)?.space().ok()
     }
 
     /// Whether it is a disk of this process.

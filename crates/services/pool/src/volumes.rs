@@ -21,6 +21,7 @@ use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
 use crate::policy::policy;
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
+use crate::state_places::{self, Kind, Place};
 use crate::tiers::tier_policy;
 use cairn_formats::pool_file::{ChangeError, Deletion, PoolDisk, PoolState, PoolVolume, Stage};
 
@@ -555,7 +556,7 @@ impl Pool {
         }
     }
 
-    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed. Journal disks come
+    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed. The faster kinds come
     /// first.
     pub(crate) fn meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
         self.split_meta_disks(volume).0
@@ -580,17 +581,30 @@ impl Pool {
             disks.partition(|(id, _)| !table.is_draining(*id));
         let node = |id: DiskId| table.member(id).map(|member| member.node);
         let mut staying = taking_turns(staying, |(id, _)| node(*id));
-        // Within each role the order stays.
-        staying.sort_by_key(|(id, _)| !table.is_journal(*id));
+        // Within each kind the order stays.
+        staying.sort_by_cached_key(|(id, _)| {
+            let kind = table.member(*id).map_or(Kind::Other, Kind::of);
+            kind.with_room(|| table.space(*id))
+        });
         (staying, taking_turns(draining, |(id, _)| node(*id)))
     }
 
-    /// Journal disks that work and take metadata of a volume.
-    pub(crate) fn journal_disks(&self, volume: VolumeId) -> Vec<DiskId> {
+    /// Disks of this node that are better for the state of a volume than the one that it is on, the best first.
+    pub(crate) fn better_for_state(&self, fs: &Fs) -> Vec<DiskId> {
         let table = self.table();
-        let disks = self.meta_disks(Some(volume)).into_iter();
-        let ids = disks.map(|(id, _)| id);
-        ids.filter(|id| table.is_journal(*id)).collect()
+        let kind = |id| table.member(id).map_or(Kind::Other, Kind::of);
+        let at = kind(fs.meta().log().primary_disk());
+        let failed = fs.meta().stats().failed_disks;
+        let disks = self.meta_disks(Some(fs.volume())).into_iter();
+        let places = disks.filter(|(id, _)| kind(*id) < at && !failed.contains(id));
+        let places: Vec<Place> = places
+            .map(|(disk, _)| Place {
+                disk,
+                kind: kind(disk),
+                space: table.space(disk),
+            })
+            .collect();
+        state_places::better(&places, at)
     }
 }
 

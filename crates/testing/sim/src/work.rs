@@ -287,7 +287,7 @@ impl Worker {
         matches!(
             action,
             Action::MoveState { .. }
-                | Action::StateToJournal { .. }
+                | Action::StateToFaster { .. }
                 | Action::RetireMetadata { .. }
                 | Action::Forget { .. }
         )

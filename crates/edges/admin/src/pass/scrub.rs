@@ -33,15 +33,34 @@ trait OfScrub: Serialize + DeserializeOwned {
 impl OfScrub for ScrubView {
     fn add(&mut self, other: Self) {
         let never = |view: &Self| view.stage == ScrubStage::Never;
+        // Also of a node that has never had one.
+        let next_seconds = [self.next_seconds, other.next_seconds];
+        let next_seconds = next_seconds.into_iter().flatten().min();
+        self.next_seconds = next_seconds;
         // A node that joined later has none to tell of.
         if never(&other) {
             return;
         }
         if never(self) {
             let silent = std::mem::take(&mut self.silent);
-            *self = Self { silent, ..other };
+            *self = Self {
+                silent,
+                next_seconds,
+                ..other
+            };
             return;
         }
+        let runs = |view: &Self| view.stage == ScrubStage::Running;
+        // One that goes on somewhere does not rest.
+        self.rests_until_seconds = match (runs(self), runs(&other)) {
+            (true, true) => {
+                let both = self.rests_until_seconds.zip(other.rests_until_seconds);
+                both.map(|(one, another)| one.min(another))
+            }
+            (false, true) => other.rests_until_seconds,
+            (true, false) | (false, false) => self.rests_until_seconds,
+        };
+        self.by_schedule |= other.by_schedule;
         self.stage = match (self.stage, other.stage) {
             (ScrubStage::Running, _) | (_, ScrubStage::Running) => ScrubStage::Running,
             (ScrubStage::Paused, _) | (_, ScrubStage::Paused) => ScrubStage::Paused,
@@ -200,6 +219,48 @@ mod tests {
                 Running | Paused | Done => (7, 20),
             };
             assert_eq!((all.done_bytes, all.total_bytes), sums, "{name}");
+        }
+        let resting = |stage, rests_until_seconds, next_seconds| ScrubView {
+            rests_until_seconds,
+            next_seconds,
+            ..view(stage, 0, 0)
+        };
+        let cases = [
+            (
+                "both rest",
+                (Running, Some(7), Some(90)),
+                (Running, Some(7), Some(80)),
+                (Some(7), Some(80)),
+            ),
+            (
+                "one goes on",
+                (Running, Some(7), None),
+                (Running, None, None),
+                (None, None),
+            ),
+            (
+                "the other is done",
+                (Done, None, Some(90)),
+                (Running, Some(7), None),
+                (Some(7), Some(90)),
+            ),
+            (
+                "the other never had one",
+                (Running, Some(7), Some(90)),
+                (Never, None, Some(5)),
+                (Some(7), Some(5)),
+            ),
+            (
+                "this one never had one",
+                (Never, None, Some(5)),
+                (Done, None, Some(90)),
+                (None, Some(5)),
+            ),
+        ];
+        for (name, one, other, want) in cases {
+            let mut all = resting(one.0, one.1, one.2);
+            all.add(resting(other.0, other.1, other.2));
+            assert_eq!((all.rests_until_seconds, all.next_seconds), want, "{name}");
         }
         // A node that joined after it has nothing to say of it.
         let mut all = view(Done, 3, 200);

@@ -14,8 +14,8 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
 use super::values::{
-    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, TiersRecord, UsersRecord,
-    Value, Versioned, decode,
+    AliveRecord, ClassesRecord, DiskRecord, MaintenanceRecord, NextVolume, NodeRecord, TiersRecord,
+    UsersRecord, Value, Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -35,6 +35,7 @@ pub struct MapView {
     pub classes: Option<Versioned<ClassesRecord>>,
     pub users: Option<Versioned<UsersRecord>>,
     pub tiers: Option<Versioned<TiersRecord>>,
+    pub maintenance: Option<Versioned<MaintenanceRecord>>,
     /// Keys that could not be read.
     pub damaged: Vec<Key>,
     /// Volumes that are there, and of which a value could not be read.
@@ -169,7 +170,7 @@ impl Follower {
         let keys = self.map.keys().clone();
         let (nodes, all_alive, disks) = (keys.nodes(), keys.all_alive(), keys.disks());
         let (classes, users, tiers) = (keys.classes(), keys.users(), keys.tiers());
-        let next_volume = keys.next_volume();
+        let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
         let known = &mut self.known;
@@ -205,6 +206,11 @@ impl Follower {
             } else if *key == tiers {
                 match decode::<TiersRecord>(entry) {
                     Ok(tiers) => view.tiers = Some(tiers),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == maintenance {
+                match decode::<MaintenanceRecord>(entry) {
+                    Ok(maintenance) => view.maintenance = Some(maintenance),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == next_volume {

@@ -151,6 +151,11 @@ impl Keys {
         self.key(format_args!("tiers"))
     }
 
+    /// When the cluster's own work is done.
+    pub fn maintenance(&self) -> Key {
+        self.key(format_args!("maintenance"))
+    }
+
     /// Volumes of which snapshots of one instant are being taken.
     pub fn group(&self, group: u64) -> Key {
         self.key(format_args!("snapshot-groups/{group:016x}"))

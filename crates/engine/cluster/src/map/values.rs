@@ -777,6 +777,16 @@ impl Value for TiersRecord {
     const WHAT: &'static str = "the tiers";
 }
 
+/// When the cluster's own work is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceRecord {
+    pub maintenance: Opaque,
+}
+
+impl Value for MaintenanceRecord {
+    const WHAT: &'static str = "the maintenance window";
+}
+
 /// The number that the next volume gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextVolume {

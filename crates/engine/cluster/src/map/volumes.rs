@@ -11,8 +11,9 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
-    NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, TiersRecord,
-    UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce,
+    TiersRecord, UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode,
+    encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -141,6 +142,21 @@ impl ClusterMap {
         record: &UsersRecord,
     ) -> Result<(), MapError> {
         self.replace(self.keys().users(), replaced, record).await
+    }
+
+    /// When the cluster's own work is done, if somebody ever set it.
+    pub async fn maintenance(&self) -> Result<Option<Versioned<MaintenanceRecord>>, MapError> {
+        self.read_one(self.keys().maintenance()).await
+    }
+
+    /// Replaces it; `replaced` as [`Self::maintenance`] returned it.
+    pub async fn set_maintenance(
+        &self,
+        replaced: Option<&Versioned<MaintenanceRecord>>,
+        record: &MaintenanceRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().maintenance();
+        self.replace(key, replaced, record).await
     }
 
     /// The tiers, if there ever were any.

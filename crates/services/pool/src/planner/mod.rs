@@ -83,8 +83,8 @@ pub struct SeenContent {
     pub metadata_disks: BTreeSet<DiskId>,
     /// The disk of its state.
     pub primary: Option<DiskId>,
-    /// There is a journal disk that its state could be on, and it is not on one.
-    pub is_beside_journal: bool,
+    /// There is a disk of a faster kind that its state could be on now.
+    pub is_beside_faster: bool,
     /// Its metadata failed, or the disk of its state did: it is opened on other disks meanwhile.
     pub is_metadata_failing: bool,
     /// The metadata has fewer copies than it should.
@@ -115,8 +115,8 @@ pub struct Observed {
 pub enum Action {
     /// Open a volume with its state on another disk than this one, which leaves.
     MoveState { volume: VolumeId, off: DiskId },
-    /// Open a volume with its state on a journal disk.
-    StateToJournal { volume: VolumeId },
+    /// Open a volume with its state on a disk of a faster kind.
+    StateToFaster { volume: VolumeId },
     /// Keep nothing of a volume's metadata on a disk any more.
     RetireMetadata { volume: VolumeId, disk: DiskId },
     /// Keep so many copies of a volume's metadata as are wanted now.
@@ -200,7 +200,7 @@ pub struct Planner {
     disks_stay: BTreeMap<DiskId, (Duration, String)>,
     /// Volumes whose copies were to be made, and until when that is not tried again.
     copies_wait: BTreeMap<VolumeId, Duration>,
-    /// Volumes whose state did not get to a journal disk, until when that is not tried again, and why.
+    /// Volumes whose state did not get to a faster disk, until when that is not tried again, and why.
     states_stay: BTreeMap<VolumeId, (Duration, String)>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Option<Duration>,
@@ -388,7 +388,7 @@ impl Planner {
                     .insert(*disk, (now + RETRY_AFTER, why.clone()));
                 self.problems.insert(why.clone());
             }
-            (Action::StateToJournal { volume }, Outcome::Stays(why)) => {
+            (Action::StateToFaster { volume }, Outcome::Stays(why)) => {
                 let until = now + RETRY_AFTER;
                 self.states_stay.insert(*volume, (until, why.clone()));
                 self.problems.insert(why.clone());
@@ -521,12 +521,12 @@ impl Planner {
             }
         }
         for (volume, content) in served(seen) {
-            if !content.is_beside_journal || content.is_metadata_failing {
+            if !content.is_beside_faster || content.is_metadata_failing {
                 continue;
             }
             match self.states_stay.get(&volume.id) {
                 Some((until, why)) if *until > seen.now => drop(self.problems.insert(why.clone())),
-                _ => actions.push(Action::StateToJournal { volume: volume.id }),
+                _ => actions.push(Action::StateToFaster { volume: volume.id }),
             }
         }
         for (volume, content) in served(seen) {

@@ -74,7 +74,7 @@ fn told(actions: &[Action]) -> Vec<String> {
         Action::MoveState { off, .. } => format!("state off {}", off.0),
         Action::RetireMetadata { disk, .. } => format!("metadata off {}", disk.0),
         Action::SetCopies { .. } => "copies".to_owned(),
-        Action::StateToJournal { .. } => "to a journal".to_owned(),
+        Action::StateToFaster { .. } => "to a faster disk".to_owned(),
         Action::MoveShard { segment, index, .. } => format!("move {}.{index}", segment.0),
         Action::Rewrite { segments, .. } => {
             let ids: Vec<String> = segments.iter().map(|id| id.0.to_string()).collect();
@@ -488,12 +488,12 @@ fn only_what_others_have_can_be_made_anew() {
 }
 
 #[test]
-fn a_state_beside_a_journal_disk_moves_to_it_and_is_not_tried_all_the_time() {
+fn a_state_beside_a_faster_disk_moves_to_it_and_is_not_tried_all_the_time() {
     let mut seen = seen(4, Vec::new());
     let mut planner = Planner::new(Duration::ZERO);
     assert!(planner.step(&seen).is_empty());
-    content(&mut seen).is_beside_journal = true;
-    let action = Action::StateToJournal { volume: VOLUME };
+    content(&mut seen).is_beside_faster = true;
+    let action = Action::StateToFaster { volume: VOLUME };
     assert_eq!(planner.step(&seen), std::slice::from_ref(&action));
     let why = "it has no space".to_owned();
     planner.note(seen.now, &action, &Outcome::Stays(why.clone()));

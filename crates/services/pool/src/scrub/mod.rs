@@ -2,7 +2,18 @@
 //!
 //! Owns: when it runs and how fast, where it stands (kept over restarts), what it found.
 //! Must not know: how shards and records are checked (`segment` and `fs` do that), how what is kept looks
-//! in its file (`scrub_file`), what follows from what was found (`state`).
+//! in its file (`scrub_file`), what follows from what was found (`state`), when one begins by itself and when it rests
+//! (`timer`).
+//!
+//! ```text
+//!   never, done --start or the timer--> running --------> done
+//!                                       |     ^
+//!                                     pause  start
+//!                                       v     |
+//!                                       paused
+//! ```
+//!
+//! A run that the timer began is held while the maintenance window is closed. It is `running` then, and "rests".
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +40,7 @@ use crate::truth::{self, Loaded};
 mod report;
 mod small_files;
 mod state;
+mod timer;
 
 pub use report::{DamagedPlace, DamagedPlaces, ScrubProgress};
 use state::{Progress, extent_of};
@@ -41,6 +53,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it is looked whether damaged places are still there.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often it is looked whether a scrub is due, and whether the maintenance window is open.
+const TIMER_INTERVAL: Duration = Duration::from_secs(1);
 /// A volume that cannot be read just now, because it is opened again on other disks for example, is tried
 /// again so often before it is left out.
 const ATTEMPTS_MAX: u32 = 60;
@@ -77,6 +91,12 @@ pub struct Scrub {
     run: AtomicU64,
     /// Segments of a volume that a run has still to look at, the next one last.
     todo: Mutex<Todo>,
+    /// The volumes that are served here, and since when it is these, by the monotonic clock.
+    served: Mutex<(BTreeSet<VolumeId>, Duration)>,
+    /// The maintenance window is closed for the run that goes on; changed under the lock of `state`.
+    is_resting: AtomicBool,
+    /// The pool ends: a run is not held any more. Set under the lock of `state`.
+    is_ending: AtomicBool,
 }
 
 #[derive(Default)]
@@ -102,6 +122,9 @@ impl Scrub {
             damaged_reads_known: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
+            served: Mutex::default(),
+            is_resting: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         }
     }
 
@@ -171,6 +194,18 @@ impl Scrub {
         self.state.lock().stage == ScrubStage::Running
     }
 
+    fn is_resting(&self) -> bool {
+        self.is_resting.load(Ordering::Acquire)
+    }
+
+    /// Holds a run, or lets it go on. `state` is locked by the caller.
+    fn set_resting(&self, state: &ScrubState, rests: bool) {
+        assert!(!rests || state.stage == ScrubStage::Running);
+        self.is_resting.store(rests, Ordering::Release);
+        // A segment takes a while: it stops in the middle of it.
+        self.pace.hold(rests || state.stage == ScrubStage::Paused);
+    }
+
     /// Writes down where it stands; an error for each disk that did not take it.
     async fn write_down(&self, disks: &[Arc<dyn Disk>]) -> Vec<DiskError> {
         let _saving = self.saving.lock().await;
@@ -190,6 +225,8 @@ impl Scrub {
 /// Takes up what an earlier run of the program left, and starts the task; it ends with the pool.
 pub async fn tend(pool: &Arc<Pool>) {
     load(pool).await;
+    // Before anything is read of one that is to rest.
+    timer::look(pool).await;
     let env = pool.env.clone();
     let weak = Arc::downgrade(pool);
     let task = async move {
@@ -211,6 +248,9 @@ pub async fn tend(pool: &Arc<Pool>) {
         }
     };
     pool.env.spawner.spawn("scrub", Box::pin(task));
+    pool.every("scrub timer", TIMER_INTERVAL, |pool| async move {
+        timer::look(&pool).await;
+    });
     // Whatever the scrub does meanwhile: it may take weeks, or be paused.
     let has_looked = Arc::new(AtomicBool::new(false));
     pool.every("damaged places", PRUNE_INTERVAL, move |pool| {
@@ -367,8 +407,14 @@ async fn run(weak: &Weak<Pool>) {
     loop {
         // Not held over the waiting of a slow scrub: the pool would not end before it.
         let Some(pool) = weak.upgrade() else { return };
-        if pool.is_stopping() {
+        if pool.is_stopping() || !pool.scrub.is_running() {
             return;
+        }
+        if pool.scrub.is_resting() {
+            let clock = Arc::clone(&pool.env.clock);
+            drop(pool);
+            clock.sleep(TIMER_INTERVAL).await;
+            continue;
         }
         let now = pool.env.clock.monotonic();
         {
@@ -422,6 +468,7 @@ async fn finish(pool: &Pool, run: u64) {
         let is_its = pool.scrub.run.load(Ordering::Acquire) == run;
         if state.stage == ScrubStage::Running && is_its {
             state.stage = ScrubStage::Done;
+            pool.scrub.set_resting(&state, false);
             state.finished_seconds = pool.env.clock.now().seconds;
             if state.errors == 0 {
                 let lost_bytes = pool.scrub.lost_bytes_before.load(Ordering::Acquire);
@@ -608,6 +655,8 @@ impl Pool {
                 state.rate_bytes_per_second = Some(rate);
                 self.scrub.pace.set_bytes_per_second(rate);
             }
+            // By hand, whatever began it: the window does not count any more.
+            state.by_schedule = false;
             match state.stage {
                 ScrubStage::Running if !restart => {}
                 ScrubStage::Paused if !restart => {
@@ -616,22 +665,25 @@ impl Pool {
                     let done_bytes = state.done_bytes + self.scrub.step_bytes();
                     *self.scrub.since.lock() = Some((self.env.clock.monotonic(), done_bytes));
                 }
-                _ => {
-                    self.scrub.begin(&mut state, rate_bytes_per_second, now);
-                    let lost_bytes = self.rebuild_lost_bytes();
-                    self.scrub
-                        .lost_bytes_before
-                        .store(lost_bytes, Ordering::Release);
-                    let damaged_reads = self.store.stats().damaged_reads;
-                    self.scrub
-                        .damaged_reads_before
-                        .store(damaged_reads, Ordering::Release);
-                }
+                _ => self.scrub_begin(&mut state, rate_bytes_per_second, now),
             }
-            self.scrub.pace.hold(false);
+            self.scrub.set_resting(&state, false);
         }
         save(self).await;
         self.scrub.wake.notify_one();
+    }
+
+    /// Begins from the start, with what is known to be damaged by now counted apart.
+    fn scrub_begin(&self, state: &mut ScrubState, rate_bytes_per_second: Option<u64>, now: i64) {
+        self.scrub.begin(state, rate_bytes_per_second, now);
+        let lost_bytes = self.rebuild_lost_bytes();
+        self.scrub
+            .lost_bytes_before
+            .store(lost_bytes, Ordering::Release);
+        let damaged_reads = self.store.stats().damaged_reads;
+        self.scrub
+            .damaged_reads_before
+            .store(damaged_reads, Ordering::Release);
     }
 
     /// Checks and repairs the identity and the pool file of each disk, as a scrub does when it begins.
@@ -648,8 +700,7 @@ impl Pool {
                 ScrubStage::Paused => return true,
                 ScrubStage::Never | ScrubStage::Done => return false,
             }
-            // A segment takes a while: it stops in the middle of it.
-            self.scrub.pace.hold(true);
+            self.scrub.set_resting(&state, false);
         }
         *self.scrub.since.lock() = None;
         save(self).await;
@@ -661,6 +712,8 @@ impl Pool {
         if self.scrub.is_running() {
             save(self).await;
         }
+        let _state = self.scrub.state.lock();
+        self.scrub.is_ending.store(true, Ordering::Release);
         // The pool does not end before the step that is held.
         self.scrub.pace.hold(false);
     }

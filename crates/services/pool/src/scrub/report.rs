@@ -5,17 +5,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cairn_base::{Ino, VolumeId};
+use cairn_base::{Ino, Timestamp, VolumeId};
 use cairn_formats::scrub_file::{Damage, ScrubStage};
+use cairn_formats::settings::Maintenance;
 use cairn_fs::Fs;
 
-use super::{Scrub, extent_of};
+use super::{Scrub, extent_of, timer};
 use crate::pool::{Pool, VolumeService};
 
 /// How far a scrub is, and what it counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScrubProgress {
     pub stage: ScrubStage,
+    /// It began by itself.
+    pub by_schedule: bool,
+    /// Since 1970 UTC: when the maintenance window opens that it waits for. `None`: it does not wait.
+    pub rests_until_seconds: Option<i64>,
+    /// Since 1970 UTC: when the next one begins by itself, if one will.
+    pub next_seconds: Option<i64>,
     pub started_seconds: i64,
     pub finished_seconds: i64,
     pub rate_bytes_per_second: u64,
@@ -54,9 +61,16 @@ pub struct DamagedPlaces {
 }
 
 impl Scrub {
-    /// How far it is at `now`, by the monotonic clock, with `total_bytes` in the pool.
-    fn progress(&self, now: Duration, total_bytes: u64) -> ScrubProgress {
+    /// How far it is at `now`, by the monotonic clock and by that of the day, with `total_bytes` in the pool.
+    fn progress(
+        &self,
+        (now, today): (Duration, Timestamp),
+        maintenance: &Maintenance,
+        total_bytes: u64,
+    ) -> ScrubProgress {
         let state = self.state.lock();
+        let window = maintenance.window.as_ref();
+        let rests_until = window.filter(|_| self.is_resting());
         let since = *self.since.lock();
         let done_bytes = match state.stage {
             // Less than is left, which is counted when the step is done.
@@ -79,6 +93,9 @@ impl Scrub {
         });
         ScrubProgress {
             stage: state.stage,
+            by_schedule: state.by_schedule,
+            rests_until_seconds: rests_until.map(|window| window.next_open(today).seconds),
+            next_seconds: timer::next(&state, maintenance, today).map(|next| next.seconds),
             started_seconds: state.started_seconds,
             finished_seconds: state.finished_seconds,
             rate_bytes_per_second: self.pace.bytes_per_second(),
@@ -101,7 +118,13 @@ impl Scrub {
 impl Pool {
     pub fn scrub_progress(&self) -> ScrubProgress {
         let total_bytes = self.scrub_total_bytes();
-        self.scrub.progress(self.env.clock.monotonic(), total_bytes)
+        let now = (self.env.clock.monotonic(), self.env.clock.now());
+        let state = self.state();
+        let mut progress = self.scrub.progress(now, &state.maintenance, total_bytes);
+        // A node that owns nothing begins none.
+        let has_volumes = !self.services().is_empty();
+        progress.next_seconds = progress.next_seconds.filter(|_| has_volumes);
+        progress
     }
 
     /// Shards of all segments, and once more the records in them.
@@ -251,7 +274,8 @@ mod tests {
             }
             drop(scrub.pace.spend(*step).await);
             world.clock.advance(Duration::from_secs(*seconds));
-            let seen = scrub.progress(world.env.clock.monotonic(), TOTAL);
+            let now = (world.env.clock.monotonic(), world.env.clock.now());
+            let seen = scrub.progress(now, &Maintenance::default(), TOTAL);
             assert_eq!(seen.seconds_left, *want, "{name}");
             assert_eq!(seen.done_bytes, done + step, "{name}");
         }
@@ -260,7 +284,13 @@ mod tests {
         let scrub = Scrub::new(cairn_segment::Pace::new(world.env.clock.clone(), 0));
         scrub.state.lock().stage = running;
         assert_eq!(
-            scrub.progress(Duration::from_secs(1), TOTAL).seconds_left,
+            scrub
+                .progress(
+                    (Duration::from_secs(1), Timestamp::default()),
+                    &Maintenance::default(),
+                    TOTAL
+                )
+                .seconds_left,
             None
         );
     }
