@@ -731,18 +731,21 @@ class OwnEtcd(Follower):
         data = content("kept", FILE_LEN_BYTES)
         with libnfs.Mount(cluster.url("node1")) as mount:
             mount.write_file("/kept", data)
-        # A snapshot of its own, with which no log of a volume is older: they have not changed since.
-        cluster.stop(*cluster.names, *members)
+        # A snapshot of its own: what members have that stand still for a moment. No log of a volume changes after it.
         saved = self.scratch / "snapshot"
         for member in members:
-            shutil.copytree(cluster.folder / member, saved / member)
-        cluster.start_nodes(*members)
-        cluster.start_nodes(*cluster.names)
+            cluster.pause(member)
+            shutil.copytree(cluster.folder / member / "etcd", saved / member)
+            cluster.resume(member)
+        # What a node has seen is in its folder.
+        seen = lambda: (cluster.folder / "node1" / "cluster" / "high-water.json").read_text()
+        before = seen()
         cluster.cairn("node1", "class", "create", "lost", "--iops", "1000")
-        cluster.stop(*cluster.names, *members)
+        self.wait(lambda: seen() != before, "that node1 has seen the change")
+        cluster.kill(*cluster.names, *members)
         for member in members:
             shutil.rmtree(cluster.folder / member / "etcd")
-            shutil.copytree(saved / member / "etcd", cluster.folder / member / "etcd")
+            shutil.copytree(saved / member, cluster.folder / member / "etcd")
         cluster.start_nodes(*members)
         refused = cluster.run("start", "node1", check=False)
         self.assertNotEqual(refused.returncode, 0)
