@@ -395,6 +395,8 @@ impl ClusterMap {
                 folder_is_low: sign.folder_is_low,
                 host: sign.host.clone(),
                 volumes_max: sign.volumes_max,
+                leaves_addresses: sign.leaves_addresses,
+                unfit_addresses: sign.unfit_addresses.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self
