@@ -754,6 +754,8 @@ mod tests {
                 folder_is_low: false,
                 host: None,
                 volumes_max: None,
+                leaves_addresses: false,
+                unfit_addresses: BTreeMap::new(),
             };
             let record_of_disk = DiskRecord {
                 id: disk,

@@ -182,6 +182,8 @@ mod tests {
                 folder_is_low: false,
                 host: None,
                 volumes_max: None,
+                leaves_addresses: false,
+                unfit_addresses: BTreeMap::new(),
             };
             let disk = DiskRecord {
                 id: DiskId(number),
