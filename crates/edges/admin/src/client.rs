@@ -12,6 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::activity::{ActivityList, ActivityView};
+use crate::address_pools::{
+    AddressPoolChange, AddressPoolCreate, AddressPoolList, AddressPoolView,
+};
 use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
@@ -44,6 +47,8 @@ use crate::token::Token;
 use crate::users::{Password, PasswordChange, UserCreate, UserList, UserSet, UserView};
 use zeroize::Zeroizing;
 
+/// Addresses that nodes share.
+const ADDRESS_POOLS: &str = "/api/v1/cluster/address-pools";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deleting a large volume takes a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -345,6 +350,34 @@ impl Client {
         let path = format!("/api/v1/volumes/{name}/address");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
             .map(drop)
+    }
+
+    pub fn address_pools(&self) -> Result<AddressPoolList, ClientError> {
+        self.get(ADDRESS_POOLS)
+    }
+
+    pub fn address_pool(&self, name: &str) -> Result<AddressPoolView, ClientError> {
+        self.get(&format!("{ADDRESS_POOLS}/{name}"))
+    }
+
+    pub fn address_pool_create(
+        &self,
+        create: &AddressPoolCreate,
+    ) -> Result<AddressPoolView, ClientError> {
+        self.call(self.agent.post(self.at(ADDRESS_POOLS)), create)
+    }
+
+    pub fn address_pool_change(
+        &self,
+        name: &str,
+        change: &AddressPoolChange,
+    ) -> Result<AddressPoolView, ClientError> {
+        let path = format!("{ADDRESS_POOLS}/{name}");
+        self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn address_pool_delete(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(&format!("{ADDRESS_POOLS}/{name}")).map(drop)
     }
 
     pub fn volume_move(
