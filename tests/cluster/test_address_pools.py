@@ -152,6 +152,8 @@ class AddressPools(ClusterTest):
         rest = cluster.others(leaving)
         asker = rest[0]
         cluster.cairn(asker, "node", "maintenance", "on", leaving)
+        # The command waits for that.
+        self.assertEqual(self.here(cluster, leaving), set())
         places = self.await_even(cluster, rest)
         for node in rest:
             self.assertLessEqual(first[node], places[node])
@@ -207,6 +209,7 @@ class AddressPools(ClusterTest):
             (("remove", "lan", f"{network}.120"), "does not have"),
             (("remove", "lan", *self.addresses), "would be empty"),
             (("remove", "none", f"{network}.100"), "no address pool \"none\""),
+            (("show", "a/b c"), "no address pool \"a/b c\""),
         ]:
             done = cluster.cairn("node1", "address", "pool", *words, check=False)
             self.assertNotEqual(done.returncode, 0, words)
@@ -247,7 +250,7 @@ class AddressPools(ClusterTest):
         cluster = self.cluster(2)
         network = self.network(cluster)
         # Only one node has the interface.
-        argv = ["ip", "netns", "exec", self.namespace(cluster, "node2"), "ip", "link", "add", "only0", "type", "dummy"]
+        argv = ["ip", "netns", "exec", self.namespace(cluster, "node2"), *"ip link add only0 type veth peer name only1".split()]
         subprocess.run(argv, check=True)
         cluster.cairn("node1", "address", "pool", "create", "lan", f"{network}.100-{network}.101/24", "--interface", "only0")
         self.addresses = [f"{network}.100", f"{network}.101"]

@@ -428,6 +428,9 @@ pub fn counts(view: &MapView) -> BTreeMap<String, (usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::Timestamp;
+    use cairn_cluster::map::{AddressHolder, AliveRecord, ProcessNonce};
+
     use super::*;
 
     #[test]
@@ -536,5 +539,73 @@ mod tests {
                 (got, want) => panic!("{change:?}: {got:?} instead of {want:?}"),
             }
         }
+    }
+
+    #[test]
+    fn dns_tells_the_addresses_that_nodes_have_now() {
+        fn known<T>(value: T) -> Versioned<T> {
+            let revision = cairn_cluster::Revision(1);
+            Versioned { revision, value }
+        }
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let mut view = MapView::default();
+        let pool = |name: &str, last: &[u8], dns_name: &str| AddressPoolRecord {
+            name: name.to_owned(),
+            addresses: last.iter().map(|last| address(*last)).collect(),
+            prefix_len: 24,
+            interface: None,
+            dns_name: Some(dns_name.to_owned()),
+        };
+        for pool in [
+            pool("a", &[1, 2, 3], "files.example"),
+            pool("b", &[4], "files.example"),
+            pool("c", &[5], "other.example"),
+        ] {
+            view.address_pools.insert(pool.name.clone(), known(pool));
+        }
+        let alive = AliveRecord {
+            node: NodeId(1),
+            process: ProcessNonce(1),
+            since: Timestamp::new(1, 0),
+            locked: BTreeSet::new(),
+            unreached: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            folder_is_low: false,
+            host: None,
+            volumes_max: None,
+            leaves_addresses: false,
+            unfit_addresses: BTreeMap::new(),
+        };
+        view.alive.insert(NodeId(1), known(alive));
+        // Of a node that is lost, and of an earlier process: their leases are not over yet.
+        for (last, node, process) in [(1, 1, 1), (2, 2, 2), (3, 1, 9), (4, 1, 1)] {
+            let holder = AddressHolder {
+                address: address(last),
+                node: NodeId(node),
+                process: ProcessNonce(process),
+            };
+            view.address_holders.insert(address(last), known(holder));
+        }
+        let cases = [
+            (
+                "files.example",
+                true,
+                Lookup::Here(vec![address(1), address(4)]),
+            ),
+            ("other.example", true, Lookup::Here(Vec::new())),
+            ("none.example", true, Lookup::Elsewhere),
+            ("files.example", false, Lookup::Unsure),
+            ("none.example", false, Lookup::Elsewhere),
+        ];
+        for (name, is_current, want) in cases {
+            assert_eq!(
+                lookup(&view, &name.parse().unwrap(), is_current),
+                want,
+                "{name}"
+            );
+        }
+        let want = [("a", (1, 3)), ("b", (1, 1)), ("c", (0, 1))];
+        let want = want.map(|(pool, counts)| (pool.to_owned(), counts));
+        assert_eq!(counts(&view), BTreeMap::from(want));
     }
 }

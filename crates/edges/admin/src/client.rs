@@ -81,6 +81,11 @@ fn snapshot_path(volume: &VolumeName, name: &str) -> Result<String, ClientError>
     }
 }
 
+fn address_pool_path(name: &str) -> String {
+    let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
+    format!("{ADDRESS_POOLS}/{name}")
+}
+
 fn policy_path(volume: &VolumeName, path: &str) -> String {
     let path = utf8_percent_encode(path, NON_ALPHANUMERIC);
     format!("/api/v1/volumes/{volume}/policy?path={path}")
@@ -357,7 +362,7 @@ impl Client {
     }
 
     pub fn address_pool(&self, name: &str) -> Result<AddressPoolView, ClientError> {
-        self.get(&format!("{ADDRESS_POOLS}/{name}"))
+        self.get(&address_pool_path(name))
     }
 
     pub fn address_pool_create(
@@ -372,12 +377,11 @@ impl Client {
         name: &str,
         change: &AddressPoolChange,
     ) -> Result<AddressPoolView, ClientError> {
-        let path = format!("{ADDRESS_POOLS}/{name}");
-        self.call(self.agent.patch(self.at(&path)), change)
+        self.call(self.agent.patch(self.at(&address_pool_path(name))), change)
     }
 
     pub fn address_pool_delete(&self, name: &str) -> Result<(), ClientError> {
-        self.delete(&format!("{ADDRESS_POOLS}/{name}")).map(drop)
+        self.delete(&address_pool_path(name)).map(drop)
     }
 
     pub fn volume_move(
