@@ -16,6 +16,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_base::env::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::hook::{Hook, HookError, Told, Verb};
@@ -62,6 +63,25 @@ pub struct Wanted {
 impl Wanted {
     fn text(&self) -> String {
         format!("{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// An address that this machine's kernel has. It stays for some seconds when this process is gone, unless somebody takes it away
+/// ([`Placed::remove`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub address: IpAddr,
+    /// In bits.
+    pub prefix_len: u8,
+    /// The interface that it is on.
+    pub interface: String,
+}
+
+impl Placed {
+    /// Takes it away, in the place of the process that put it there; fine if it has gone. Blocks for milliseconds.
+    pub fn remove(&self) -> Result<(), InterfaceError> {
+        let interface = Interface::find(self.address, self.prefix_len, Some(&self.interface))?;
+        interface.remove(self.address, self.prefix_len)
     }
 }
 
@@ -121,6 +141,8 @@ pub struct Keeper {
     /// A lock for each address: a hook takes long.
     slots: Mutex<BTreeMap<Purpose, Arc<tokio::sync::Mutex<Slot>>>>,
     problems: Mutex<BTreeMap<Purpose, Problem>>,
+    /// What the kernel has, or may have.
+    placed: watch::Sender<BTreeMap<Purpose, Placed>>,
 }
 
 async fn blocking<T: Send + 'static>(
@@ -139,7 +161,13 @@ impl Keeper {
             listens,
             slots: Mutex::default(),
             problems: Mutex::default(),
+            placed: watch::Sender::default(),
         }
+    }
+
+    /// The addresses that this machine's kernel has for this process, or may have; none that a hook put somewhere.
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+        self.placed.subscribe()
     }
 
     fn slot(&self, purpose: Purpose) -> Arc<tokio::sync::Mutex<Slot>> {
@@ -258,6 +286,13 @@ impl Keeper {
         let name = wanted.interface.clone();
         let interface =
             blocking(move || Interface::find(address, prefix_len, name.as_deref())).await?;
+        let placed = Placed {
+            address,
+            prefix_len,
+            interface: interface.name.clone(),
+        };
+        self.placed
+            .send_modify(|all| drop(all.insert(purpose, placed)));
         put(interface.clone(), wanted).await?;
         Ok(Some(interface))
     }
@@ -284,11 +319,16 @@ impl Keeper {
             (Some(interface), _) => blocking(move || interface.remove(address, prefix_len)).await,
             (None, Some(hook)) => {
                 let told = told(purpose, wanted);
-                hook.call(Verb::Drop, &told).await.map_err(KeeperError::from)
+                hook.call(Verb::Drop, &told)
+                    .await
+                    .map_err(KeeperError::from)
             }
             (None, None) => Ok(()),
         };
         let (of, name) = (purpose.word(), &wanted.name);
+        let is_gone = released.is_ok();
+        self.placed
+            .send_if_modified(|all| is_gone && all.remove(&purpose).is_some());
         match released {
             Ok(()) => tracing::info!(of, name, %address, "an address has left this node"),
             Err(error) => {

@@ -19,13 +19,16 @@ use cairn_base::VolumeId;
 use cairn_base::env::{BoxFuture, Env};
 use cairn_cluster::Revision;
 use cairn_cluster::map::{AddressPoolRecord, AddressRecord, MapView, Process, Versioned};
-use cairn_floating::{KEPT_SECONDS, Keeper, Listening, Listens, Purpose, RENEWED_EVERY, Wanted};
+use cairn_floating::{
+    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+};
 use cairn_owner::{AddressDesk, AddressStep, ClusterMember, Farewell};
 use cairn_pool::{Pool, VolumeService};
 use cairn_rpc_server::{MoreAddresses, OpenAddress};
 use futures_util::future::join_all;
 use ipnet::IpNet;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// The longest name of an interface that Linux takes.
 const INTERFACE_LEN_BYTES_MAX: usize = 15;
@@ -135,6 +138,11 @@ impl Addresses {
     pub fn of_pools_count(&self) -> usize {
         let purposes = self.keeper.purposes().into_iter();
         purposes.filter(|it| matches!(it, Purpose::Pool(_))).count()
+    }
+
+    /// The addresses that are on interfaces of this machine, or may be.
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+        self.keeper.placed()
     }
 
     /// Follows owners, holders and addresses until the pool ends.

@@ -350,11 +350,14 @@ impl Node {
         self.runtime.block_on(future)
     }
 
-    /// Has a process beside this one end the node's lease as soon as this one is gone, if it is in a cluster. `program`: this
+    /// Has a process beside this one take the node's addresses away and end its lease as soon as this one is gone, if it is in a cluster. `program`: this
     /// program; asked for [`cluster::guardian::COMMAND`] it runs [`cluster::guardian::run`].
     pub fn guard_lease(&self, program: PathBuf) {
-        if let Some(cluster) = &self.started.inner.cluster {
-            self.runtime.spawn(cluster.guard_lease(program));
+        let inner = &self.started.inner;
+        // NFS serves by now, and with it the addresses are tended.
+        if let (Some(cluster), Some(addresses)) = (&inner.cluster, inner.addresses.get()) {
+            let guarding = cluster.guard_lease(program, addresses.placed());
+            self.runtime.spawn(guarding);
         }
     }
 
