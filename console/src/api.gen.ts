@@ -272,6 +272,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/address-pools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Addresses that nodes share: where each has its home, and which node has it now.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
+        get: operations["address_pool_list"];
+        put?: never;
+        /** Has the nodes share addresses. They take them within a second. */
+        post: operations["address_pool_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/address-pools/{pool}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One pool. */
+        get: operations["address_pool_show"];
+        put?: never;
+        post?: never;
+        /** Removes a pool: no node has its addresses any more. */
+        delete: operations["address_pool_delete"];
+        options?: never;
+        head?: never;
+        /** Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change. */
+        patch: operations["address_pool_change"];
+        trace?: never;
+    };
     "/api/v1/cluster/backups": {
         parameters: {
             query?: never;
@@ -1816,6 +1856,46 @@ export interface components {
             volume: string;
             /** Format: int64 */
             written_bytes_per_second: number;
+        };
+        /** @description Addresses that come to a pool, and such that go. Written as in a new pool; those that go also without a prefix. */
+        AddressPoolChange: {
+            add?: string[];
+            remove?: string[];
+        };
+        /** @description A pool to make: addresses of one network, which the nodes share. */
+        AddressPoolCreate: {
+            /**
+             * @description Each with the length of its prefix, which is the same for all: `10.0.0.20/24`; or from the first to the last:
+             *     `10.0.0.20-10.0.0.25/24`.
+             * @example [
+             *       "10.0.0.20-10.0.0.25/24"
+             *     ]
+             */
+            addresses: string[];
+            /**
+             * @description The name by which the DNS responders of the nodes tell of the addresses that nodes have now.
+             * @example files.example.com
+             */
+            dns_name?: string | null;
+            /** @description The interface that they are put on, of this name on each node; left out: that in their network. */
+            interface?: string | null;
+            /** @example lan */
+            name: string;
+        };
+        AddressPoolList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            pools: components["schemas"]["AddressPoolView"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
+        };
+        /** @description A pool of addresses, as the node that answers sees it. */
+        AddressPoolView: {
+            addresses: components["schemas"]["PoolAddressView"][];
+            dns_name?: string | null;
+            interface?: string | null;
+            /** @example lan */
+            name: string;
         };
         AdminView: {
             url: string;
@@ -3425,6 +3505,19 @@ export interface components {
             /** @description What the directory says itself; nothing if it has no policy. */
             policy: components["schemas"]["PolicySettings"];
             volume: string;
+        };
+        PoolAddressView: {
+            /**
+             * @description With the length of its prefix.
+             * @example 10.0.0.20/24
+             */
+            address: string;
+            /** @description The node that has it while that node lives and stays; left out while all nodes are to leave. */
+            home?: string | null;
+            /** @description The node that has it now; left out: none has. */
+            node?: string | null;
+            /** @description Why a node that should have it has not. */
+            problem?: string | null;
         };
         PoolView: {
             /** Format: int64 */
@@ -6227,6 +6320,437 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    address_pool_list: {
+        parameters: {
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddressPoolList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    address_pool_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AddressPoolCreate"];
+            };
+        };
+        responses: {
+            /** @description made */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddressPoolView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    address_pool_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                pool: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddressPoolView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    address_pool_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                pool: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    address_pool_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                pool: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AddressPoolChange"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddressPoolView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
             /** @description too many tries; `Retry-After` says for how many seconds to wait */
             429: {

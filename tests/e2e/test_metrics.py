@@ -13,6 +13,8 @@ GC_SECONDS_MAX = 120
 REOPEN_SECONDS_MAX = 60
 # Shown only once there is something to count.
 RARE = {
+    "cairn_address_pool_addresses",
+    "cairn_address_pool_addresses_held",
     "cairn_class_burst",
     "cairn_class_credit",
     "cairn_class_credit_max",
@@ -24,6 +26,7 @@ RARE = {
     "cairn_class_read_bytes_total",
     "cairn_class_waiting",
     "cairn_class_written_bytes_total",
+    "cairn_dns_questions_total",
     "cairn_forward_connections_ended_total",
     "cairn_forward_streams_opened_total",
     "cairn_forward_streams_refused_total",

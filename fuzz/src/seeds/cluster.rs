@@ -20,6 +20,32 @@ pub fn write_seeds(corpus: &Corpus) {
     tickets(corpus);
     frames(corpus);
     streams(corpus);
+    questions(corpus);
+}
+
+/// Questions to the DNS responder; the target knows names of three letters.
+fn questions(corpus: &Corpus) {
+    let question = |name: &[u8], kind: u8| [name, &[0, 0, kind, 0, 1]].concat();
+    let header = |additional: u8| vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, additional];
+    let opt = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+    for (name, kind) in [("a", 1), ("aaaa", 28), ("any", 255), ("soa", 6), ("mx", 15)] {
+        let message = [header(0), question(b"\x01n\x01s", kind)].concat();
+        write(corpus, "dns_question", name, &message);
+        let edns = [header(1), question(b"\x03FiL", kind), opt.to_vec()].concat();
+        write(corpus, "dns_question", &format!("{name}-edns"), &edns);
+    }
+    let long = [&[63][..], &[b'a'; 63]].concat().repeat(3);
+    let message = [header(0), question(&long, 1)].concat();
+    write(corpus, "dns_question", "long", &message);
+    let pointer = [header(0), vec![0xc0, 12, 0, 1, 0, 1]].concat();
+    write(corpus, "dns_question", "pointer", &pointer);
+    // What follows a header that the target makes.
+    write(
+        corpus,
+        "dns_question",
+        "rest",
+        &[question(b"\x02ab", 1), opt.to_vec()].concat(),
+    );
 }
 
 /// Beginnings of streams for clients, of each service, and what follows.

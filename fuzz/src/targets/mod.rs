@@ -5,6 +5,7 @@ pub mod bench_agent;
 pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
+pub mod dns_question;
 pub mod file_handle;
 pub mod forward_stream;
 pub mod history_file;
@@ -100,6 +101,7 @@ all![
     bench_import,
     bench_result,
     config_file,
+    dns_question,
     file_handle,
     forward_stream,
     history_file,

@@ -12,6 +12,7 @@ use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::address::AddressCommand;
 use crate::audit::AuditCommand;
 use crate::bench_args::BenchCommand;
 use crate::class::ClassCommand;
@@ -128,6 +129,9 @@ pub enum Command {
     /// Nodes of the cluster
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Addresses that the nodes of the cluster share
+    #[command(subcommand)]
+    Address(AddressCommand),
     /// List files on an NFS server, without a mount
     Ls(LsArgs),
     /// Copy files to, from or between NFS servers, without a mount

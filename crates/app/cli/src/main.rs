@@ -5,6 +5,7 @@
 //! admin API or to any NFS server.
 
 mod access;
+mod address;
 mod args;
 mod audit;
 mod balance;
@@ -144,6 +145,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Node(NodeCommand::Replace(args)) => cluster::node_replace(&args),
         Command::Node(NodeCommand::Upgrade(args)) => upgrade::node_upgrade(&args),
         Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),
+        Command::Address(command) => address::address(&command),
         Command::Volume(VolumeCommand::Address(VolumeAddressCommand::Set(args))) => {
             cluster::volume_address_set(&args)
         }

@@ -1,11 +1,11 @@
 //! `cairn node maintenance ...`.
 //!
-//! Owns: what must be so before a node is away, and the wait until its volumes have moved.
+//! Owns: what must be so before a node is away, and the wait until its volumes and addresses have moved.
 
 use std::time::{Duration, Instant};
 
-use cairn_admin::Client;
-use cairn_admin::api::{ClusterView, NodeMaintenance};
+use cairn_admin::api::{ClusterView, ErrorKind, NodeMaintenance};
+use cairn_admin::{Client, ClientError};
 
 use crate::access;
 use crate::args::{MaintenanceOnArgs, NodeArgs};
@@ -15,6 +15,8 @@ use crate::upgrade::in_the_way;
 
 /// Volumes of a node have so long to move.
 const MOVED_MAX: Duration = Duration::from_secs(120);
+/// Then its addresses: they move within seconds, if another node can have them.
+const ADDRESSES_MOVED_MAX: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Volumes that a node owns.
@@ -44,14 +46,42 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
     }
     client.node_maintenance(node, &NodeMaintenance { seconds })?;
     let view = moved(&client, node)?;
+    let addresses = addresses_left(&client, node)?;
     if args.view.json {
         return print::json(&view.nodes);
     }
+    let left = match addresses.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nno other node could take {}, which nobody has while it is away; `cairn address pool list` says why",
+            addresses.join(", ")
+        ),
+    };
     print::text(&format!(
-        "node {node} owns no volume and may stop; nothing on it is rebuilt for {}\nwhen it is back: cairn node maintenance \
+        "node {node} owns no volume and may stop; nothing on it is rebuilt for {}{left}\nwhen it is back: cairn node maintenance \
          off {node}",
         crate::status::duration(seconds)
     ))
+}
+
+/// Addresses of pools that a node still has when others had the time to take them.
+fn addresses_left(client: &Client, node: &str) -> Result<Vec<String>, Failure> {
+    let until = Instant::now() + ADDRESSES_MOVED_MAX;
+    loop {
+        let pools = match client.address_pools() {
+            Ok(list) => list.pools,
+            // A server of an earlier version has none.
+            Err(ClientError::Refused(why)) if why.kind == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let addresses = pools.into_iter().flat_map(|pool| pool.addresses);
+        let left = addresses.filter(|address| address.node.as_deref() == Some(node));
+        let left: Vec<String> = left.map(|address| address.address).collect();
+        if left.is_empty() || Instant::now() >= until {
+            return Ok(left);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
 }
 
 /// The cluster, once a node owns nothing.

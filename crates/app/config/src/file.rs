@@ -90,6 +90,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.listen_admin = Some(parse_address(text(value)?)?);
         Ok(())
     }),
+    ("listen_dns", |settings, value, _| {
+        settings.listen_dns = Some(parse_address(text(value)?)?);
+        Ok(())
+    }),
     ("listen_iscsi", |settings, value, _| {
         settings.listen_iscsi = addresses(value)?;
         Ok(())
@@ -356,6 +360,7 @@ mod tests {
             listen_iscsi = "0.0.0.0:3260"
             iscsi_portal = ["10.0.0.1:3260", "10.1.0.1:3260"]
             listen_s3 = "0.0.0.0:9000"
+            listen_dns = "0.0.0.0:53"
             s3_audit = true
             admin_audit = true
             s3_certificate = "s3.crt"
@@ -406,6 +411,7 @@ mod tests {
                 "10.1.0.1:3260".parse().unwrap(),
             ],
             listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
+            listen_dns: Some("0.0.0.0:53".parse().unwrap()),
             s3_audit: Some(true),
             admin_audit: Some(true),
             s3_certificate: Some("/etc/cairn/s3.crt".into()),

@@ -97,8 +97,8 @@ pub struct Settings {
     /// it [default: /var/lib/cairn/cluster, if it is there]
     #[arg(long, value_name = "DIR")]
     pub cluster_dir: Option<PathBuf>,
-    /// A program that moves addresses of volumes where the network hears no announcements, as in a cloud: called with take or
-    /// drop, the volume and its address; it has 15 s [default: addresses are put on an interface and announced]
+    /// A program that moves addresses of volumes and pools where the network hears no announcements, as in a cloud: called with
+    /// take or drop, the name of the volume or pool, and the address; it has 15 s [default: addresses are put on an interface and announced]
     #[arg(long, value_name = "PATH")]
     pub address_hook: Option<PathBuf>,
     /// In a cluster: encrypt what goes between nodes. Without it whoever is on the internal network reads all data; nodes still
@@ -121,6 +121,10 @@ pub struct Settings {
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_s3: Option<SocketAddr>,
+    /// Address and port of the DNS responder, over UDP and TCP, which tells the addresses that nodes have now of the pools that
+    /// have a DNS name (`cairn address pool create --dns`); port 0 picks a free one [default: there is none]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub listen_dns: Option<SocketAddr>,
     /// Write a line to the log for each change by the admin API: who made it, and the answer's status
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub admin_audit: Option<bool>,
@@ -308,6 +312,7 @@ impl Settings {
                 self.iscsi_portal
             },
             listen_s3: self.listen_s3.or(below.listen_s3),
+            listen_dns: self.listen_dns.or(below.listen_dns),
             admin_audit: self.admin_audit.or(below.admin_audit),
             s3_audit: self.s3_audit.or(below.s3_audit),
             s3_certificate: self.s3_certificate.or(below.s3_certificate),
@@ -361,6 +366,7 @@ impl Settings {
             listen_iscsi: self.listen_iscsi,
             iscsi_portals: self.iscsi_portal,
             listen_s3: self.listen_s3,
+            listen_dns: self.listen_dns,
             admin_audit: self.admin_audit.unwrap_or(false),
             s3_audit: self.s3_audit.unwrap_or(false),
             s3_certificate: self.s3_certificate.zip(self.s3_key),
@@ -565,6 +571,8 @@ pub struct Config {
     pub iscsi_portals: Vec<SocketAddr>,
     /// `None`: the usual one, as soon as there is a bucket or an access key.
     pub listen_s3: Option<SocketAddr>,
+    /// `None`: questions of DNS are not answered.
+    pub listen_dns: Option<SocketAddr>,
     pub admin_audit: bool,
     pub s3_audit: bool,
     /// Files of the certificate and its key; `None`: HTTP.

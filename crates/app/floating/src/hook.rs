@@ -46,18 +46,24 @@ pub enum HookError {
     Late { path: String, verb: &'static str },
 }
 
-/// The program. Called as `HOOK take|drop VOLUME ADDRESS/PREFIX`, with `CAIRN_INTERFACE` if one is named.
+/// What the program is told of an address.
+#[derive(Clone, Debug)]
+pub struct Told<'w> {
+    /// `volume` or `pool`: what the name is of.
+    pub of: &'static str,
+    pub name: &'w str,
+    /// With the length of its prefix.
+    pub address: String,
+    pub interface: Option<&'w str>,
+}
+
+/// The program. Called as `HOOK take|drop NAME ADDRESS/PREFIX`, with the name of a volume or a pool, as `CAIRN_ADDRESS_OF` says,
+/// and with `CAIRN_INTERFACE` if an interface is named.
 #[derive(Clone, Debug)]
 pub struct Hook(pub PathBuf);
 
 impl Hook {
-    pub async fn call(
-        &self,
-        verb: Verb,
-        volume: &str,
-        address: &str,
-        interface: Option<&str>,
-    ) -> Result<(), HookError> {
+    pub async fn call(&self, verb: Verb, told: &Told<'_>) -> Result<(), HookError> {
         let path = self.0.display().to_string();
         let word = verb.word();
         let start = |source| HookError::Start {
@@ -66,12 +72,13 @@ impl Hook {
         };
         let mut command = Command::new(&self.0);
         command
-            .args([word, volume, address])
+            .args([word, told.name, &told.address])
+            .env("CAIRN_ADDRESS_OF", told.of)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        match interface {
+        match told.interface {
             Some(interface) => command.env("CAIRN_INTERFACE", interface),
             None => command.env_remove("CAIRN_INTERFACE"),
         };
@@ -125,6 +132,15 @@ pub(crate) mod tests {
         path
     }
 
+    fn told(interface: Option<&str>) -> Told<'_> {
+        Told {
+            of: "volume",
+            name: "home",
+            address: "10.0.0.9/24".to_owned(),
+            interface,
+        }
+    }
+
     fn script(folder: &Path, text: &str) -> Hook {
         Hook(write_script(folder, text))
     }
@@ -135,22 +151,27 @@ pub(crate) mod tests {
         let out = folder.path().join("out");
         let hook = script(
             folder.path(),
-            &format!("echo \"$@ $CAIRN_INTERFACE\" >> {}", out.display()),
+            &format!(
+                "echo \"$@ $CAIRN_ADDRESS_OF $CAIRN_INTERFACE\" >> {}",
+                out.display()
+            ),
         );
-        let called = hook.call(Verb::Take, "home", "10.0.0.9/24", Some("eth1"));
-        called.await.unwrap();
-        let called = hook.call(Verb::Drop, "home", "10.0.0.9/24", None);
-        called.await.unwrap();
-        let told = std::fs::read_to_string(&out).unwrap();
-        assert_eq!(told, "take home 10.0.0.9/24 eth1\ndrop home 10.0.0.9/24 \n");
+        hook.call(Verb::Take, &told(Some("eth1"))).await.unwrap();
+        hook.call(Verb::Drop, &told(None)).await.unwrap();
+        let seen = std::fs::read_to_string(&out).unwrap();
+        assert_eq!(
+            seen,
+            "take home 10.0.0.9/24 volume eth1\ndrop home 10.0.0.9/24 volume \n"
+        );
 
+        let none_told = told(None);
         let hook = script(folder.path(), "echo no quota >&2; exit 3");
-        let failed = hook.call(Verb::Take, "home", "10.0.0.9/24", None);
+        let failed = hook.call(Verb::Take, &none_told);
         let text = failed.await.unwrap_err().to_string();
         assert!(text.contains("no quota") && text.contains('3'), "{text}");
 
         let none = Hook(folder.path().join("none"));
-        let failed = none.call(Verb::Take, "home", "10.0.0.9/24", None);
+        let failed = none.call(Verb::Take, &none_told);
         assert!(matches!(failed.await, Err(HookError::Start { .. })));
     }
 
@@ -159,7 +180,7 @@ pub(crate) mod tests {
     async fn a_hook_that_hangs_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "exec sleep 1000");
-        let late = hook.call(Verb::Take, "home", "10.0.0.9/24", None).await;
+        let late = hook.call(Verb::Take, &told(None)).await;
         assert!(matches!(late, Err(HookError::Late { .. })), "{late:?}");
     }
 }

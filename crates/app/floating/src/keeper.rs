@@ -1,7 +1,7 @@
-//! Which addresses this machine has for volumes.
+//! Which addresses this machine has, for volumes and of pools.
 //!
 //! Owns: the order of the steps when one comes and goes, that each is renewed, what is in the way.
-//! Must not know: who owns which volume.
+//! Must not know: who owns which volume, which node holds which address of a pool.
 //!
 //! An address is on an interface for [`KEPT_SECONDS`] and is renewed long before. So a server that is killed, or stands still,
 //! leaves none behind: the kernel removes it, whatever becomes of the process.
@@ -16,9 +16,10 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_base::env::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::hook::{Hook, HookError, Verb};
+use crate::hook::{Hook, HookError, Told, Verb};
 use crate::interface::{Interface, InterfaceError};
 
 /// How long an address stays where it is not renewed.
@@ -30,10 +31,30 @@ const ANNOUNCEMENTS: u32 = 5;
 /// What failed is tried again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
 
-/// The address of a volume, as an operator wants it.
+/// What an address is here for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// Clients of this volume. It has one address at most, which may become another.
+    Volume(VolumeId),
+    /// Clients of any volume: it is this one of a pool.
+    Pool(IpAddr),
+}
+
+impl Purpose {
+    /// As logs and hooks are told.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Volume(_) => "volume",
+            Self::Pool(_) => "pool",
+        }
+    }
+}
+
+/// An address, as an operator wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    pub volume: String,
+    /// Of the volume or the pool.
+    pub name: String,
     pub address: IpAddr,
     pub prefix_len: u8,
     pub interface: Option<String>,
@@ -42,6 +63,25 @@ pub struct Wanted {
 impl Wanted {
     fn text(&self) -> String {
         format!("{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// An address that this machine's kernel has. It stays for some seconds when this process is gone, unless somebody takes it away
+/// ([`Placed::remove`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub address: IpAddr,
+    /// In bits.
+    pub prefix_len: u8,
+    /// The interface that it is on.
+    pub interface: String,
+}
+
+impl Placed {
+    /// Takes it away, in the place of the process that put it there; fine if it has gone. Blocks for milliseconds.
+    pub fn remove(&self) -> Result<(), InterfaceError> {
+        let interface = Interface::find(self.address, self.prefix_len, Some(&self.interface))?;
+        interface.remove(self.address, self.prefix_len)
     }
 }
 
@@ -87,13 +127,22 @@ struct Slot {
     retry_at: Option<Instant>,
 }
 
-/// Keeps addresses of volumes on this machine.
+/// What is in the way of an address.
+struct Problem {
+    why: String,
+    /// Tries that failed, one after the other.
+    tries: u32,
+}
+
+/// Keeps addresses on this machine.
 pub struct Keeper {
     hook: Option<Hook>,
     listens: Arc<dyn Listens>,
-    /// A lock for each volume: a hook takes long.
-    slots: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<Slot>>>>,
-    problems: Mutex<BTreeMap<VolumeId, String>>,
+    /// A lock for each address: a hook takes long.
+    slots: Mutex<BTreeMap<Purpose, Arc<tokio::sync::Mutex<Slot>>>>,
+    problems: Mutex<BTreeMap<Purpose, Problem>>,
+    /// What the kernel has, or may have.
+    placed: watch::Sender<BTreeMap<Purpose, Placed>>,
 }
 
 async fn blocking<T: Send + 'static>(
@@ -112,51 +161,76 @@ impl Keeper {
             listens,
             slots: Mutex::default(),
             problems: Mutex::default(),
+            placed: watch::Sender::default(),
         }
     }
 
-    fn slot(&self, volume: VolumeId) -> Arc<tokio::sync::Mutex<Slot>> {
-        self.slots.lock().entry(volume).or_default().clone()
+    /// The addresses that this machine's kernel has for this process, or may have; none that a hook put somewhere.
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+        self.placed.subscribe()
     }
 
-    /// Why a volume's address is not here although it should be.
-    pub fn problem(&self, volume: VolumeId) -> Option<String> {
-        self.problems.lock().get(&volume).cloned()
+    fn slot(&self, purpose: Purpose) -> Arc<tokio::sync::Mutex<Slot>> {
+        self.slots.lock().entry(purpose).or_default().clone()
     }
 
-    /// Volumes that have, or may have, an address here.
-    pub fn volumes(&self) -> Vec<VolumeId> {
+    /// Why an address is not here although it should be.
+    pub fn problem(&self, purpose: Purpose) -> Option<String> {
+        let problems = self.problems.lock();
+        problems.get(&purpose).map(|problem| problem.why.clone())
+    }
+
+    /// How often it was tried in vain to have an address here, since it was here or was wanted last.
+    pub fn failed_tries(&self, purpose: Purpose) -> u32 {
+        let problems = self.problems.lock();
+        problems.get(&purpose).map_or(0, |problem| problem.tries)
+    }
+
+    /// For what addresses are here, or may be.
+    pub fn purposes(&self) -> Vec<Purpose> {
         self.slots.lock().keys().copied().collect()
     }
 
     /// Has an address here, taken or renewed; to be called every [`RENEWED_EVERY`].
-    pub async fn keep(&self, volume: VolumeId, wanted: &Wanted) {
-        let slot = self.slot(volume);
+    pub async fn keep(&self, purpose: Purpose, wanted: &Wanted) {
+        let slot = self.slot(purpose);
         let mut slot = slot.lock().await;
         if slot.retry_at.is_some_and(|at| Instant::now() < at) {
             return;
         }
-        let kept = self.kept(&mut slot, wanted).await;
+        let kept = self.kept(&mut slot, purpose, wanted).await;
         let mut problems = self.problems.lock();
         match kept {
             Ok(()) => {
                 slot.retry_at = None;
-                problems.remove(&volume);
+                problems.remove(&purpose);
             }
             Err(error) => {
                 slot.retry_at = Some(Instant::now() + RETRY_AFTER);
-                let problem = error.to_string();
-                if problems.insert(volume, problem.clone()).as_ref() != Some(&problem) {
-                    let (volume, address) = (&wanted.volume, wanted.address);
-                    tracing::error!(volume, %address, problem, "the address of a volume is not here");
+                let why = error.to_string();
+                let tries = problems.get(&purpose).map_or(0, |before| before.tries);
+                let problem = Problem {
+                    why: why.clone(),
+                    tries: tries.saturating_add(1),
+                };
+                let before = problems.insert(purpose, problem);
+                if before.is_none_or(|before| before.why != why) {
+                    let (name, address) = (&wanted.name, wanted.address);
+                    let of = purpose.word();
+                    tracing::error!(of, name, %address, problem = why, "an address is not here");
                 }
             }
         }
     }
 
-    async fn kept(&self, slot: &mut Slot, wanted: &Wanted) -> Result<(), KeeperError> {
+    async fn kept(
+        &self,
+        slot: &mut Slot,
+        purpose: Purpose,
+        wanted: &Wanted,
+    ) -> Result<(), KeeperError> {
         if let Some(held) = slot.held.take_if(|held| held.wanted != *wanted) {
-            self.release(held).await;
+            self.release(purpose, held).await;
         }
         let held = match &mut slot.held {
             Some(held) => {
@@ -166,14 +240,14 @@ impl Keeper {
                 held
             }
             empty => {
-                let interface = self.take(wanted).await?;
+                let interface = self.take(purpose, wanted).await?;
                 let announces = match &interface {
                     Some(interface) => Some(interface.clone()),
                     None => found(wanted.address).await,
                 };
-                let (volume, address) = (&wanted.volume, wanted.address);
+                let (name, address) = (&wanted.name, wanted.address);
                 let on = interface.as_ref().map_or("by the hook", |it| &it.name);
-                tracing::info!(volume, %address, on, "this node has the address of a volume");
+                tracing::info!(of = purpose.word(), name, %address, on, "this node has an address");
                 empty.insert(Held {
                     wanted: wanted.clone(),
                     interface,
@@ -199,64 +273,78 @@ impl Keeper {
         Ok(())
     }
 
-    async fn take(&self, wanted: &Wanted) -> Result<Option<Interface>, KeeperError> {
+    async fn take(
+        &self,
+        purpose: Purpose,
+        wanted: &Wanted,
+    ) -> Result<Option<Interface>, KeeperError> {
         if let Some(hook) = &self.hook {
-            let text = wanted.text();
-            let interface = wanted.interface.as_deref();
-            let called = hook.call(Verb::Take, &wanted.volume, &text, interface);
-            called.await?;
+            hook.call(Verb::Take, &told(purpose, wanted)).await?;
             return Ok(None);
         }
         let (address, prefix_len) = (wanted.address, wanted.prefix_len);
         let name = wanted.interface.clone();
         let interface =
             blocking(move || Interface::find(address, prefix_len, name.as_deref())).await?;
+        let placed = Placed {
+            address,
+            prefix_len,
+            interface: interface.name.clone(),
+        };
+        self.placed
+            .send_modify(|all| drop(all.insert(purpose, placed)));
         put(interface.clone(), wanted).await?;
         Ok(Some(interface))
     }
 
-    /// Lets another node have a volume's address, if it is here.
-    pub async fn drop_of(&self, volume: VolumeId) {
-        let slot = self.slots.lock().remove(&volume);
-        self.problems.lock().remove(&volume);
+    /// Lets another node have an address, if it is here.
+    pub async fn drop_of(&self, purpose: Purpose) {
+        let slot = self.slots.lock().remove(&purpose);
+        self.problems.lock().remove(&purpose);
         let Some(slot) = slot else { return };
         let held = slot.lock().await.held.take();
         if let Some(held) = held {
-            self.release(held).await;
+            self.release(purpose, held).await;
         }
     }
 
-    async fn release(&self, held: Held) {
+    async fn release(&self, purpose: Purpose, held: Held) {
         // First: nobody is to be answered by who does not have it.
         if let Some(listener) = held.listener {
             listener.close().await;
         }
-        let Wanted {
-            volume,
-            address,
-            prefix_len,
-            interface,
-        } = &held.wanted;
+        let wanted = &held.wanted;
+        let (address, prefix_len) = (wanted.address, wanted.prefix_len);
         let released = match (held.interface, &self.hook) {
-            (Some(interface), _) => {
-                let (address, prefix_len) = (*address, *prefix_len);
-                blocking(move || interface.remove(address, prefix_len)).await
-            }
+            (Some(interface), _) => blocking(move || interface.remove(address, prefix_len)).await,
             (None, Some(hook)) => {
-                let text = held.wanted.text();
-                let called = hook.call(Verb::Drop, volume, &text, interface.as_deref());
-                called.await.map_err(KeeperError::from)
+                let told = told(purpose, wanted);
+                hook.call(Verb::Drop, &told)
+                    .await
+                    .map_err(KeeperError::from)
             }
             (None, None) => Ok(()),
         };
+        let (of, name) = (purpose.word(), &wanted.name);
+        let is_gone = released.is_ok();
+        self.placed
+            .send_if_modified(|all| is_gone && all.remove(&purpose).is_some());
         match released {
-            Ok(()) => {
-                tracing::info!(volume, %address, "the address of a volume has left this node")
-            }
+            Ok(()) => tracing::info!(of, name, %address, "an address has left this node"),
             Err(error) => {
-                tracing::warn!(volume, %address, %error, "the address of a volume may still be here");
+                tracing::warn!(of, name, %address, %error, "an address may still be here");
             }
         }
+    }
+}
+
+/// What a hook is told.
+fn told(purpose: Purpose, wanted: &Wanted) -> Told<'_> {
+    Told {
+        of: purpose.word(),
+        name: &wanted.name,
+        address: wanted.text(),
+        interface: wanted.interface.as_deref(),
     }
 }
 
@@ -308,23 +396,23 @@ mod tests {
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
         let wanted = |address: &str| Wanted {
-            volume: "home".to_owned(),
+            name: "home".to_owned(),
             address: address.parse().unwrap(),
             prefix_len: 24,
             interface: None,
         };
-        let volume = VolumeId(1);
+        let volume = Purpose::Volume(VolumeId(1));
         for _ in 0..3 {
             keeper.keep(volume, &wanted("10.0.0.9")).await;
         }
         assert_eq!(open.load(Ordering::SeqCst), 1);
         keeper.keep(volume, &wanted("10.0.0.8")).await;
         assert_eq!(open.load(Ordering::SeqCst), 1);
-        assert_eq!(keeper.volumes(), [volume]);
+        assert_eq!(keeper.purposes(), [volume]);
         keeper.drop_of(volume).await;
         keeper.drop_of(volume).await;
         assert_eq!(open.load(Ordering::SeqCst), 0);
-        assert!(keeper.volumes().is_empty());
+        assert!(keeper.purposes().is_empty());
         let told = std::fs::read_to_string(&out).unwrap();
         let want = "take 10.0.0.9/24\ndrop 10.0.0.9/24\ntake 10.0.0.8/24\ndrop 10.0.0.8/24\n";
         assert_eq!(told, want);
@@ -334,9 +422,9 @@ mod tests {
     async fn what_is_in_the_way_is_told_until_it_is_gone() {
         let open = Arc::new(AtomicUsize::new(0));
         let keeper = Keeper::new(None, Arc::new(Counted(Arc::clone(&open))));
-        let volume = VolumeId(1);
+        let volume = Purpose::Volume(VolumeId(1));
         let wanted = Wanted {
-            volume: "home".to_owned(),
+            name: "home".to_owned(),
             address: "192.0.2.9".parse().unwrap(),
             prefix_len: 24,
             interface: Some("no-such-if".to_owned()),

@@ -1,4 +1,4 @@
-//! Addresses that follow volumes: on an interface of this machine, announced to its neighbours, or moved by a program.
+//! Addresses that follow volumes, or that nodes share: on an interface of this machine, announced to its neighbours, or moved by a program.
 //!
 //! Owns: the interface, the announcements, the hook, how long an address stays where nobody renews it.
 //! Must not know: clusters, who owns which volume.
@@ -11,6 +11,8 @@ mod interface;
 mod keeper;
 mod netlink;
 
-pub use hook::{HOOK_MAX, Hook, HookError, Verb};
+pub use hook::{HOOK_MAX, Hook, HookError, Told, Verb};
 pub use interface::{Interface, InterfaceError};
-pub use keeper::{KEPT_SECONDS, Keeper, Listening, Listens, RENEWED_EVERY, Wanted};
+pub use keeper::{
+    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+};

@@ -1,26 +1,34 @@
-//! Addresses of volumes, which follow their owners.
+//! Addresses of volumes, which follow their owners, and of pools, which nodes share.
 //!
-//! Owns: which volumes' addresses this node should have now: of those that it serves while its lease lives.
-//! Must not know: how an address is put somewhere (`cairn_floating`), who should own a volume.
+//! Owns: which addresses this node should have now: those of volumes that it serves while its lease lives, and those of pools that it
+//! holds.
+//! Must not know: how an address is put somewhere (`cairn_floating`), who should own a volume or hold an address
+//! (`cairn_owner`).
 //!
-//! An address goes before its volume does: what has it answers for the volume, or soon will.
+//! An address goes before its volume does: what has it answers for the volume, or soon will. One of a pool goes before others may
+//! hold it, and comes after this node holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
-use cairn_base::env::BoxFuture;
-use cairn_cluster::map::AddressRecord;
-use cairn_floating::{Keeper, Listening, Listens, RENEWED_EVERY, Wanted};
-use cairn_owner::{ClusterMember, Farewell};
+use cairn_base::env::{BoxFuture, Env};
+use cairn_cluster::Revision;
+use cairn_cluster::map::{AddressPoolRecord, AddressRecord, MapView, Process, Versioned};
+use cairn_floating::{
+    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+};
+use cairn_owner::{AddressDesk, AddressStep, ClusterMember, Farewell};
 use cairn_pool::{Pool, VolumeService};
 use cairn_rpc_server::{MoreAddresses, OpenAddress};
 use futures_util::future::join_all;
 use ipnet::IpNet;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// The longest name of an interface that Linux takes.
 const INTERFACE_LEN_BYTES_MAX: usize = 15;
@@ -75,34 +83,77 @@ impl Listening for NfsAt {
     }
 }
 
+/// What was taken or left in vain is tried again after the map was asked for so long: meanwhile this node's other addresses have
+/// to be renewed.
+const MAP_CHANGE_MAX: Duration = Duration::from_millis(1500);
+/// A change, the end of connections and the pause between two looks leave an address renewed in time.
+const _: () = assert!(
+    MAP_CHANGE_MAX.as_millis() + ANSWERED_MAX.as_millis() + RENEWED_EVERY.as_millis()
+        < KEPT_SECONDS as u128 * 1000
+);
+/// An address of a pool that could not be put on an interface so often is left to other nodes.
+const TRIES_MAX: u32 = 2;
+
 pub struct Addresses {
+    env: Env,
     keeper: Keeper,
     /// Volumes that are about to be left: their addresses are not taken again.
     leaving: Mutex<BTreeSet<VolumeId>>,
+    /// Which addresses of pools this node holds. Locked while the steps are taken that follow.
+    desk: tokio::sync::Mutex<AddressDesk>,
+    /// The node stops, and takes no address of a pool any more.
+    is_stopping: AtomicBool,
+}
+
+/// What became of the steps of one address.
+enum Done {
+    Nothing,
+    /// It is held since this revision of the map.
+    Taken(IpAddr, Revision),
+    Left(IpAddr),
 }
 
 impl Addresses {
-    pub fn new(hook: Option<std::path::PathBuf>, nfs: MoreAddresses) -> Arc<Self> {
+    pub fn new(env: Env, hook: Option<std::path::PathBuf>, nfs: MoreAddresses) -> Arc<Self> {
         Arc::new(Self {
+            env,
             keeper: Keeper::new(hook, Arc::new(NfsListens(nfs))),
             leaving: Mutex::default(),
+            desk: tokio::sync::Mutex::default(),
+            is_stopping: AtomicBool::new(false),
         })
     }
 
     /// Why the address of a volume of this node is not here.
     pub fn problem(&self, volume: VolumeId) -> Option<String> {
-        self.keeper.problem(volume)
+        self.keeper.problem(Purpose::Volume(volume))
     }
 
-    /// Follows owners and addresses until the pool ends.
+    /// Why an address of a pool that this node holds is not here.
+    pub fn pool_problem(&self, address: IpAddr) -> Option<String> {
+        self.keeper.problem(Purpose::Pool(address))
+    }
+
+    /// Addresses of pools that are here, or may be.
+    pub fn of_pools_count(&self) -> usize {
+        let purposes = self.keeper.purposes().into_iter();
+        purposes.filter(|it| matches!(it, Purpose::Pool(_))).count()
+    }
+
+    /// The addresses that are on interfaces of this machine, or may be.
+    pub fn placed(&self) -> watch::Receiver<BTreeMap<Purpose, Placed>> {
+        self.keeper.placed()
+    }
+
+    /// Follows owners, holders and addresses until the pool ends.
     pub async fn tend(self: Arc<Self>, pool: std::sync::Weak<Pool>, member: Arc<ClusterMember>) {
         let mut views = member.views();
         loop {
             let Some(pool) = pool.upgrade() else { return };
             let is_stopping = pool.is_stopping();
-            self.look(&pool, &member).await;
+            tokio::join!(self.look(&pool, &member), self.look_at_pools(&member));
             drop(pool);
-            if is_stopping && self.keeper.volumes().is_empty() {
+            if is_stopping && self.keeper.purposes().is_empty() {
                 return;
             }
             tokio::select! {
@@ -118,39 +169,148 @@ impl Addresses {
         let services = pool.services();
         let is_served = |id: &VolumeId| matches!(services.get(id), Some(VolumeService::Serving(_)));
         self.leaving.lock().retain(is_served);
-        let wanted: BTreeMap<VolumeId, Wanted> = view
+        let wanted: BTreeMap<Purpose, (VolumeId, Wanted)> = view
             .volumes
             .iter()
             .filter(|(id, _)| has_lease && is_served(id) && !self.leaving.lock().contains(id))
             .filter_map(|(id, state)| {
                 let record = &state.address.as_ref()?.value;
                 let wanted = Wanted {
-                    volume: state.record.value.head().to_owned(),
+                    name: state.record.value.head().to_owned(),
                     address: record.address,
                     prefix_len: record.prefix_len,
                     interface: record.interface.clone(),
                 };
-                Some((*id, wanted))
+                Some((Purpose::Volume(*id), (*id, wanted)))
             })
             .collect();
-        let here = self.keeper.volumes().into_iter();
-        let gone = here.filter(|id| !wanted.contains_key(id));
-        join_all(gone.map(|id| self.keeper.drop_of(id))).await;
-        let kept = wanted.iter().map(|(id, wanted)| async move {
-            self.keeper.keep(*id, wanted).await;
+        let here = self.keeper.purposes().into_iter();
+        let gone = here.filter(|it| matches!(it, Purpose::Volume(_)) && !wanted.contains_key(it));
+        join_all(gone.map(|it| self.keeper.drop_of(it))).await;
+        let kept = wanted.iter().map(|(purpose, (id, wanted))| async move {
+            self.keeper.keep(*purpose, wanted).await;
             // It may have been told to go meanwhile.
             if self.leaving.lock().contains(id) {
-                self.keeper.drop_of(*id).await;
+                self.keeper.drop_of(*purpose).await;
             }
         });
         join_all(kept).await;
     }
+
+    /// Has all addresses of pools go from here, for others to have them: this node stops. Others have to be told before
+    /// ([`ClusterMember::leave_addresses`]).
+    pub async fn leave_pools(&self, member: &ClusterMember) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.look_at_pools(member).await;
+    }
+
+    async fn look_at_pools(&self, member: &ClusterMember) {
+        let mut desk = self.desk.lock().await;
+        let own = member.process().filter(|_| member.lease_is_valid());
+        let view = member.view();
+        let clock = &self.env.clock;
+        let steps = match (own, self.is_stopping.load(Ordering::Acquire)) {
+            (Some(_), true) => desk.leave_all(),
+            (own, _) => desk.steps((clock.boottime(), clock.now()), &view, own),
+        };
+        let mut of_address: BTreeMap<IpAddr, Vec<AddressStep>> = BTreeMap::new();
+        for step in steps {
+            of_address.entry(step.address()).or_default().push(step);
+        }
+        let taken = of_address.into_iter().map(|(address, steps)| async move {
+            let mut done = Done::Nothing;
+            for step in steps {
+                done = self.take_step(member, own, address, step).await;
+            }
+            done
+        });
+        for done in join_all(taken).await {
+            match done {
+                Done::Nothing => {}
+                Done::Taken(address, at) => desk.note_taken(address, at),
+                Done::Left(address) => desk.note_left(address),
+            }
+        }
+    }
+
+    async fn take_step(
+        &self,
+        member: &ClusterMember,
+        own: Option<Process>,
+        address: IpAddr,
+        step: AddressStep,
+    ) -> Done {
+        let purpose = Purpose::Pool(address);
+        let map = member.map();
+        match (step, own) {
+            (AddressStep::Drop(_), _) => self.keeper.drop_of(purpose).await,
+            (AddressStep::Leave(_), Some(own)) => {
+                let leaving = tokio::time::timeout(MAP_CHANGE_MAX, map.leave_address(own, address));
+                match leaving.await {
+                    Ok(Ok(())) => return Done::Left(address),
+                    Ok(Err(error)) => tracing::debug!(%address, %error, "an address is left later"),
+                    Err(_) => tracing::debug!(%address, "an address is left later: etcd is slow"),
+                }
+            }
+            (AddressStep::Take(_), Some(own)) => {
+                let view = member.view();
+                let Some((pool, wanted)) = wanted_of(&view, address) else {
+                    return Done::Nothing;
+                };
+                let taking = map.take_address(own, pool, address);
+                match tokio::time::timeout(MAP_CHANGE_MAX, taking).await {
+                    Ok(Ok(())) => {
+                        let at = map.written();
+                        // The lease may have ended while the store was waited for.
+                        if member.lease_is_valid() {
+                            self.keep(member, purpose, &wanted).await;
+                        }
+                        return Done::Taken(address, at);
+                    }
+                    // Another node was quicker, or the pool has changed: the next view says so.
+                    Ok(Err(error)) => tracing::debug!(%address, %error, "an address is not taken"),
+                    Err(_) => tracing::debug!(%address, "an address is not taken: etcd is slow"),
+                }
+            }
+            (AddressStep::Keep(_), Some(_)) => {
+                if let Some((_, wanted)) = wanted_of(&member.view(), address) {
+                    self.keep(member, purpose, &wanted).await;
+                }
+            }
+            (_, None) => {}
+        }
+        Done::Nothing
+    }
+
+    async fn keep(&self, member: &ClusterMember, purpose: Purpose, wanted: &Wanted) {
+        self.keeper.keep(purpose, wanted).await;
+        match self.keeper.problem(purpose) {
+            None => member.note_fit(wanted.address),
+            Some(why) if self.keeper.failed_tries(purpose) >= TRIES_MAX => {
+                member.note_unfit(wanted.address, why);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The pool that an address is of, and how it is wanted.
+fn wanted_of(view: &MapView, address: IpAddr) -> Option<(&Versioned<AddressPoolRecord>, Wanted)> {
+    let mut pools = view.address_pools.values();
+    let pool = pools.find(|pool| pool.value.addresses.contains(&address))?;
+    let wanted = Wanted {
+        name: pool.value.name.clone(),
+        address,
+        prefix_len: pool.value.prefix_len,
+        interface: pool.value.interface.clone(),
+    };
+    Some((pool, wanted))
 }
 
 impl Farewell for Addresses {
     fn leaving(self: Arc<Self>, volume: VolumeId) -> BoxFuture<()> {
         self.leaving.lock().insert(volume);
-        Box::pin(async move { self.keeper.drop_of(volume).await })
+        Box::pin(async move { self.keeper.drop_of(Purpose::Volume(volume)).await })
     }
 }
 

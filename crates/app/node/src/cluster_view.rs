@@ -346,6 +346,7 @@ pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
             })
             .collect(),
         addresses: addresses.collect(),
+        pool_addresses: crate::address_pools::troubles(inner, &view),
         keys_missing: keys_missing.collect(),
         openers_least: encrypted.iter().map(|(volume, _)| openers(volume)).min(),
         damaged_keys: view.damaged.iter().map(ToString::to_string).collect(),

@@ -26,6 +26,7 @@ use cairn_config::{
 };
 use cairn_segment::DiskStatus;
 
+use crate::address_pools;
 use crate::addresses;
 use crate::balance;
 use crate::classes;
@@ -404,17 +405,22 @@ impl Control for Controller {
             let store = state.store_of(volume).id;
             let set = map.set_address(store, record.as_ref()).await;
             set.map_err(|error| match error {
-                MapError::Exists { .. } => conflict(
-                    "another volume has this address: choose one that nobody has".to_owned(),
-                ),
+                MapError::Exists { .. } => {
+                    let address = record.as_ref().map(|record| record.address);
+                    let view = cluster.member.view();
+                    let pool = address.and_then(|it| address_pools::pool_of(&view, it));
+                    conflict(match pool {
+                        Some(pool) => format!(
+                            "address pool {pool} has this address: choose another one, or take it out of the pool with \
+                             `cairn address pool remove`"
+                        ),
+                        None => "another volume has this address: choose one that nobody has"
+                            .to_owned(),
+                    })
+                }
                 error => ControlError::new(ErrorKind::Unavailable, error.to_string()),
             })?;
-            let written = map.written();
-            let mut views = cluster.member.views();
-            let seen = views.wait_for(|view| view.revision >= written);
-            // What is shown may be a moment old: that is no reason to fail.
-            let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
-            Ok(self.cluster_now(cluster).await)
+            self.cluster_after(cluster).await
         })
     }
 
@@ -540,6 +546,11 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn address_pools(&self) -> Option<&dyn cairn_admin::address_pools::AddressPoolControl> {
+        let control: &dyn cairn_admin::address_pools::AddressPoolControl = self;
+        self.inner.cluster.as_ref().map(|_| control)
+    }
+
     fn tiers(&self) -> Option<&dyn cairn_admin::tiers::TierControl> {
         Some(self)
     }
@@ -628,11 +639,7 @@ impl Controller {
 
     /// The cluster as it is after a change that this node made.
     async fn cluster_after(&self, cluster: &ClusterNode) -> Result<ClusterView, ControlError> {
-        let written = cluster.member.map().written();
-        let mut views = cluster.member.views();
-        let seen = views.wait_for(|view| view.revision >= written);
-        // What is shown may be a moment old: that is no reason to fail.
-        let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+        map_seen(cluster).await;
         Ok(self.cluster_now(cluster).await)
     }
 
@@ -1237,7 +1244,15 @@ fn not_found(why: String) -> ControlError {
     ControlError::new(ErrorKind::NotFound, why)
 }
 
-fn no_cluster() -> ControlError {
+/// Waits until this node sees what it changed in the map. What is shown may be a moment old: that is no reason to fail.
+pub(crate) async fn map_seen(cluster: &ClusterNode) {
+    let written = cluster.member.map().written();
+    let mut views = cluster.member.views();
+    let seen = views.wait_for(|view| view.revision >= written);
+    let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+}
+
+pub(crate) fn no_cluster() -> ControlError {
     ControlError::new(ErrorKind::NotFound, "this server is in no cluster")
         .hint("make one with `cairn cluster init`, or join one with `cairn cluster join`")
 }

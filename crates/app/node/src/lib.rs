@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod address_pools;
 mod addresses;
 mod announce;
 mod audit;

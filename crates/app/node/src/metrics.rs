@@ -3,7 +3,7 @@
 //! Owns: the names under which Prometheus sees the engine's counters and gauges.
 //! Must not know: how the numbers come about. Requests are counted by the protocol itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
 
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
@@ -50,6 +50,10 @@ pub struct Observed {
     pub rest_times: u32,
     pub tiers: Vec<TierStatus>,
     pub tolerated: Vec<Tolerated>,
+    /// Of each address pool: how many of its addresses nodes have now, and how many it has.
+    pub address_pools: BTreeMap<String, (usize, usize)>,
+    /// Addresses of pools that are on this node.
+    pub pool_addresses_here: usize,
     /// How each encrypted volume is, by name: encrypted, locked, erased.
     pub encryption: Vec<(String, &'static str)>,
 }
@@ -125,6 +129,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     volumes(&observed.volumes, &mut out);
     tolerated(&observed.tolerated, &mut out);
     encryption(&observed.encryption, &mut out);
+    address_pools(observed, &mut out);
     classes(&observed.rates, &mut out);
     goals(&observed.goals, observed.rest_times, &mut out);
     tiers(&observed.tiers, &mut out);
@@ -193,6 +198,30 @@ fn encryption(volumes: &[(String, &'static str)], out: &mut Families) {
         "cairn_volume_encrypted",
         "1 for each encrypted volume: encrypted, locked (its master key is missing), or erased",
         samples.collect(),
+    );
+}
+
+/// Addresses that nodes share.
+fn address_pools(observed: &Observed, out: &mut Families) {
+    let each = |of: fn(&(usize, usize)) -> usize| -> Vec<Sample> {
+        let pools = observed.address_pools.iter();
+        let samples = pools.map(|(pool, counts)| (vec![("pool", pool.clone())], of(counts) as u64));
+        samples.collect()
+    };
+    out.gauges(
+        "cairn_address_pool_addresses",
+        "Addresses of a pool",
+        each(|(_, all)| *all),
+    );
+    out.gauges(
+        "cairn_address_pool_addresses_held",
+        "Addresses of a pool that nodes have now; fewer than it has for longer than some seconds means that some are answered by nobody",
+        each(|(held, _)| *held),
+    );
+    out.gauge(
+        "cairn_address_pool_addresses_here",
+        "Addresses of pools that this node has",
+        observed.pool_addresses_here as u64,
     );
 }
 

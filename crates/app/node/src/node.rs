@@ -650,7 +650,12 @@ impl Inner {
             let word = encryption_view(volume, &keys).state.word()?;
             Some((name(volume), word))
         });
+        let view = self.cluster.as_ref().map(|cluster| cluster.member.view());
+        let address_pools = view.map(|view| crate::address_pools::counts(&view));
+        let addresses = self.addresses.get();
         Observed {
+            address_pools: address_pools.unwrap_or_default(),
+            pool_addresses_here: addresses.map_or(0, |it| it.of_pools_count()),
             encryption: encryption.collect(),
             tolerated: tolerated.collect(),
             rates,

@@ -14,6 +14,7 @@ use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_cluster::MEMBER_STOP_MAX;
 use cairn_config::Config;
+use cairn_dns::DnsServer;
 use cairn_exports::HandleSigner;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
 use cairn_pool::{Pool, watch};
@@ -24,6 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::address_pools::PoolNames;
 use crate::addresses::Addresses;
 use crate::announce::Announced;
 use crate::certificate::{self, AdminCertificate};
@@ -90,6 +92,7 @@ struct Sockets {
     admin: TcpListener,
     iscsi: Vec<TcpListener>,
     s3: Option<TcpListener>,
+    dns: Option<(UdpSocket, TcpListener)>,
     admin_address: SocketAddr,
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
@@ -227,6 +230,9 @@ impl Node {
         let requests = Arc::clone(&serving);
         inner.pool.clients.watch(move || requests.activity());
         s3.tend(&inner, serving, sockets.s3);
+        if let Some((udp, tcp)) = sockets.dns {
+            start_dns(&inner, udp, tcp)?;
+        }
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
         let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
@@ -352,11 +358,14 @@ impl Node {
         self.runtime.block_on(future)
     }
 
-    /// Has a process beside this one end the node's lease as soon as this one is gone, if it is in a cluster. `program`: this
+    /// Has a process beside this one take the node's addresses away and end its lease as soon as this one is gone, if it is in a cluster. `program`: this
     /// program; asked for [`cluster::guardian::COMMAND`] it runs [`cluster::guardian::run`].
     pub fn guard_lease(&self, program: PathBuf) {
-        if let Some(cluster) = &self.started.inner.cluster {
-            self.runtime.spawn(cluster.guard_lease(program));
+        let inner = &self.started.inner;
+        // NFS serves by now, and with it the addresses are tended.
+        if let (Some(cluster), Some(addresses)) = (&inner.cluster, inner.addresses.get()) {
+            let guarding = cluster.guard_lease(program, addresses.placed());
+            self.runtime.spawn(guarding);
         }
     }
 
@@ -382,6 +391,16 @@ impl Node {
                 inner.pool.scrub_stop().await;
             };
             ending.step("benchmarks and the scrub", work).await;
+            if let Some(cluster) = cluster
+                && let Some(addresses) = inner.addresses.get()
+            {
+                // First: clients that come to them are to find another node, and this one answers until then.
+                cluster.member.leave_addresses();
+                let left = addresses.leave_pools(&cluster.member);
+                ending
+                    .step("addresses that it leaves to others", left)
+                    .await;
+            }
             inner.pool.stop();
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
@@ -530,7 +549,7 @@ fn start_nfs(
     if let Some(cluster) = &inner.cluster {
         cluster.serve_rpc(running.forwarded());
         let more = running.more_addresses(tokio::runtime::Handle::current());
-        let addresses = Addresses::new(inner.config.address_hook.clone(), more);
+        let addresses = Addresses::new(inner.env.clone(), inner.config.address_hook.clone(), more);
         // Only here.
         let _ = inner.addresses.set(Arc::clone(&addresses));
         cluster.member.on_leaving(Arc::clone(&addresses) as _);
@@ -538,6 +557,19 @@ fn start_nfs(
         inner.env.spawner.spawn("addresses", Box::pin(tending));
     }
     Ok(running)
+}
+
+/// Answers for the names of address pools until the runtime ends. To be called on the runtime.
+fn start_dns(inner: &Arc<Inner>, udp: UdpSocket, tcp: TcpListener) -> Result<(), NodeError> {
+    let address = tcp.local_addr().map_err(NodeError::Runtime)?;
+    let failed = |source| listen_error("DNS", address, source);
+    let names = Arc::new(PoolNames(Arc::downgrade(inner)));
+    let server = DnsServer::new(inner.env.clone(), names, &inner.registry)?;
+    let udp = tokio::net::UdpSocket::from_std(udp).map_err(failed)?;
+    let tcp = tokio::net::TcpListener::from_std(tcp).map_err(failed)?;
+    tracing::info!(%address, "questions of DNS are answered");
+    server.serve(udp, tcp);
+    Ok(())
 }
 
 fn bind(config: &Config) -> Result<Sockets, NodeError> {
@@ -549,6 +581,13 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
     }
     let s3 = match config.listen_s3 {
         Some(address) => Some(bind_tcp("S3", address)?.0),
+        None => None,
+    };
+    let dns = match config.listen_dns {
+        Some(address) => {
+            let failed = |source| listen_error("DNS", address, source);
+            Some(cairn_dns::bind(address).map_err(failed)?)
+        }
         None => None,
     };
     let mut rpcbind = Vec::new();
@@ -575,6 +614,7 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
         admin,
         iscsi,
         s3,
+        dns,
         admin_address,
         rpcbind,
         rpcbind_udp,
@@ -606,6 +646,7 @@ fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error)
         "the admin API" => "--listen-admin",
         "iSCSI" => "--listen-iscsi",
         "S3" => "--listen-s3",
+        "DNS" => "--listen-dns",
         _ => "--rpcbind=false",
     };
     let hint = match source.kind() {

@@ -211,6 +211,12 @@ fn text(warning: &Warning) -> Told {
             format!("the address {address} of volume {volume} is not here: {why}"),
             "mend that, or move the volume to another node (`cairn volume move`)",
         ),
+        Warning::PoolAddressNotHere { pool, address, why } => told(
+            WarningKind::AddressNotHere,
+            format!("address pool {pool}"),
+            format!("the address {address} of pool {pool} is not where it should be: {why}"),
+            "mend that and start the server of that node again; until then another node has the address, if one can",
+        ),
         Warning::VolumeUnprotected { volume } => told(
             WarningKind::VolumeUnprotected,
             of_volume(volume),
@@ -430,6 +436,7 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::EtcdUnreachable { .. }
         | Warning::OneDisk
         | Warning::AtTheLimit
+        | Warning::PoolAddressNotHere { .. }
         | Warning::MapKeyDamaged { .. }
         | Warning::ReadCacheUnused { .. } => {}
     }

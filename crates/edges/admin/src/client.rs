@@ -12,6 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::activity::{ActivityList, ActivityView};
+use crate::address_pools::{
+    AddressPoolChange, AddressPoolCreate, AddressPoolList, AddressPoolView,
+};
 use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
@@ -45,6 +48,8 @@ use crate::token::Token;
 use crate::users::{Password, PasswordChange, UserCreate, UserList, UserSet, UserView};
 use zeroize::Zeroizing;
 
+/// Addresses that nodes share.
+const ADDRESS_POOLS: &str = "/api/v1/cluster/address-pools";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deleting a large volume takes a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -75,6 +80,11 @@ fn snapshot_path(volume: &VolumeName, name: &str) -> Result<String, ClientError>
             hint: None,
         })),
     }
+}
+
+fn address_pool_path(name: &str) -> String {
+    let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
+    format!("{ADDRESS_POOLS}/{name}")
 }
 
 fn policy_path(volume: &VolumeName, path: &str) -> String {
@@ -346,6 +356,33 @@ impl Client {
         let path = format!("/api/v1/volumes/{name}/address");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
             .map(drop)
+    }
+
+    pub fn address_pools(&self) -> Result<AddressPoolList, ClientError> {
+        self.get(ADDRESS_POOLS)
+    }
+
+    pub fn address_pool(&self, name: &str) -> Result<AddressPoolView, ClientError> {
+        self.get(&address_pool_path(name))
+    }
+
+    pub fn address_pool_create(
+        &self,
+        create: &AddressPoolCreate,
+    ) -> Result<AddressPoolView, ClientError> {
+        self.call(self.agent.post(self.at(ADDRESS_POOLS)), create)
+    }
+
+    pub fn address_pool_change(
+        &self,
+        name: &str,
+        change: &AddressPoolChange,
+    ) -> Result<AddressPoolView, ClientError> {
+        self.call(self.agent.patch(self.at(&address_pool_path(name))), change)
+    }
+
+    pub fn address_pool_delete(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(&address_pool_path(name)).map(drop)
     }
 
     pub fn volume_move(

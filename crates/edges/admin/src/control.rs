@@ -166,6 +166,10 @@ pub trait Control: Send + Sync + 'static {
     fn classes(&self) -> Option<&dyn crate::classes::ClassControl> {
         None
     }
+    /// What the node does with address pools, if it is in a cluster.
+    fn address_pools(&self) -> Option<&dyn crate::address_pools::AddressPoolControl> {
+        None
+    }
     /// What the node does with tiers, if it has any.
     fn tiers(&self) -> Option<&dyn crate::tiers::TierControl> {
         None

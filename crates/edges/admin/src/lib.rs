@@ -8,6 +8,7 @@
 
 mod across;
 pub mod activity;
+pub mod address_pools;
 pub mod api;
 mod attempts;
 pub mod audit;

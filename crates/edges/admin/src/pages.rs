@@ -61,6 +61,12 @@ const LISTS: &[Listed] = &[
     listed("/api/v1/users", "UserList", "users", &["name"]),
     listed("/api/v1/disks", "DiskList", "disks", &["label", "id"]),
     listed("/api/v1/cluster", "ClusterView", "nodes", &["name"]),
+    listed(
+        "/api/v1/cluster/address-pools",
+        "AddressPoolList",
+        "pools",
+        &["name"],
+    ),
     listed("/api/v1/classes", "ClassList", "classes", &["name"]),
     listed("/api/v1/tiers", "TierList", "tiers", &["name"]),
     listed("/api/v1/exports", "ExportList", "exports", &["volume"]),

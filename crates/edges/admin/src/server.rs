@@ -398,6 +398,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(volume_move))
         .routes(routes!(volume_address_set, volume_address_remove))
         .routes(routes!(
+            address_pool_routes::address_pool_list,
+            address_pool_routes::address_pool_create
+        ))
+        .routes(routes!(
+            address_pool_routes::address_pool_show,
+            address_pool_routes::address_pool_change,
+            address_pool_routes::address_pool_delete
+        ))
+        .routes(routes!(
             class_routes::class_list,
             class_routes::class_create
         ))
@@ -1320,6 +1329,8 @@ async fn openapi(State(shared): Api) -> Response {
 
 #[path = "activity_routes.rs"]
 mod activity_routes;
+#[path = "address_pool_routes.rs"]
+mod address_pool_routes;
 #[path = "benchmark_routes.rs"]
 mod benchmark_routes;
 #[path = "caller.rs"]

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod agreement;
 mod balance;
 mod member;
@@ -18,6 +19,7 @@ mod truth;
 mod usage;
 mod work;
 
+pub use addresses::{AddressDesk, AddressStep, STEADY_AFTER, address_holder, address_homes};
 pub use agreement::MapAgreement;
 pub use balance::{Loads, Move, Reason, Share, Tolerance};
 pub use member::{ClusterMember, Ended, Farewell, MemberSettings, Meter};

@@ -4,6 +4,7 @@
 //! Must not know: sockets, certificates, folders.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -58,6 +59,19 @@ fn cut(text: String) -> String {
         Some((end, _)) => text[..end].to_owned(),
         None => text,
     }
+}
+
+/// An address that could not be put on an interface is left to other nodes for so long, at first and at most. Each further try costs
+/// its clients a pause.
+const UNFIT_REST: Backoff = Backoff::new(Duration::from_secs(600), Duration::from_secs(86_400));
+/// Addresses of which others are told why they are not here.
+const UNFIT_TOLD_MAX: usize = 64;
+
+/// An address that this node could not put on an interface.
+struct Unfit {
+    why: String,
+    until: Duration,
+    rest: Backoff,
 }
 
 /// A volume that is to be left waits so long for what comes before.
@@ -174,6 +188,9 @@ pub struct ClusterMember {
     was_known: AtomicBool,
     /// The fewest copies with which the logs of volumes go on that were taken.
     log_copies: Mutex<BTreeMap<VolumeId, usize>>,
+    /// It stops, and addresses of pools leave it.
+    leaves_addresses: AtomicBool,
+    unfit_addresses: Mutex<BTreeMap<IpAddr, Unfit>>,
     /// The last lease that this node had.
     last_lease: Mutex<Option<LeaseView>>,
     /// The store knows that this node is gone.
@@ -213,6 +230,8 @@ impl ClusterMember {
             folder_is_low: AtomicBool::new(false),
             was_known: AtomicBool::new(false),
             log_copies: Mutex::default(),
+            leaves_addresses: AtomicBool::new(false),
+            unfit_addresses: Mutex::default(),
             last_lease: Mutex::default(),
             is_gone: AtomicBool::new(false),
         })
@@ -316,7 +335,40 @@ impl ClusterMember {
             host: self.settings.host.clone(),
             volumes_max: self.settings.volumes_max,
             allows_clear: self.settings.allows_clear,
+            leaves_addresses: self.leaves_addresses.load(Ordering::Acquire),
+            unfit_addresses: self.unfit_told(),
         }
+    }
+
+    fn unfit_told(&self) -> BTreeMap<IpAddr, String> {
+        let now = self.env.clock.monotonic();
+        let unfit = self.unfit_addresses.lock();
+        let unfit = unfit.iter().filter(|(_, unfit)| unfit.until > now);
+        let told = unfit.take(UNFIT_TOLD_MAX);
+        told.map(|(address, unfit)| (*address, unfit.why.clone()))
+            .collect()
+    }
+
+    /// This node could not put an address of a pool on an interface: another one is to have it, for a while.
+    pub fn note_unfit(&self, address: IpAddr, why: String) {
+        let now = self.env.clock.monotonic();
+        let mut all = self.unfit_addresses.lock();
+        let unfit = all.entry(address).or_insert(Unfit {
+            why: String::new(),
+            until: Duration::ZERO,
+            rest: UNFIT_REST,
+        });
+        if unfit.until <= now {
+            unfit.why = cut(why);
+            unfit.until = now.saturating_add(unfit.rest.pause());
+        }
+        drop(all);
+        self.asked_notify.notify_one();
+    }
+
+    /// This node has an address of a pool on an interface, or has nothing to do with it any more.
+    pub fn note_fit(&self, address: IpAddr) {
+        self.unfit_addresses.lock().remove(&address);
     }
 
     /// A process that takes the place of this one in the map while this one runs is another one with the same folder.
@@ -361,6 +413,12 @@ impl ClusterMember {
     pub fn on_leaving(&self, farewell: Arc<dyn Farewell>) {
         // Only here.
         let _ = self.farewell.set(farewell);
+    }
+
+    /// Tells others that this node stops, and that they should have the addresses of pools that it has.
+    pub fn leave_addresses(&self) {
+        self.leaves_addresses.store(true, Ordering::Release);
+        self.asked_notify.notify_one();
     }
 
     pub(crate) async fn say_farewell(&self, volume: VolumeId) {

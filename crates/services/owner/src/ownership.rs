@@ -769,6 +769,8 @@ mod tests {
                 host: None,
                 volumes_max: None,
                 allows_clear: false,
+                leaves_addresses: false,
+                unfit_addresses: BTreeMap::new(),
             };
             let record_of_disk = DiskRecord {
                 id: disk,

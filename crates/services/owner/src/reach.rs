@@ -183,6 +183,8 @@ mod tests {
                 host: None,
                 volumes_max: None,
                 allows_clear: false,
+                leaves_addresses: false,
+                unfit_addresses: BTreeMap::new(),
             };
             let disk = DiskRecord {
                 id: DiskId(number),

@@ -89,6 +89,8 @@ pub struct ObservedCluster {
     pub without_owner: Vec<(String, Vec<(String, String)>)>,
     /// Volumes with an address that is not on this node, which owns them: volume, address, and why.
     pub addresses: Vec<(String, String, String)>,
+    /// Addresses of pools that a node which should have them has not: pool, address, and why.
+    pub pool_addresses: Vec<(String, String, String)>,
     /// Nodes that are there and have no key for a volume: node, volume.
     pub keys_missing: Vec<(String, String)>,
     /// So many nodes that are there can open the encrypted volume that the fewest can open. `None`: no volume is encrypted.
@@ -325,6 +327,13 @@ fn judge_cluster(cluster: &ObservedCluster, warnings: &mut Vec<Warning>) {
     for (volume, address, why) in &cluster.addresses {
         warnings.push(Warning::AddressNotHere {
             volume: volume.clone(),
+            address: address.clone(),
+            why: why.clone(),
+        });
+    }
+    for (pool, address, why) in &cluster.pool_addresses {
+        warnings.push(Warning::PoolAddressNotHere {
+            pool: pool.clone(),
             address: address.clone(),
             why: why.clone(),
         });

@@ -118,6 +118,12 @@ pub enum Warning {
         address: String,
         why: String,
     },
+    /// An address of a pool is not on a node that should have it.
+    PoolAddressNotHere {
+        pool: String,
+        address: String,
+        why: String,
+    },
     /// A node cannot take an encrypted volume over.
     KeyMissing {
         node: String,
@@ -190,6 +196,7 @@ impl Warning {
             | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk
             | Self::AddressNotHere { .. }
+            | Self::PoolAddressNotHere { .. }
             | Self::Maintenance { .. }
             | Self::VolumeUnprotected { .. }
             | Self::DirectoriesUnprotected { .. }

@@ -1,4 +1,4 @@
-//! Ends this node's lease as soon as its process is gone.
+//! Ends this node's lease as soon as its process is gone, and takes its addresses off this machine before.
 //!
 //! Owns: the guardian, a process beside that of the node, and what it is told. Must not know: what rests on a lease.
 //!
@@ -7,7 +7,12 @@
 //! end when the last thread of the process has ended. From then on nothing of it answers a client, so the guardian may
 //! revoke the lease, and reads rest on leases as before (design/architecture, section 8, rule 9). A process that stands
 //! still keeps its end open: its lease ends by itself. So does that of a machine that is lost, with its guardian.
+//!
+//! Addresses that clients came to are still this machine's then, until the kernel removes them after some seconds. The guardian
+//! takes them away first, so that no two machines have one when the next node takes it.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -15,12 +20,13 @@ use std::time::Duration;
 
 use cairn_base::backoff::Backoff;
 use cairn_cluster::{Coordinator, Etcd, EtcdSettings, EtcdTls, LeaseId};
+use cairn_floating::{Placed, Purpose};
 use cairn_owner::ClusterMember;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::error::NodeError;
@@ -42,6 +48,31 @@ struct Told {
     lease: Option<i64>,
     endpoints: Vec<String>,
     tls: Option<ToldTls>,
+    /// On interfaces of this machine.
+    addresses: Vec<ToldAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToldAddress {
+    address: IpAddr,
+    prefix_len: u8,
+    interface: String,
+}
+
+impl ToldAddress {
+    /// The kernel removes by itself what is left.
+    fn remove(&self) {
+        let placed = Placed {
+            address: self.address,
+            prefix_len: self.prefix_len,
+            interface: self.interface.clone(),
+        };
+        if let Err(error) = placed.remove() {
+            // Standard error is that of the process that was killed.
+            eprintln!("the guardian could not take {} away: {error}", self.address);
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +99,12 @@ impl Told {
 }
 
 /// Keeps a guardian until the runtime ends. `program`: this program, which [`run`] runs in.
-pub(super) async fn keep(program: &Path, member: Arc<ClusterMember>, etcd: Etcd) {
+pub(super) async fn keep(
+    program: &Path,
+    member: Arc<ClusterMember>,
+    etcd: Etcd,
+    mut addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+) {
     let mut pauses = START_AGAIN;
     loop {
         match start(program) {
@@ -77,7 +113,7 @@ pub(super) async fn keep(program: &Path, member: Arc<ClusterMember>, etcd: Etcd)
                     ended = child.wait() => {
                         tracing::warn!(?ended, "the guardian of this node's lease ended: if this process is killed now, its volumes are taken over when the lease has ended by itself");
                     }
-                    error = tell(&mut stdin, &member, &etcd) => {
+                    error = tell(&mut stdin, &member, &etcd, &mut addresses) => {
                         tracing::warn!(%error, "the guardian of this node's lease does not listen");
                         // Nobody else waits for it.
                         let _ = child.kill().await;
@@ -106,14 +142,27 @@ fn start(program: &Path) -> std::io::Result<(Child, ChildStdin)> {
 }
 
 /// Tells the guardian what has changed, until it does not listen.
-async fn tell(stdin: &mut ChildStdin, member: &ClusterMember, etcd: &Etcd) -> std::io::Error {
+async fn tell(
+    stdin: &mut ChildStdin,
+    member: &ClusterMember,
+    etcd: &Etcd,
+    addresses: &mut watch::Receiver<BTreeMap<Purpose, Placed>>,
+) -> std::io::Error {
     let mut views = member.views();
     let mut before = None;
     loop {
         views.borrow_and_update();
         let process = member.process();
         let (endpoints, tls) = etcd.access();
+        let placed = addresses.borrow_and_update().values().cloned();
+        let placed = placed.map(|placed| ToldAddress {
+            address: placed.address,
+            prefix_len: placed.prefix_len,
+            interface: placed.interface,
+        });
+        let placed: Vec<ToldAddress> = placed.collect();
         let now = Told {
+            addresses: placed,
             lease: process.map(|process| process.lease.0),
             endpoints,
             tls: tls.and_then(|tls| {
@@ -136,8 +185,12 @@ async fn tell(stdin: &mut ChildStdin, member: &ClusterMember, etcd: &Etcd) -> st
             before = Some(now);
         }
         // A lease shows in the map at once. An error: this node ends.
-        let changed = timeout(TELL_AGAIN, views.changed()).await;
-        if let Ok(Err(error)) = changed {
+        let changed = tokio::select! {
+            changed = views.changed() => changed,
+            changed = addresses.changed() => changed,
+            () = tokio::time::sleep(TELL_AGAIN) => Ok(()),
+        };
+        if let Err(error) = changed {
             return std::io::Error::other(error);
         }
     }
@@ -181,6 +234,7 @@ async fn guard() -> std::io::Result<()> {
         }
         told = now;
     }
+    told.addresses.iter().for_each(ToldAddress::remove);
     let Some(lease) = told.lease else {
         return Ok(());
     };
@@ -211,6 +265,11 @@ mod tests {
         let told = Told {
             lease: Some(7),
             endpoints: vec!["https://10.0.0.1:2379".to_owned()],
+            addresses: vec![ToldAddress {
+                address: "fd00::9".parse().unwrap(),
+                prefix_len: 64,
+                interface: "eth0".to_owned(),
+            }],
             tls: Some(ToldTls {
                 ca_pem: "ca\n".to_owned(),
                 certificate_pem: "certificate\n".to_owned(),

@@ -15,6 +15,7 @@ pub mod offline;
 pub mod recover;
 mod twins;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,7 @@ use cairn_cluster::map::{
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::{Config, MemoryBudget};
+use cairn_floating::{Placed, Purpose};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_forward::Forward;
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
@@ -41,6 +43,7 @@ use cairn_trust::{
     Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust, TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use self::admit::Admission;
 use self::copies::CopiesFolder;
@@ -537,10 +540,14 @@ async fn remove_node(
 }
 
 impl ClusterNode {
-    /// See [`guardian`]; runs until the runtime ends.
-    pub fn guard_lease(&self, program: PathBuf) -> impl Future<Output = ()> + Send + 'static {
+    /// See [`guardian`]; runs until the runtime ends. `addresses`: those that are on interfaces of this machine.
+    pub fn guard_lease(
+        &self,
+        program: PathBuf,
+        addresses: watch::Receiver<BTreeMap<Purpose, Placed>>,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (member, etcd) = (Arc::clone(&self.member), self.etcd.etcd.clone());
-        async move { guardian::keep(&program, member, etcd).await }
+        async move { guardian::keep(&program, member, etcd, addresses).await }
     }
 
     pub fn truth(&self) -> Arc<MapTruth> {

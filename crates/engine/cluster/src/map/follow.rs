@@ -7,6 +7,7 @@
 //! something is compared in a transaction anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
 use super::values::{
-    AliveRecord, ClassesRecord, DiskRecord, MaintenanceRecord, NextVolume, NodeRecord, TiersRecord,
-    UsersRecord, Value, Versioned, decode,
+    AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, MaintenanceRecord,
+    NextVolume, NodeRecord, TiersRecord, UsersRecord, Value, Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -36,6 +37,10 @@ pub struct MapView {
     pub users: Option<Versioned<UsersRecord>>,
     pub tiers: Option<Versioned<TiersRecord>>,
     pub maintenance: Option<Versioned<MaintenanceRecord>>,
+    /// Addresses that nodes share, by the pool's name.
+    pub address_pools: BTreeMap<String, Versioned<AddressPoolRecord>>,
+    /// Who has an address of a pool now.
+    pub address_holders: BTreeMap<IpAddr, Versioned<AddressHolder>>,
     /// Keys that could not be read.
     pub damaged: Vec<Key>,
     /// Volumes that are there, and of which a value could not be read.
@@ -171,6 +176,7 @@ impl Follower {
         let (nodes, all_alive, disks) = (keys.nodes(), keys.all_alive(), keys.disks());
         let (classes, users, tiers) = (keys.classes(), keys.users(), keys.tiers());
         let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
+        let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
         let known = &mut self.known;
@@ -191,6 +197,16 @@ impl Follower {
             } else if disks.contains(key) {
                 match known_as::<DiskRecord>(&mut known.disks, entry) {
                     Ok(disk) => drop(view.disks.insert(disk.value.id, disk)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if address_pools.contains(key) {
+                match decode::<AddressPoolRecord>(entry) {
+                    Ok(pool) => drop(view.address_pools.insert(pool.value.name.clone(), pool)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if holders.contains(key) {
+                match decode::<AddressHolder>(entry) {
+                    Ok(holder) => drop(view.address_holders.insert(holder.value.address, holder)),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == classes {

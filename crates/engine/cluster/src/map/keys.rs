@@ -3,6 +3,8 @@
 //! Owns: how a key is made. Nobody else writes one.
 //! Must not know: the values.
 
+use std::net::IpAddr;
+
 use cairn_base::{DiskId, NodeId, VolumeId};
 
 use crate::coordinator::{Key, KeyRange};
@@ -113,6 +115,24 @@ impl Keys {
     /// The address that follows the volume's owner.
     pub fn volume_address(&self, volume: VolumeId) -> Key {
         self.key(format_args!("volumes/{:010}/address", volume.0))
+    }
+
+    /// Addresses that nodes share.
+    pub fn address_pool(&self, name: &str) -> Key {
+        self.key(format_args!("address-pools/{name}"))
+    }
+
+    pub fn address_pools(&self) -> KeyRange {
+        self.below("address-pools")
+    }
+
+    /// The node that has an address of a pool now; there while its lease lives.
+    pub fn address_holder(&self, address: IpAddr) -> Key {
+        self.key(format_args!("address-holders/{address}"))
+    }
+
+    pub fn address_holders(&self) -> KeyRange {
+        self.below("address-holders")
     }
 
     /// The node that should own the volume, if an operator wants one.

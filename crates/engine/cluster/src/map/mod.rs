@@ -5,6 +5,7 @@
 //!
 //! Every change compares the cluster's record, so that none is made in a map that was replaced meanwhile.
 
+mod address_pools;
 mod cluster;
 pub mod copy;
 mod follow;

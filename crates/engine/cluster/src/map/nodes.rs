@@ -396,6 +396,8 @@ impl ClusterMap {
                 host: sign.host.clone(),
                 volumes_max: sign.volumes_max,
                 allows_clear: sign.allows_clear,
+                leaves_addresses: sign.leaves_addresses,
+                unfit_addresses: sign.unfit_addresses.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

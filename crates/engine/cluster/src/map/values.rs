@@ -305,6 +305,12 @@ pub struct AliveRecord {
     /// It does without encryption towards nodes that say the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allows_clear: bool,
+    /// It stops: addresses of pools leave it, and it takes none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_addresses: bool,
+    /// Addresses of pools that it could not put on an interface, each with why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unfit_addresses: BTreeMap<IpAddr, String>,
 }
 
 /// Where a process of a node runs.
@@ -341,6 +347,8 @@ pub struct Sign {
     pub host: Option<HostRecord>,
     pub volumes_max: Option<u32>,
     pub allows_clear: bool,
+    pub leaves_addresses: bool,
+    pub unfit_addresses: BTreeMap<IpAddr, String>,
 }
 
 impl Value for AliveRecord {
@@ -528,6 +536,64 @@ impl Value for AddressRecord {
         (self.prefix_len > prefix_len_max)
             .then(|| format!("its prefix is {} bits long", self.prefix_len))
     }
+}
+
+/// The most addresses of one pool. A change of a pool is one transaction, and etcd takes 128 steps in one.
+pub const POOL_ADDRESSES_MAX: usize = 64;
+/// The most pools of a cluster.
+pub const ADDRESS_POOLS_MAX: usize = 64;
+
+/// Addresses of one network that the nodes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressPoolRecord {
+    pub name: String,
+    /// In the order in which nodes get them; each once, all of one family.
+    pub addresses: Vec<IpAddr>,
+    /// In bits.
+    pub prefix_len: u8,
+    /// The interface that they are put on, the same on all nodes. Without one, that in their network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The name by which DNS tells of those that nodes have now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns_name: Option<String>,
+}
+
+impl Value for AddressPoolRecord {
+    const WHAT: &'static str = "an address pool";
+
+    fn problem(&self) -> Option<String> {
+        let distinct: BTreeSet<_> = self.addresses.iter().collect();
+        let is_v4 = self.addresses.iter().all(IpAddr::is_ipv4);
+        let is_v6 = self.addresses.iter().all(IpAddr::is_ipv6);
+        if !(1..=POOL_ADDRESSES_MAX).contains(&self.addresses.len()) {
+            return Some(format!(
+                "it has {} addresses, and may have 1 to {POOL_ADDRESSES_MAX}",
+                self.addresses.len()
+            ));
+        }
+        if distinct.len() < self.addresses.len() {
+            return Some("it names an address twice".to_owned());
+        }
+        if !is_v4 && !is_v6 {
+            return Some("it has addresses of IPv4 and of IPv6".to_owned());
+        }
+        let prefix_len_max = if is_v4 { 32 } else { 128 };
+        (self.prefix_len > prefix_len_max)
+            .then(|| format!("its prefix is {} bits long", self.prefix_len))
+    }
+}
+
+/// The process that has an address of a pool, on its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressHolder {
+    pub address: IpAddr,
+    pub node: NodeId,
+    pub process: ProcessNonce,
+}
+
+impl Value for AddressHolder {
+    const WHAT: &'static str = "who holds an address";
 }
 
 /// The node that should own a volume while it can.

@@ -282,8 +282,7 @@ impl ClusterMap {
 
     /// The key that says who has an address.
     fn claim_of(&self, address: &AddressRecord) -> Key {
-        let text = address.address.to_string();
-        self.keys().name(Named::Address, &text)
+        self.claim_of_address(address.address)
     }
 
     /// Has an address follow a volume's owner; `None`: none any more. Refused if something else has it.

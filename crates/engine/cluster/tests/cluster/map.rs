@@ -1,6 +1,7 @@
 //! The operations of the map, against both stores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, DiskRole, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
-    CertificateRecord, CloneRecord, ClusterId, DiskRecord, Ensemble, EnsembleId, JoinToken,
-    LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, Sign,
-    StateAt, VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
+    AddressPoolRecord, AddressRecord, CertificateRecord, CloneRecord, ClusterId, DiskRecord,
+    Ensemble, EnsembleId, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned,
+    Process, ProcessNonce, Sign, StateAt, VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX,
+    WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -102,6 +104,7 @@ async fn the_map_is_the_same_on_both_stores() {
         volumes_have_numbers_and_names_of_their_own(world).await;
         clones_are_in_the_record_of_their_store(world).await;
         nodes_have_names_and_addresses_of_their_own(world).await;
+        addresses_of_pools_have_one_holder(world).await;
         a_node_with_disks_stays(world).await;
         a_node_leaves_with_all_its_disks(world).await;
         a_token_works_once(world).await;
@@ -424,6 +427,119 @@ async fn clones_are_in_the_record_of_their_store(world: &World) {
         map.import_volume(&record).await.unwrap();
     }
     assert_eq!(map.next_volume().await, Ok(VolumeId(6)), "{}", world.name);
+}
+
+async fn addresses_of_pools_have_one_holder(world: &World) {
+    let map = create(world, "pools").await;
+    let record = |name: &str, last: &[u8]| AddressPoolRecord {
+        name: name.to_owned(),
+        addresses: last
+            .iter()
+            .map(|it| IpAddr::from([10, 0, 0, *it]))
+            .collect(),
+        prefix_len: 24,
+        interface: None,
+        dns_name: None,
+    };
+    let seen = async || map.follow().await.unwrap().view().unwrap();
+    let pool = async |name: &str| seen().await.address_pools[name].clone();
+    let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+    map.set_address_pool(None, &record("a", &[1, 2]))
+        .await
+        .unwrap();
+    for (what, other) in [
+        ("name", record("a", &[3])),
+        ("address", record("b", &[3, 2])),
+    ] {
+        let refused = map.set_address_pool(None, &other).await;
+        assert!(
+            matches!(refused, Err(MapError::Exists { .. })),
+            "{}: {what}",
+            world.name
+        );
+    }
+    for bad in [record("a/b", &[3]), record("b", &[]), record("b", &[3, 3])] {
+        let refused = map.set_address_pool(None, &bad).await;
+        assert!(matches!(refused, Err(MapError::Invalid { .. })), "{bad:?}");
+    }
+    // An address of a volume is of no pool, and the other way round.
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let of_volume = |last| AddressRecord {
+        address: address(last),
+        prefix_len: 24,
+        interface: None,
+    };
+    let refused = map.set_address(volume, Some(&of_volume(2))).await;
+    assert!(
+        matches!(refused, Err(MapError::Exists { .. })),
+        "{}",
+        world.name
+    );
+    map.set_address(volume, Some(&of_volume(9))).await.unwrap();
+    let refused = map.set_address_pool(None, &record("b", &[9])).await;
+    assert!(
+        matches!(refused, Err(MapError::Exists { .. })),
+        "{}",
+        world.name
+    );
+
+    let (one, two) = (process(world, 1, 11).await, process(world, 2, 21).await);
+    let first = pool("a").await;
+    map.take_address(one, &first, address(1)).await.unwrap();
+    for other in [two, one] {
+        let refused = map.take_address(other, &first, address(1)).await;
+        assert!(
+            matches!(refused, Err(MapError::Changed { .. })),
+            "{}: {refused:?}",
+            world.name
+        );
+    }
+    // Who does not hold it changes nothing.
+    map.leave_address(two, address(1)).await.unwrap();
+    assert_eq!(
+        seen().await.address_holders[&address(1)].value.process,
+        one.nonce
+    );
+    map.leave_address(one, address(1)).await.unwrap();
+    map.take_address(two, &first, address(1)).await.unwrap();
+
+    // A pool that was changed meanwhile gives nothing to who saw it before.
+    map.set_address_pool(Some(&first), &record("a", &[2, 3]))
+        .await
+        .unwrap();
+    let late = map.set_address_pool(Some(&first), &record("a", &[4])).await;
+    assert!(
+        matches!(late, Err(MapError::Changed { .. })),
+        "{}",
+        world.name
+    );
+    let late = map.take_address(one, &first, address(2)).await;
+    assert!(
+        matches!(late, Err(MapError::Changed { .. })),
+        "{}",
+        world.name
+    );
+    // What went is free, what came is not.
+    map.set_address_pool(None, &record("b", &[1]))
+        .await
+        .unwrap();
+    let refused = map.set_address_pool(None, &record("c", &[3])).await;
+    assert!(
+        matches!(refused, Err(MapError::Exists { .. })),
+        "{}",
+        world.name
+    );
+    map.remove_address_pool(&pool("a").await).await.unwrap();
+    map.set_address_pool(None, &record("c", &[2, 3]))
+        .await
+        .unwrap();
+
+    // The lease takes along what its process holds.
+    world.coordinator.revoke_lease(two.lease).await.unwrap();
+    assert!(seen().await.address_holders.is_empty(), "{}", world.name);
 }
 
 async fn nodes_have_names_and_addresses_of_their_own(world: &World) {

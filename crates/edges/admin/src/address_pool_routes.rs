@@ -1,0 +1,77 @@
+//! The paths of address pools.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::address_pools::{
+    AddressPoolChange, AddressPoolControl, AddressPoolCreate, AddressPoolList, AddressPoolView,
+};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+
+fn control(shared: &Shared) -> Result<&dyn AddressPoolControl, ControlError> {
+    let absent = || {
+        let message = "this server is in no cluster, and has no nodes that could share addresses";
+        ControlError::new(ErrorKind::NotFound, message)
+    };
+    shared.control.address_pools().ok_or_else(absent)
+}
+
+/// Addresses that nodes share: where each has its home, and which node has it now.
+#[utoipa::path(get, path = "/api/v1/cluster/address-pools", responses((status = 200, body = AddressPoolList),
+    (status = 404, description = "The server is in no cluster", body = ErrorBody)))]
+pub(super) async fn address_pool_list(
+    State(shared): Api,
+) -> Result<Json<AddressPoolList>, ControlError> {
+    let pools = control(&shared)?.address_pools().await?;
+    Ok(Json(AddressPoolList { pools }))
+}
+
+/// Has the nodes share addresses. They take them within a second.
+#[utoipa::path(post, path = "/api/v1/cluster/address-pools", request_body = AddressPoolCreate, responses(
+    (status = 201, body = AddressPoolView), (status = 400, body = ErrorBody),
+    (status = 409, description = "Something else has the name or an address", body = ErrorBody)))]
+pub(super) async fn address_pool_create(
+    State(shared): Api,
+    Given(create): Given<AddressPoolCreate>,
+) -> Result<(StatusCode, Json<AddressPoolView>), ControlError> {
+    let creating = async move { control(&shared)?.address_pool_create(create).await };
+    Ok((StatusCode::CREATED, Json(to_the_end(creating).await?)))
+}
+
+/// One pool.
+#[utoipa::path(get, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+    responses((status = 200, body = AddressPoolView), (status = 404, body = ErrorBody)))]
+pub(super) async fn address_pool_show(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<Json<AddressPoolView>, ControlError> {
+    control(&shared)?.address_pool(name).await.map(Json)
+}
+
+/// Adds addresses to a pool, and removes some. Clients of one that goes are cut off when the node that has it sees the change.
+#[utoipa::path(patch, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+    request_body = AddressPoolChange, responses((status = 200, body = AddressPoolView),
+    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn address_pool_change(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Given(change): Given<AddressPoolChange>,
+) -> Result<Json<AddressPoolView>, ControlError> {
+    to_the_end(async move { control(&shared)?.address_pool_change(name, change).await })
+        .await
+        .map(Json)
+}
+
+/// Removes a pool: no node has its addresses any more.
+#[utoipa::path(delete, path = "/api/v1/cluster/address-pools/{pool}", params(("pool" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(super) async fn address_pool_delete(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { control(&shared)?.address_pool_delete(name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
