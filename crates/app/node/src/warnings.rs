@@ -213,7 +213,7 @@ fn text(warning: &Warning) -> Told {
         ),
         Warning::PoolAddressNotHere { pool, address, why } => told(
             WarningKind::AddressNotHere,
-            format!("address pool {pool}"),
+            format!("address {address}"),
             format!("the address {address} of pool {pool} is not where it should be: {why}"),
             "mend that and start the server of that node again; until then another node has the address, if one can",
         ),

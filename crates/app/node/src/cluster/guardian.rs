@@ -60,6 +60,16 @@ struct ToldAddress {
     interface: String,
 }
 
+impl From<Placed> for ToldAddress {
+    fn from(placed: Placed) -> Self {
+        Self {
+            address: placed.address,
+            prefix_len: placed.prefix_len,
+            interface: placed.interface,
+        }
+    }
+}
+
 impl ToldAddress {
     /// The kernel removes by itself what is left.
     fn remove(&self) {
@@ -154,15 +164,9 @@ async fn tell(
         views.borrow_and_update();
         let process = member.process();
         let (endpoints, tls) = etcd.access();
-        let placed = addresses.borrow_and_update().values().cloned();
-        let placed = placed.map(|placed| ToldAddress {
-            address: placed.address,
-            prefix_len: placed.prefix_len,
-            interface: placed.interface,
-        });
-        let placed: Vec<ToldAddress> = placed.collect();
+        let placed: Vec<Placed> = addresses.borrow_and_update().values().cloned().collect();
         let now = Told {
-            addresses: placed,
+            addresses: placed.into_iter().map(ToldAddress::from).collect(),
             lease: process.map(|process| process.lease.0),
             endpoints,
             tls: tls.and_then(|tls| {

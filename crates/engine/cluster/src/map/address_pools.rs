@@ -88,7 +88,7 @@ impl ClusterMap {
         self.delete(txn, key, WHAT).await
     }
 
-    /// Has this process hold an address of a pool for as long as its lease lives. [`MapError::Changed`]: another one holds it, or
+    /// Has this process hold an address of a pool for as long as its lease lives; fine if it does. [`MapError::Changed`]: another one holds it, or
     /// the pool was changed since it was read.
     pub async fn take_address(
         &self,

@@ -489,14 +489,14 @@ async fn addresses_of_pools_have_one_holder(world: &World) {
     let (one, two) = (process(world, 1, 11).await, process(world, 2, 21).await);
     let first = pool("a").await;
     map.take_address(one, &first, address(1)).await.unwrap();
-    for other in [two, one] {
-        let refused = map.take_address(other, &first, address(1)).await;
-        assert!(
-            matches!(refused, Err(MapError::Changed { .. })),
-            "{}: {refused:?}",
-            world.name
-        );
-    }
+    let refused = map.take_address(two, &first, address(1)).await;
+    assert!(
+        matches!(refused, Err(MapError::Changed { .. })),
+        "{}: {refused:?}",
+        world.name
+    );
+    // Who has it has it: a reply may have been lost.
+    map.take_address(one, &first, address(1)).await.unwrap();
     // Who does not hold it changes nothing.
     map.leave_address(two, address(1)).await.unwrap();
     assert_eq!(
