@@ -573,6 +573,7 @@ mod tests {
             folder_is_low: false,
             host: None,
             volumes_max: None,
+            allows_clear: false,
             leaves_addresses: false,
             unfit_addresses: BTreeMap::new(),
         };

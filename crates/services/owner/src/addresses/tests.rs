@@ -222,6 +222,7 @@ fn alive(number: u128) -> Versioned<AliveRecord> {
         folder_is_low: false,
         host: None,
         volumes_max: None,
+        allows_clear: false,
         leaves_addresses: false,
         unfit_addresses: BTreeMap::new(),
     };
