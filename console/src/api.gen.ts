@@ -2462,6 +2462,8 @@ export interface components {
             id: string;
             /** @description Where other nodes reach it. */
             internal: string;
+            /** @description Whether it insists on encryption between nodes. Two nodes that do not have none between them. */
+            internal_encryption: boolean;
             /**
              * Format: int64
              * @description For how much longer it is meant to be away, if it is in maintenance.

@@ -64,7 +64,7 @@ class AddressPools(ClusterTest):
         return json.loads(cluster.cairn(node, "address", "pool", "show", "lan", "--json").stdout)
 
     def homes(self, cluster, node="node1"):
-        homes = {name: set() for name in cluster.names}
+        homes: dict[str, set[str]] = {name: set() for name in cluster.names}
         for address in self.pool(cluster, node)["addresses"]:
             homes[address["home"]].add(address["address"].partition("/")[0])
         return homes
