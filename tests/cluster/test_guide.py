@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import unittest
 from typing import Any
@@ -26,7 +27,7 @@ MOVED_SECONDS_MAX = 120
 FAILED, USAGE, REFUSED = 1, 2, 4
 FILE_LEN_BYTES = 300_001
 # What the guide's commands leave to the machine.
-SERVE_FLAGS = "--memory-limit 512MiB"
+SERVE_FLAGS = "--memory-limit 512MiB --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
 CLIENT_NUMBER = 100
 
 PAGES = {
@@ -283,8 +284,9 @@ class Walk(Follower):
         # "three for three or four": they are added by themselves.
         members = lambda: len(self.status()["etcd"]["members"])
         self.wait(lambda: members() == len(self.nodes), "three members of etcd")
+        one.run(self.line("cairn export set main --client 192.168.1.0/24"))
         # Root of the client may write.
-        one.run(f"{self.line('cairn export set main --client 192.168.1.0/24')} --squash none")
+        one.run(self.line("cairn export set main --client 192.168.1.100 --squash none"))
         self.await_copies()
 
     def status(self, asked="one"):
@@ -370,11 +372,12 @@ class Walk(Follower):
             for name in self.nodes:
                 found = self.at(machine.external, lambda mount, name=name: mount.read_file(f"/of-{name}"))
                 self.assertTrue(found == content(name, FILE_LEN_BYTES), f"/of-{name} through {machine.name}")
-        # The step's own command squashes root, and its exports are those of all nodes.
-        self.on("two", "cairn export set main --client 192.168.1.0/24")
-        with self.assertRaises(OSError):
-            self.at(self.nodes["three"].external, lambda mount: mount.write_file("/of-root", b"root"))
-        self.on("three", "cairn export set main --client 192.168.1.0/24", more="--squash none")
+        # Root of others may not.
+        visitor = self.network.machine("visitor", 99)
+        with visitor.inside(), libnfs.Mount(self.url(self.nodes["three"].external)) as mount:
+            self.assertEqual(len(mount.names("/")), len(self.nodes))
+            with self.assertRaises(PermissionError):
+                mount.write_file("/of-root", b"root")
 
     def test_02_what_is_refused(self):
         stranger = self.network.machine("stranger", 50)
@@ -493,6 +496,10 @@ class Walk(Follower):
         # libnfs asks the port mapper as Linux does with these options.
         self.line("mount -t nfs -o vers=3,nolock 192.168.1.9:/main /mnt")
         self.written(address, "/at-the-address", b"first")
+        # Those that listen on all addresses are there, too.
+        with self.client.inside():
+            for port in (3260, 9000):
+                socket.create_connection((address, port), timeout=SEEN_SECONDS_MAX).close()
         # Clients that stay connected meanwhile: test_addresses.
         for name in [other for other in self.nodes if other != first]:
             self.place("main", name)
@@ -606,7 +613,11 @@ class Walk(Follower):
         mutual.write_text("one of the server's")
         secrets = "--secret-file /srv/secret --mutual-secret-file /srv/mutual"
         run("cairn initiator set san iqn.1993-08.org.debian:01:abc --chap-user host1 --mutual-user cairn", more=secrets)
-        self.assertIn("iqn.", run("cairn lun show san/db").stdout)
+        shown = run("cairn lun show san/db").stdout
+        self.assertIn("iqn.", shown)
+        # Every node is a portal of all targets.
+        for machine in self.nodes.values():
+            self.assertIn(f"{machine.external}:3260", shown)
         run("cairn iscsi sessions")
         run("cairn lun snapshot san/db before-upgrade")
         run("cairn lun clone san/db db-test --snapshot before-upgrade")
