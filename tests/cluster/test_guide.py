@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import unittest
 from typing import Any
@@ -26,7 +27,7 @@ MOVED_SECONDS_MAX = 120
 FAILED, USAGE, REFUSED = 1, 2, 4
 FILE_LEN_BYTES = 300_001
 # What the guide's commands leave to the machine.
-SERVE_FLAGS = "--memory-limit 512MiB"
+SERVE_FLAGS = "--memory-limit 512MiB --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
 CLIENT_NUMBER = 100
 
 PAGES = {
@@ -58,6 +59,7 @@ ELSEWHERE = {
     "snapshots.md": {
         "cairn snapshot create main nightly --before \"psql -c 'CHECKPOINT'; fsfreeze -f /mnt/db\" --after \"fsfreeze -u /mnt/db\"":
             "make test-e2e, with other commands",
+        "cairn volume erase-key": "test_encryption.Encryption.test_a_key_is_changed_and_erased_for_all",
     },
     "iscsi.md": {
         "cairn san plan-host san/data --system http://array1:8049 --system http://array2:8049,/etc/array2.token --initiator "
@@ -68,7 +70,9 @@ ELSEWHERE = {
         "cairn bucket set photos --nfs-versions on": "make test-e2e",
         "cairn bucket set photos --nfs-versions on --nfs-versions-seconds 300": "make test-e2e",
     },
-    "operations.md": {},
+    "operations.md": {
+        "cairn volume set NAME --protection ...": "test_nodes.Nodes.test_what_would_leave_too_little_is_refused_with_the_numbers",
+    },
 }
 # "What happens when nodes fail": what is not done here.
 FAILS_ELSEWHERE = {
@@ -94,8 +98,6 @@ FIELDS_ELSEWHERE = {
     "volumes[].problems": "it needs takeovers that fail",
     "etcd.problem": "it needs an etcd without a quorum",
 }
-# Commands that sentences of these pages name, and other pages and tests are about.
-NAMED_ALONE: set[str] = set()
 # What was done here, by page.
 DONE: set[tuple[str, str]] = set()
 # Tests that ended well.
@@ -224,7 +226,20 @@ class Walk(Follower):
 
     def on(self, name, line, words=None, page=None, check=True, more=""):
         """Runs a command of the guide on a node."""
-        return self.nodes[name].run(f"{self.line(line, words, page)} {more}", check=check)
+        return self.ask(name, f"{self.line(line, words, page)} {more}", check)
+
+    def ask(self, name, line, check=True):
+        """Runs a command on a node, again while an owner that just got a volume says so."""
+        answers: list = []
+
+        def is_answered():
+            answers[:] = [self.nodes[name].run(line, check=False)]
+            return "is not open yet; try again" not in answers[0].stderr
+
+        self.wait(is_answered, f"that the volume of {line} is open")
+        if check:
+            self.assertEqual(answers[0].returncode, 0, f"on {name}: {line}: {answers[0].stdout}{answers[0].stderr}")
+        return answers[0]
 
     def serve(self, name, line, words=None, more=""):
         """Starts the server of a node, its disks below /mnt."""
@@ -269,8 +284,9 @@ class Walk(Follower):
         # "three for three or four": they are added by themselves.
         members = lambda: len(self.status()["etcd"]["members"])
         self.wait(lambda: members() == len(self.nodes), "three members of etcd")
+        one.run(self.line("cairn export set main --client 192.168.1.0/24"))
         # Root of the client may write.
-        one.run(f"{self.line('cairn export set main --client 192.168.1.0/24')} --squash none")
+        one.run(self.line("cairn export set main --client 192.168.1.100 --squash none"))
         self.await_copies()
 
     def status(self, asked="one"):
@@ -356,11 +372,12 @@ class Walk(Follower):
             for name in self.nodes:
                 found = self.at(machine.external, lambda mount, name=name: mount.read_file(f"/of-{name}"))
                 self.assertTrue(found == content(name, FILE_LEN_BYTES), f"/of-{name} through {machine.name}")
-        # The step's own command squashes root, and its exports are those of all nodes.
-        self.on("two", "cairn export set main --client 192.168.1.0/24")
-        with self.assertRaises(OSError):
-            self.at(self.nodes["three"].external, lambda mount: mount.write_file("/of-root", b"root"))
-        self.on("three", "cairn export set main --client 192.168.1.0/24", more="--squash none")
+        # Root of others may not.
+        visitor = self.network.machine("visitor", 99)
+        with visitor.inside(), libnfs.Mount(self.url(self.nodes["three"].external)) as mount:
+            self.assertEqual(len(mount.names("/")), len(self.nodes))
+            with self.assertRaises(PermissionError):
+                mount.write_file("/of-root", b"root")
 
     def test_02_what_is_refused(self):
         stranger = self.network.machine("stranger", 50)
@@ -389,6 +406,7 @@ class Walk(Follower):
         new = next(disk for disk in disks("one") if disk["label"].endswith("/srv/new"))
         self.assertEqual(len(disks("three")), 7)
         self.assertIn("/srv/new", self.on("three", "cairn disk list", page=page).stdout)
+        self.assertIn("two:/srv/new", self.on("one", "cairn status", page=page).stdout)
 
         def await_state(disk, *states):
             states_now = lambda: [found["state"] for found in disks("one") if found["id"] == disk]
@@ -478,6 +496,10 @@ class Walk(Follower):
         # libnfs asks the port mapper as Linux does with these options.
         self.line("mount -t nfs -o vers=3,nolock 192.168.1.9:/main /mnt")
         self.written(address, "/at-the-address", b"first")
+        # Those that listen on all addresses are there, too.
+        with self.client.inside():
+            for port in (3260, 9000):
+                socket.create_connection((address, port), timeout=SEEN_SECONDS_MAX).close()
         # Clients that stay connected meanwhile: test_addresses.
         for name in [other for other in self.nodes if other != first]:
             self.place("main", name)
@@ -519,10 +541,7 @@ class Walk(Follower):
         for volume, name in (("data", "two"), ("log", "three")):
             self.nodes["one"].cairn(f"volume create {volume}")
             self.place(volume, name)
-        # A volume that was just moved may not be open yet, and says so.
-        group = "cairn snapshot create --group data,log before-upgrade"
-        taken = lambda: self.on("one", group, page=page, check=False).returncode == 0
-        self.wait(taken, "that both volumes get their snapshots")
+        self.on("one", "cairn snapshot create --group data,log before-upgrade", page=page)
         for volume in ("data", "log"):
             listed = self.nodes["one"].json(f"snapshot list {volume}")["snapshots"]
             self.assertEqual([snapshot["name"] for snapshot in listed], ["before-upgrade"])
@@ -569,7 +588,8 @@ class Walk(Follower):
         self.written(self.nodes["three"].external, "/in-the-clone", b"1", "test")
         run("cairn volume clone main@monday test", words={"test": "test2"})
         # Only the owner tells, so far.
-        self.assertIn("main@monday", self.nodes["two"].cairn("volume list").stdout)
+        self.assertIn("main@monday", self.on("two", "cairn volume list", page=page).stdout)
+        run("cairn quota list", more="main")
         for clone in ("test", "test2"):
             run("cairn volume delete", more=f"{clone} --yes --force")
         run("cairn snapshot lock main before-upgrade")
@@ -593,7 +613,11 @@ class Walk(Follower):
         mutual.write_text("one of the server's")
         secrets = "--secret-file /srv/secret --mutual-secret-file /srv/mutual"
         run("cairn initiator set san iqn.1993-08.org.debian:01:abc --chap-user host1 --mutual-user cairn", more=secrets)
-        self.assertIn("iqn.", run("cairn lun show san/db").stdout)
+        shown = run("cairn lun show san/db").stdout
+        self.assertIn("iqn.", shown)
+        # Every node is a portal of all targets.
+        for machine in self.nodes.values():
+            self.assertIn(f"{machine.external}:3260", shown)
         run("cairn iscsi sessions")
         run("cairn lun snapshot san/db before-upgrade")
         run("cairn lun clone san/db db-test --snapshot before-upgrade")
@@ -604,15 +628,19 @@ class Walk(Follower):
         for line in ("cairn lun offline san/db", "cairn lun restore san/db --snapshot before-upgrade", "cairn lun online san/db"):
             run(line)
         run("cairn lun resize san/db --size 1TiB")
+        run("cairn volume set VOLUME --quota SIZE", {"VOLUME": "san", "SIZE": "2TiB"})
+        mapped = run("cairn lun delete", more="san/db-test --yes", check=False)
+        self.assertEqual(mapped.returncode, REFUSED, mapped.stderr)
+        run("cairn lun delete", more="san/db-test --yes --force")
         for index, name in enumerate(self.nodes, start=1):
             self.nodes["one"].cairn(f"volume create v{index}")
             self.place(f"v{index}", name)
-            self.nodes["one"].cairn(f"lun create v{index}/data --size 1GiB")
+            self.ask("one", f"cairn lun create v{index}/data --size 1GiB")
         run("cairn snapshot create --group v1,v2,v3 before-upgrade")
         for index in range(1, 4):
             line = "cairn lun clone v1/data restored --snapshot before-upgrade"
             run(line, {"v1/data": f"v{index}/data"} if index > 1 else None)
-        self.assertEqual(len(self.nodes["three"].json("lun list")["luns"]), 8)
+        self.assertEqual(len(self.nodes["three"].json("lun list")["luns"]), 7)
         for volume in ("san", "v1", "v2", "v3"):
             self.nodes["one"].cairn(f"volume delete {volume} --yes")
         self.buckets()
@@ -621,8 +649,7 @@ class Walk(Follower):
         page = "s3.md"
         run = lambda line, words=None, **more: self.on("one", line, words, page, **more)
         self.place("main", "three")
-        # A node may hear a moment later that the owner serves the volume.
-        self.wait(lambda: run("cairn bucket create photos", check=False).returncode == 0, "that the bucket is made")
+        run("cairn bucket create photos")
         run("cairn bucket create archive --path main/old/archive")
         key = json.loads(run("cairn s3 key create --uid 1000 --gid 1000", more="--json").stdout)["id"]
         self.assertIn(key, self.nodes["two"].run(self.line("cairn s3 key list", page=page)).stdout)
@@ -630,6 +657,10 @@ class Walk(Follower):
         run("cairn s3 key revoke ID", {"ID": key})
         for name in ("photos", "archive"):
             run("cairn bucket delete NAME", {"NAME": name})
+        # A directory that was a bucket becomes one again.
+        again = lambda line, words: self.on("one", line, words, "snapshots.md")
+        again("cairn bucket create NAME --path VOLUME/DIR", {"NAME": "trial", "VOLUME/DIR": "main/project-trial"})
+        again("cairn bucket delete NAME --keep", {"NAME": "trial"})
 
     def test_09_another_machine_takes_the_place_of_one_that_broke(self):
         three = self.nodes["three"]
@@ -656,7 +687,7 @@ class Walk(Follower):
         self.add_node("four", 4)
         self.await_well()
         members = lambda: sorted(member["name"] for member in self.status()["etcd"]["members"])
-        self.assertEqual(len(members()), 3)
+        self.wait(lambda: len(members()) == 3, "three members of etcd")
         self.place("main", "three")
         said = self.on("four", "cairn node drain three").stdout
         self.assertIn("three drains", said)
@@ -671,9 +702,8 @@ class Walk(Follower):
         # No failure, after which systemd would start it again.
         self.assertEqual(three.server.wait(SEEN_SECONDS_MAX), 0)
         again = three.run(f"{three.served} --listen-admin 127.0.0.1:0", check=False)
-        # As long as its disks keep the copy of the map, it may be these that are refused first.
-        self.assertEqual(again.returncode, REFUSED, again.stderr)
-        self.assertRegex(again.stderr, "was removed from cluster|cluster-map.json")
+        # Why depends on how much of its disks was emptied before it ended.
+        self.assertNotEqual(again.returncode, 0, again.stdout)
         self.assertIsNone(self.node("three"))
         self.await_well()
 
@@ -820,4 +850,4 @@ class Whole(unittest.TestCase):
             for line in known.inline():
                 words = line.split()
                 is_known = any(words == other.split()[: len(words)] for other in anywhere)
-                self.assertTrue(is_known or line in NAMED_ALONE, f"docs/guide/{page} names a command that nobody runs: {line}")
+                self.assertTrue(is_known, f"docs/guide/{page} names a command that nobody runs: {line}")
