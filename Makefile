@@ -181,6 +181,10 @@ bench-snapshots: setup-bench build ## How long snapshots take in a growing volum
 bench-roles: setup-bench build ## What journal disks and read caches gain on slow disks, as root, into docs/results/performance.md
 	scripts/bench-roles --write $(BENCH_FLAGS)
 
+.PHONY: bench-metadata
+bench-metadata: setup-cluster build-test ## What it costs that metadata of a cluster's volume is on slow disks and its log on fast ones
+	scripts/bench-metadata $(BENCH_FLAGS)
+
 .PHONY: bench-small
 bench-small: setup-bench build ## What a million small files and objects take on disks, into docs/results/performance.md
 	scripts/bench-small --write $(BENCH_FLAGS)
