@@ -1,4 +1,4 @@
-"""Journal disks in a cluster: a volume's metadata is on them where its owner has one, and follows the volume."""
+"""Where a volume's metadata is in a cluster: on journal disks where its owner has one, and not on a disk that leaves."""
 
 import json
 import pathlib
@@ -60,3 +60,19 @@ class JournalDisks(ClusterTest):
         cluster.kill(owner)
         heir = cluster.owner(without=(owner,))
         self.check(cluster, heir, files)
+
+    def test_the_disk_with_the_state_is_drained_under_load(self):
+        cluster = self.cluster(3, disks=2)
+        owner = cluster.owner()
+        load = self.load(cluster, [cluster.others(owner)[0]])
+        load.await_progress()
+        with_state = lambda: [disk for disk in self.disks(cluster, owner) if disk["node"] == owner and disk["states"] > 0]
+        (disk,) = harness.wait_until(with_state, MOVED_SECONDS_MAX, "a disk of the owner with the state")
+        cluster.cairn(owner, "disk", "drain", disk["id"])
+        state = lambda: next(found["state"] for found in self.disks(cluster, owner) if found["id"] == disk["id"])
+        harness.wait_until(lambda: state() == "drained", MOVED_SECONDS_MAX, "the end of the drain")
+        self.assertEqual(cluster.owner(), owner, "the volume has stayed")
+        load.await_progress()
+        load.end()
+        cluster.cairn(owner, "disk", "remove", disk["id"])
+        self.assertGreater(load.verify(cluster.url(owner)), 0)

@@ -16,6 +16,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_base::env::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -170,8 +171,17 @@ impl Keeper {
         self.placed.subscribe()
     }
 
-    fn slot(&self, purpose: Purpose) -> Arc<tokio::sync::Mutex<Slot>> {
-        self.slots.lock().entry(purpose).or_default().clone()
+    /// The lock of an address. It is in the map as long as somebody has it.
+    async fn locked(&self, purpose: Purpose) -> OwnedMutexGuard<Slot> {
+        loop {
+            let slot = self.slots.lock().entry(purpose).or_default().clone();
+            let locked = Arc::clone(&slot).lock_owned().await;
+            // Whoever had it before may have put it away.
+            let now = self.slots.lock().get(&purpose).cloned();
+            if now.is_some_and(|now| Arc::ptr_eq(&now, &slot)) {
+                return locked;
+            }
+        }
     }
 
     /// Why an address is not here although it should be.
@@ -191,10 +201,16 @@ impl Keeper {
         self.slots.lock().keys().copied().collect()
     }
 
-    /// Has an address here, taken or renewed; to be called every [`RENEWED_EVERY`].
-    pub async fn keep(&self, purpose: Purpose, wanted: &Wanted) {
-        let slot = self.slot(purpose);
-        let mut slot = slot.lock().await;
+    /// Has an address here, taken or renewed; to be called every [`RENEWED_EVERY`]. Nothing is done if it is not wanted any
+    /// more once it is its turn: it may just have been dropped.
+    pub async fn keep(&self, purpose: Purpose, wanted: &Wanted, is_wanted: impl Fn() -> bool) {
+        let mut slot = self.locked(purpose).await;
+        if !is_wanted() {
+            if slot.held.is_none() {
+                self.slots.lock().remove(&purpose);
+            }
+            return;
+        }
         if slot.retry_at.is_some_and(|at| Instant::now() < at) {
             return;
         }
@@ -299,13 +315,17 @@ impl Keeper {
 
     /// Lets another node have an address, if it is here.
     pub async fn drop_of(&self, purpose: Purpose) {
-        let slot = self.slots.lock().remove(&purpose);
-        self.problems.lock().remove(&purpose);
-        let Some(slot) = slot else { return };
-        let held = slot.lock().await.held.take();
-        if let Some(held) = held {
+        if !self.slots.lock().contains_key(&purpose) {
+            self.problems.lock().remove(&purpose);
+            return;
+        }
+        // Until it has left nobody takes it again.
+        let mut slot = self.locked(purpose).await;
+        if let Some(held) = slot.held.take() {
             self.release(purpose, held).await;
         }
+        self.problems.lock().remove(&purpose);
+        self.slots.lock().remove(&purpose);
     }
 
     async fn release(&self, purpose: Purpose, held: Held) {
@@ -403,10 +423,10 @@ mod tests {
         };
         let volume = Purpose::Volume(VolumeId(1));
         for _ in 0..3 {
-            keeper.keep(volume, &wanted("10.0.0.9")).await;
+            keeper.keep(volume, &wanted("10.0.0.9"), || true).await;
         }
         assert_eq!(open.load(Ordering::SeqCst), 1);
-        keeper.keep(volume, &wanted("10.0.0.8")).await;
+        keeper.keep(volume, &wanted("10.0.0.8"), || true).await;
         assert_eq!(open.load(Ordering::SeqCst), 1);
         assert_eq!(keeper.purposes(), [volume]);
         keeper.drop_of(volume).await;
@@ -429,11 +449,73 @@ mod tests {
             prefix_len: 24,
             interface: Some("no-such-if".to_owned()),
         };
-        keeper.keep(volume, &wanted).await;
+        keeper.keep(volume, &wanted, || true).await;
         let problem = keeper.problem(volume).expect("a problem");
         assert!(problem.contains("no-such-if"), "{problem}");
         assert_eq!(open.load(Ordering::SeqCst), 0);
         keeper.drop_of(volume).await;
         assert_eq!(keeper.problem(volume), None);
+    }
+
+    /// A listener whose clients leave only when they are told to.
+    struct Slow(Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>);
+
+    impl Listening for Slow {
+        fn close(self: Box<Self>) -> BoxFuture<()> {
+            Box::pin(async move {
+                self.0.notify_one();
+                self.1.notified().await;
+            })
+        }
+    }
+
+    struct SlowListens(Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>);
+
+    impl Listens for SlowListens {
+        fn listen(&self, _: IpAddr) -> io::Result<Box<dyn Listening>> {
+            Ok(Box::new(Slow(Arc::clone(&self.0), Arc::clone(&self.1))))
+        }
+    }
+
+    /// Else it would be announced behind the next node that has it.
+    #[tokio::test]
+    async fn what_is_being_dropped_is_not_taken_again_beside_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let text = format!("echo $1 >> {}", out.display());
+        let path = write_script(folder.path(), &text);
+        let (closing, may_close) = (Arc::default(), Arc::default());
+        let listens = SlowListens(Arc::clone(&closing), Arc::clone(&may_close));
+        let keeper = Keeper::new(Some(path), Arc::new(listens));
+        let wanted = Wanted {
+            name: "home".to_owned(),
+            address: "10.0.0.9".parse().unwrap(),
+            prefix_len: 24,
+            interface: None,
+        };
+        let volume = Purpose::Volume(VolumeId(1));
+        let told = || std::fs::read_to_string(&out).unwrap();
+        keeper.keep(volume, &wanted, || true).await;
+        for (is_wanted, want) in [(false, "take\ndrop\n"), (true, "take\ndrop\ntake\n")] {
+            let dropping = async {
+                keeper.drop_of(volume).await;
+            };
+            let keeping = async {
+                closing.notified().await;
+                let kept = keeper.keep(volume, &wanted, || is_wanted);
+                let mut kept = std::pin::pin!(kept);
+                assert!(futures_util::poll!(&mut kept).is_pending());
+                assert_eq!(keeper.purposes(), [volume], "it may still be here");
+                may_close.notify_one();
+                kept.await;
+            };
+            tokio::join!(dropping, keeping);
+            assert_eq!(told(), want, "{is_wanted}");
+            assert_eq!(keeper.purposes().is_empty(), !is_wanted);
+            if !is_wanted {
+                std::fs::write(&out, "").unwrap();
+                keeper.keep(volume, &wanted, || true).await;
+            }
+        }
     }
 }

@@ -188,11 +188,9 @@ impl Addresses {
         let gone = here.filter(|it| matches!(it, Purpose::Volume(_)) && !wanted.contains_key(it));
         join_all(gone.map(|it| self.keeper.drop_of(it))).await;
         let kept = wanted.iter().map(|(purpose, (id, wanted))| async move {
-            self.keeper.keep(*purpose, wanted).await;
             // It may have been told to go meanwhile.
-            if self.leaving.lock().contains(id) {
-                self.keeper.drop_of(*purpose).await;
-            }
+            let stays = || !self.leaving.lock().contains(id);
+            self.keeper.keep(*purpose, wanted, stays).await;
         });
         join_all(kept).await;
     }
@@ -283,7 +281,7 @@ impl Addresses {
     }
 
     async fn keep(&self, member: &ClusterMember, purpose: Purpose, wanted: &Wanted) {
-        self.keeper.keep(purpose, wanted).await;
+        self.keeper.keep(purpose, wanted, || true).await;
         match self.keeper.problem(purpose) {
             None => member.note_fit(wanted.address),
             Some(why) if self.keeper.failed_tries(purpose) >= TRIES_MAX => {

@@ -40,6 +40,8 @@ const HARMLESS: &[&str] = &[
     crate::ready::SERVER_FILE_NAME,
     crate::certificate::SELF_SIGNED_NAME,
     crate::certificate::SELF_SIGNED_NAME_NEW,
+    crate::cluster::ON_DISK,
+    crate::cluster::ON_DISK_NEW,
 ];
 /// What a disk has for the sake of the admin API: its token, and its certificate with the key.
 const TOKEN_NAMES: &[&str] = &[
@@ -310,7 +312,12 @@ pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
     }
     let sync = || std::fs::File::open(folder)?.sync_all();
     sync()?;
-    let made_meanwhile = [truth::POOL_NAME_NEW, cairn_pool::scrub::SCRUB_NAME_NEW];
+    let made_meanwhile = [
+        truth::POOL_NAME_NEW,
+        cairn_pool::scrub::SCRUB_NAME_NEW,
+        crate::cluster::ON_DISK,
+        crate::cluster::ON_DISK_NEW,
+    ];
     let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
     // First: whoever gets the disk if this breaks off must not get the token with it.
     let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);

@@ -240,7 +240,10 @@ fn text(warning: &Warning) -> Told {
         } => told(
             WarningKind::DiskMissing,
             format!("disk {disk}"),
-            format!("disk {disk} is missing: {why}"),
+            match why.is_empty() {
+                true => format!("disk {disk} is missing"),
+                false => format!("disk {disk} is missing: {why}"),
+            },
             "bring it back and start the server again; if it is lost for good: `cairn disk replace`",
         ),
         Warning::DiskLost {

@@ -44,10 +44,23 @@ impl Drop for ClusterFolder {
     }
 }
 
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 impl ClusterFolder {
-    /// Whether this is the folder of a member.
-    pub fn is_one(path: &Path) -> bool {
-        fs::symlink_metadata(path.join(MEMBERSHIP_NAME)).is_ok()
+    /// Whether this is the folder of a member. An error if that cannot be seen: whoever may not look into it must not go on
+    /// as if there were none.
+    pub fn is_one(path: &Path) -> Result<bool, TrustError> {
+        let file = path.join(MEMBERSHIP_NAME);
+        match fs::symlink_metadata(&file) {
+            Ok(_) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(TrustError::file(&file, error)),
+        }
     }
 
     /// A folder for a node that becomes a member; [`Self::establish`] makes it one.
@@ -58,7 +71,7 @@ impl ClusterFolder {
             .create(path)
             .map_err(|error| TrustError::file(path, error))?;
         let folder = Self::lock(path)?;
-        match Self::is_one(path) {
+        match Self::is_one(path)? {
             true => Err(TrustError::Exists {
                 path: path.to_owned(),
             }),
@@ -69,7 +82,7 @@ impl ClusterFolder {
     /// The folder of a member.
     pub fn open(path: &Path) -> Result<Self, TrustError> {
         let file = path.join(MEMBERSHIP_NAME);
-        if !Self::is_one(path) {
+        if !Self::is_one(path)? {
             return Err(missing(
                 &file,
                 "this node is in no cluster: cairn cluster init or join",

@@ -172,6 +172,10 @@ impl Ownership {
             }
             Some(_) => {
                 self.waiting.remove(&id);
+                // Others have it: if they lose it, this node is as good as any.
+                if self.is_left_to_others(id) {
+                    self.resting.remove(&id);
+                }
                 match is_served {
                     true => Step::Leave,
                     false => Step::Nothing,
@@ -874,6 +878,21 @@ mod tests {
         assert_eq!(step, Step::Nothing);
         let step = ownership.step(at(29), &view, (VOLUME, None), me, Here::Closed);
         assert_eq!(step, Step::Take);
+        // Another node had it, and is lost.
+        ownership.rest(at(30).0, VOLUME, GIVEN_REST);
+        let others = Process {
+            node: NodeId(2),
+            nonce: ProcessNonce(2),
+            lease: LeaseId(2),
+        };
+        let free = view.volumes.get(&VOLUME).cloned().unwrap();
+        view.volumes.insert(VOLUME, Arc::new(owned(others)));
+        let step = ownership.step(at(31), &view, (VOLUME, None), me, Here::Closed);
+        assert_eq!(step, Step::Nothing);
+        view.volumes.insert(VOLUME, free);
+        let lost = (32..40)
+            .map(|second| ownership.step(at(second), &view, (VOLUME, None), me, Here::Closed));
+        assert!(lost.into_iter().any(|step| step == Step::Take));
     }
 
     #[test]

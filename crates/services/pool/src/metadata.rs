@@ -87,7 +87,14 @@ impl Pool {
 
     pub(crate) async fn metadata_of_volume_off(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
         if fs.meta().log().primary_disk() == id {
-            self.move_state(fs, id, None).await?;
+            let mut others = ids(&self.meta_disks(Some(fs.volume())));
+            others.retain(|disk| *disk != id);
+            // In a cluster copies of the state are on other nodes, and none on this one.
+            match self.seats.is_some() && self.metadata_trouble(fs).is_none() && !others.is_empty()
+            {
+                true => self.state_from_copy(fs, &others).await?,
+                false => self.move_state(fs, id, None).await?,
+            }
         }
         // It may have been opened again.
         if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
@@ -157,7 +164,7 @@ impl Pool {
     }
 
     /// In a cluster: the volume is opened as a new owner would open it, from the copy of its state that the list names, with the
-    /// log from there on. What the slow disk had of it is discarded when the volume is opened next.
+    /// log from there on. What the former disk had of it is discarded when the volume is opened next.
     async fn state_from_copy(&self, fs: &Fs, to: &[DiskId]) -> Result<(), String> {
         let (id, name) = (fs.volume(), fs.name().to_owned());
         // The newer the copy, the less is replayed while clients wait.
@@ -167,7 +174,7 @@ impl Pool {
         let has_copy = copies.any(|copy| copy.position.0 + 1 >= stats.log_start.0);
         if !has_copy && stats.log_start > LogPosition(1) {
             return Err(format!(
-                "metadata of volume {name} stays on a slow disk: there is no copy of it yet that it could be opened from"
+                "metadata of volume {name} stays on its disk: there is no copy of it yet that it could be opened from"
             ));
         }
         let mut disks = Vec::new();
@@ -178,7 +185,7 @@ impl Pool {
         }
         tracing::info!(
             volume = name,
-            "opening the volume with its metadata on a faster disk"
+            "opening the volume with its metadata on another disk"
         );
         self.reopen(fs, disks, Vec::new()).await
     }

@@ -29,6 +29,8 @@ pub const FOLDER: &str = "map-copies";
 pub const NEWEST: &str = "newest.json";
 /// The same on each of its disks.
 pub const ON_DISK: &str = "cluster-map.json";
+/// While it is being written.
+pub const ON_DISK_NEW: &str = "cluster-map.json.new";
 const KEPT_PREFIX: &str = "kept-";
 const SUFFIX: &str = ".json";
 /// Copies that are kept beside the newest: of two weeks, one a day, and those of versions before.
@@ -222,7 +224,7 @@ pub async fn tend(
         drop(pool);
         let disks = disks.iter().filter(|disk| !disk.health().failed);
         let places: Vec<PathBuf> = disks
-            .filter_map(|disk| Some(disk.disk().folder()?.join(ON_DISK)))
+            .filter_map(|disk| Some(disk.disk().folder()?.to_owned()))
             .collect();
         let (folder, is_done) = (Arc::clone(&folder), Arc::clone(&is_writing));
         let (done, written) = tokio::sync::oneshot::channel();
@@ -231,7 +233,11 @@ pub async fn tend(
             // Nobody may wait any more.
             let _ = done.send(in_folder.map_err(|error| error.to_string()));
             let bytes = copy.encode();
-            for place in places {
+            // A disk that was removed meanwhile and emptied gets none.
+            let places = places.into_iter().filter(|folder| {
+                fs::symlink_metadata(folder.join(cairn_shard::IDENTITY_NAME)).is_ok()
+            });
+            for place in places.map(|folder| folder.join(ON_DISK)) {
                 if let Err(error) = write_file(&place, &bytes) {
                     tracing::debug!(place = %place.display(), %error, "the map is not copied to this disk");
                 }

@@ -47,6 +47,7 @@ use tokio::sync::watch;
 
 use self::admit::Admission;
 use self::copies::CopiesFolder;
+pub use self::copies::{ON_DISK, ON_DISK_NEW};
 pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
@@ -77,8 +78,16 @@ fn failed(error: impl std::fmt::Display) -> NodeError {
 
 /// The cluster folder that a configuration means, if the node is in a cluster.
 pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
+    let is_one = |path: &Path| {
+        ClusterFolder::is_one(path).map_err(|error| {
+            failed(format!(
+                "whether this node is in a cluster cannot be seen: {error}; run the server as the user that made the folder, \
+                 or give the folder to the server's user (chown -R)"
+            ))
+        })
+    };
     match &config.cluster_dir {
-        Some(path) if ClusterFolder::is_one(path) => Ok(Some(path.clone())),
+        Some(path) if is_one(path)? => Ok(Some(path.clone())),
         Some(path) => Err(failed(format!(
             "{} is no folder of a node in a cluster; make it with `cairn cluster init --cluster-dir {0}`, or with \
              `cairn cluster join`",
@@ -86,7 +95,7 @@ pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
         ))),
         None => {
             let path = Path::new(FOLDER_DEFAULT);
-            Ok(ClusterFolder::is_one(path).then(|| path.to_owned()))
+            Ok(is_one(path)?.then(|| path.to_owned()))
         }
     }
 }

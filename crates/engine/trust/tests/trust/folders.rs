@@ -96,14 +96,14 @@ async fn one_process_uses_a_folder() {
 async fn a_folder_of_no_member_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep").join("cluster");
-    assert!(!ClusterFolder::is_one(&path));
+    assert!(!ClusterFolder::is_one(&path).unwrap());
     assert!(matches!(
         ClusterFolder::open(&path),
         Err(TrustError::Missing { .. })
     ));
     // A join that failed leaves an empty one, and is repeated.
     drop(ClusterFolder::create(&path).unwrap());
-    assert!(!ClusterFolder::is_one(&path));
+    assert!(!ClusterFolder::is_one(&path).unwrap());
     assert!(matches!(
         ClusterFolder::open(&path),
         Err(TrustError::Missing { .. })
@@ -112,7 +112,11 @@ async fn a_folder_of_no_member_is_none() {
     created
         .establish(&membership(CLUSTER, TWO), &authority())
         .unwrap();
-    assert!(ClusterFolder::is_one(&path));
+    assert!(ClusterFolder::is_one(&path).unwrap());
+    // Whether there is one cannot be seen: as where the server's user may not look into it.
+    let around = folder.path().join("around");
+    std::os::unix::fs::symlink(&around, &around).unwrap();
+    assert!(ClusterFolder::is_one(&around).is_err());
 }
 
 #[tokio::test]
