@@ -13,4 +13,6 @@ mod netlink;
 
 pub use hook::{HOOK_MAX, Hook, HookError, Told, Verb};
 pub use interface::{Interface, InterfaceError};
-pub use keeper::{KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted};
+pub use keeper::{
+    KEPT_SECONDS, Keeper, Listening, Listens, Placed, Purpose, RENEWED_EVERY, Wanted,
+};

@@ -236,14 +236,15 @@ mod tests {
     impl Names for One {
         fn lookup(&self, name: &Name) -> Lookup {
             match name.as_str() {
-                "files.example" => Lookup::Here([1, 2].map(|it| IpAddr::from([10, 0, 0, it])).to_vec()),
+                "files.example" => {
+                    Lookup::Here([1, 2].map(|it| IpAddr::from([10, 0, 0, it])).to_vec())
+                }
                 _ => Lookup::Elsewhere,
             }
         }
     }
 
-    const QUESTION: &[u8] =
-        b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x05files\x07example\0\0\x01\0\x01";
+    const QUESTION: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x05files\x07example\0\0\x01\0\x01";
 
     fn answers(message: &[u8]) -> u8 {
         assert_eq!(message[..2], QUESTION[..2]);
@@ -280,7 +281,10 @@ mod tests {
         let mut client = TcpStream::connect(at).await.unwrap();
         for _ in 0..2 {
             let len = u16::try_from(QUESTION.len()).unwrap();
-            client.write_all(&[&len.to_be_bytes(), QUESTION].concat()).await.unwrap();
+            client
+                .write_all(&[&len.to_be_bytes(), QUESTION].concat())
+                .await
+                .unwrap();
             let mut len = [0; 2];
             client.read_exact(&mut len).await.unwrap();
             let len = usize::from(u16::from_be_bytes(len));

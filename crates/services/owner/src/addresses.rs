@@ -113,10 +113,11 @@ impl Scene {
                 None => guests.push(*address),
             }
         }
-        let (held, free): (Vec<IpAddr>, Vec<IpAddr>) = guests.iter().copied().partition(|address| {
-            let holder = self.holders.get(address);
-            holder.is_some_and(|it| keepers.contains(it) && self.is_fit(*it, *address))
-        });
+        let (held, free): (Vec<IpAddr>, Vec<IpAddr>) =
+            guests.iter().copied().partition(|address| {
+                let holder = self.holders.get(address);
+                holder.is_some_and(|it| keepers.contains(it) && self.is_fit(*it, *address))
+            });
         for address in &held {
             place(&mut counts, *address, self.holders[address]);
         }

@@ -285,7 +285,10 @@ fn an_address_is_taken_kept_and_left_in_order() {
     let me = Some(process(1));
     let steps = |desk: &mut AddressDesk, view: &MapView, own| desk.steps((NOW, TODAY), view, own);
 
-    assert!(steps(&mut desk, &view, None).is_empty(), "without a lease nothing is taken");
+    assert!(
+        steps(&mut desk, &view, None).is_empty(),
+        "without a lease nothing is taken"
+    );
     assert_eq!(steps(&mut desk, &view, me), [Take(mine)]);
     desk.note_taken(mine, Revision(11));
     assert_eq!(
