@@ -578,8 +578,12 @@ pub(crate) mod tests {
         }
         wipe(&place, false).unwrap();
         assert!(TOKEN_NAMES.iter().all(|name| place.join(name).exists()));
+        // Of a cluster's map, with the hashes of its secrets.
+        let copy = place.join(crate::cluster::ON_DISK);
+        std::fs::write(&copy, "a map").unwrap();
         wipe(&place, true).unwrap();
         assert!(!TOKEN_NAMES.iter().any(|name| place.join(name).exists()));
+        assert!(!copy.exists());
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
         drop(look);
