@@ -66,7 +66,8 @@ class JournalDisks(ClusterTest):
         owner = cluster.owner()
         load = self.load(cluster, [cluster.others(owner)[0]])
         load.await_progress()
-        with_state = lambda: [disk for disk in self.disks(cluster, owner) if disk["node"] == owner and disk["states"] > 0]
+        own = str(cluster.folder / owner)
+        with_state = lambda: [disk for disk in self.disks(cluster, owner) if disk["label"].startswith(own) and disk["states"] > 0]
         (disk,) = harness.wait_until(with_state, MOVED_SECONDS_MAX, "a disk of the owner with the state")
         cluster.cairn(owner, "disk", "drain", disk["id"])
         state = lambda: next(found["state"] for found in self.disks(cluster, owner) if found["id"] == disk["id"])
