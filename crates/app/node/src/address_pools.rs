@@ -435,7 +435,8 @@ mod tests {
 
     #[test]
     fn lists_and_ranges_are_read_or_refused() {
-        let cases: &[(&[&str], Result<(&[&str], u8), &str>)] = &[
+        type Read = Result<(&'static [&'static str], u8), &'static str>;
+        let cases: &[(&[&str], Read)] = &[
             (&["10.0.0.20/24"], Ok((&["10.0.0.20"], 24))),
             (
                 &["10.0.0.20-10.0.0.22/24", "10.0.0.9/24"],
@@ -503,7 +504,8 @@ mod tests {
         let mut view = MapView::default();
         view.address_pools.insert("lan".to_owned(), before.clone());
         let texts = |texts: &[&str]| texts.iter().map(|it| (*it).to_owned()).collect();
-        let cases: &[(&[&str], &[&str], Result<&[&str], &str>)] = &[
+        type Changed = Result<&'static [&'static str], &'static str>;
+        let cases: &[(&[&str], &[&str], Changed)] = &[
             (
                 &["10.0.0.22/24"],
                 &[],
