@@ -184,6 +184,26 @@ class Waits(ClusterTest):
         members = ("etcd1", "etcd2", "etcd3")
         self.check_stop(cluster, load, lambda _: cluster.pause(*members), lambda _: cluster.resume(*members))
 
+    def test_the_last_node_stops_though_etcd_and_its_lease_are_well(self):
+        cluster = self.cluster(3, external_etcd=True)
+        owner = cluster.owner()
+        data = content("last", FILE_LEN_BYTES)
+        with libnfs.Mount(cluster.url(owner)) as mount:
+            mount.write_file("/last", data)
+        cluster.kill(*self.others(cluster, owner))
+        is_last = lambda: [node["name"] for node in cluster.status()["nodes"] if node["alive"]] == [owner]
+        harness.wait_until(is_last, TAKEOVER_SECONDS_MAX, "that the leases of the others end")
+        begun = time.monotonic()
+        cluster.stop(owner)
+        took = time.monotonic() - begun
+        print(f"the last node stopped in {took:.1f} s", flush=True)
+        self.assertLess(took, STOP_SECONDS_MAX)
+        cluster.start_nodes(*cluster.names)
+        for node in cluster.names:
+            cluster.await_serving(node)
+            with libnfs.Mount(cluster.url(node)) as mount:
+                self.assertTrue(mount.read_file("/last") == data)
+
     @needs_namespaces
     def test_an_owner_that_reaches_no_other_node_gives_way(self):
         cluster = self.cluster(3, external_etcd=True)

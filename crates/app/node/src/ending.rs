@@ -10,8 +10,8 @@ use std::time::Duration;
 use cairn_base::env::Clock;
 use futures_util::future::{Either, select};
 
-/// A node without a lease has so long for all steps. What it acknowledged is in the logs of its volumes, and it has nothing to
-/// hand over.
+/// A node without a lease, or without another one to hand over to, has so long for all steps. What it acknowledged is in the
+/// logs of its volumes; what closing needs of other nodes' disks may never come.
 pub(crate) const CUT_OFF_MAX: Duration = Duration::from_secs(7);
 /// A step that takes longer is told, and again each time as much has passed.
 const TELL_AFTER: Duration = Duration::from_secs(2);
@@ -52,8 +52,8 @@ impl<IsCutOff: Fn() -> bool> Ending<IsCutOff> {
             if self.is_over() {
                 tracing::warn!(
                     waited_ms = waited.as_millis(),
-                    "stopping: this node has no lease, so it does not wait any longer for {what}; what was acknowledged is in \
-                     the logs of its volumes"
+                    "stopping: this node has no lease, or no other node is there, so it does not wait any longer for {what}; what \
+                     was acknowledged is in the logs of its volumes"
                 );
                 return None;
             }

@@ -383,7 +383,10 @@ impl Node {
     pub fn stop(self) {
         let inner = Arc::clone(&self.started.inner);
         let cluster = inner.cluster.as_ref();
-        let is_cut_off = || cluster.is_some_and(|cluster| cluster.member.is_cut_off());
+        let is_cut_off = || {
+            let member = cluster.map(|cluster| &cluster.member);
+            member.is_some_and(|member| member.is_cut_off() || member.is_last())
+        };
         let ending = Ending::new(Arc::clone(&inner.env.clock), is_cut_off);
         self.runtime.block_on(async {
             let work = async {

@@ -540,6 +540,12 @@ impl ClusterMember {
         !is_valid && !self.is_gone.load(Ordering::Acquire)
     }
 
+    /// Whether no other node of the cluster is there that could have what this one leaves.
+    pub fn is_last(&self) -> bool {
+        let view = self.view();
+        view.nodes.len() > 1 && view.alive.keys().all(|node| *node == self.own.node)
+    }
+
     /// Closes the volumes that this node owns and lets others have them.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
