@@ -537,6 +537,17 @@ impl Reverting {
         Ok(next)
     }
 
+    /// Whether bytes or extended attributes of the snapshot are not there any more, or are others.
+    async fn is_other_inside(&self, ino: Ino) -> Result<bool, FsError> {
+        let xattrs = (!self.kept.contains(&ino)).then(|| Key::xattrs(ino));
+        for range in xattrs.into_iter().chain([Key::extents_past(ino, 0)]) {
+            if self.gone(range, &mut None).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The sequence number of the entry that an inode of the snapshot has now.
     async fn cookie_of(&self, ino: Ino, record: &InodeRecord) -> Result<u64, FsError> {
         let key = Key::cookie(record.parent, record.cookie);
@@ -578,7 +589,8 @@ impl Reverting {
                 atime: record.atime,
                 ..live.clone()
             };
-            if same == record {
+            // Whoever sets a file's time back, and changes no time by an attribute, leaves a record that says nothing of it.
+            if same == record && !self.is_other_inside(ino).await? {
                 return Ok(());
             }
         }

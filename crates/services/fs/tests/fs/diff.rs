@@ -205,7 +205,9 @@ pub async fn check_diff(fs: &Fs, earlier: &Snapshot, later: &Snapshot) {
         assert!(has_data || before.data == after.data, "bytes of {ino}");
         assert!(
             has_attributes || of(before) == of(after),
-            "attributes of {ino}"
+            "attributes of {ino}: {:?}, then {:?}",
+            of(before),
+            of(after)
         );
         // A restore of the volume takes times back, and the clock stands still here: the same time may come again.
         let is_same = before.attr.ctime == after.attr.ctime
