@@ -70,6 +70,8 @@ struct Received {
     /// Of those so many are checked, and for whoever reads.
     checked: usize,
     has_ended: bool,
+    /// A checksum was wrong: nothing that follows is used.
+    is_forged: bool,
 }
 
 /// Both directions of a connection.
@@ -97,6 +99,7 @@ impl<S> Clear<S> {
                 end: 0,
                 checked: 0,
                 has_ended: false,
+                is_forged: false,
             },
             unsent: Vec::new(),
             unsent_from: 0,
@@ -196,7 +199,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Clear<S> {
                 clear.give(into);
                 return Poll::Ready(Ok(()));
             }
-            if clear.check_next()? {
+            let checked = match clear.received.is_forged {
+                true => Err(forged()),
+                false => clear.check_next(),
+            };
+            clear.received.is_forged = checked.is_err();
+            if checked? {
                 continue;
             }
             clear.make_room();
@@ -369,6 +377,9 @@ mod tests {
         let mut clear = Clear::new(far, keys().1);
         let mut all = Vec::new();
         let ended = clear.read_to_end(&mut all).await.map(drop);
+        if ended.is_err() {
+            assert!(clear.read_u8().await.is_err(), "nothing behind it is used");
+        }
         (all, ended)
     }
 

@@ -22,6 +22,8 @@ use crate::table::Condition;
 /// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(15);
 /// How often it is looked whether the disk with the metadata that somebody waits for works.
+/// A state that could not be had on another disk stays where it is for so long: each try costs clients a pause.
+const STAYED_REST: Duration = Duration::from_secs(3600);
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
 const ABANDON_PAUSE: Duration = Duration::from_secs(1);
@@ -167,6 +169,14 @@ impl Pool {
     /// log from there on. What the former disk had of it is discarded when the volume is opened next.
     async fn state_from_copy(&self, fs: &Fs, to: &[DiskId]) -> Result<(), String> {
         let (id, name) = (fs.volume(), fs.name().to_owned());
+        let now = self.env.clock.monotonic();
+        let stayed = self.state_stayed.lock().get(&id).copied();
+        if stayed.is_some_and(|at| now.saturating_sub(at) < STAYED_REST) {
+            return Err(format!(
+                "metadata of volume {name} stays on its disk: it could not be had on another one; see whether that has space for it. \
+                 It is tried again an hour later"
+            ));
+        }
         // The newer the copy, the less is replayed while clients wait.
         self.change_metadata(fs, fs.meta().ship()).await?;
         let stats = fs.meta().stats();
@@ -187,7 +197,17 @@ impl Pool {
             volume = name,
             "opening the volume with its metadata on another disk"
         );
-        self.reopen(fs, disks, Vec::new()).await
+        let Err(why) = self.reopen(fs, disks, Vec::new()).await else {
+            self.state_stayed.lock().remove(&id);
+            return Ok(());
+        };
+        // Clients wait: it is served again where it was.
+        self.state_stayed.lock().insert(id, now);
+        let before = self.all_meta_disks(Some(id));
+        self.open_closed(fs, before, Vec::new()).await?;
+        Err(format!(
+            "metadata of volume {name} stays on its disk: {why}"
+        ))
     }
 
     /// Opens a volume with its state on a disk that stays, instead of this one; on one of `to`, if that is given.

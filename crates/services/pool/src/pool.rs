@@ -169,6 +169,8 @@ pub struct Pool {
     past_totals: Mutex<PastTotals>,
     /// Volumes that could not be opened.
     pub(crate) open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
+    /// Volumes whose state could not be had on another disk, each with when that was.
+    pub(crate) state_stayed: Mutex<BTreeMap<VolumeId, Duration>>,
     /// Volumes that are closed and opened again to be restored.
     pub(crate) restoring: Mutex<BTreeSet<VolumeId>>,
     /// Those who wait for a volume's metadata that failed hear through these from that which takes its place.
@@ -237,6 +239,7 @@ impl Pool {
             volumes: RwLock::default(),
             past_totals: Mutex::default(),
             open_again: Mutex::default(),
+            state_stayed: Mutex::default(),
             restoring: Mutex::default(),
             successions: Mutex::default(),
             confirmed: Mutex::default(),

@@ -31,7 +31,7 @@ enum Act {
 fn act(state: &ScrubState, maintenance: &Maintenance, now: Timestamp) -> Act {
     match state.stage {
         ScrubStage::Never | ScrubStage::Done => {
-            let next = maintenance.next_scrub(last_begun(state), now);
+            let next = maintenance.next_scrub(last_begun(state, now), now);
             match next.is_some_and(|next| next <= now) {
                 true => Act::Begin,
                 false => Act::Nothing,
@@ -44,9 +44,10 @@ fn act(state: &ScrubState, maintenance: &Maintenance, now: Timestamp) -> Act {
     }
 }
 
-/// When the last scrub began, by itself or by hand.
-fn last_begun(state: &ScrubState) -> Option<Timestamp> {
-    (state.stage != ScrubStage::Never).then(|| Timestamp::new(state.started_seconds, 0))
+/// When the last scrub began, by itself or by hand. A time to come is that of a clock that was wrong.
+fn last_begun(state: &ScrubState, now: Timestamp) -> Option<Timestamp> {
+    let begun = Timestamp::new(state.started_seconds, 0);
+    (state.stage != ScrubStage::Never && begun <= now).then_some(begun)
 }
 
 /// When the next scrub begins by itself: `None` if none will. A paused one has to be ended first.
@@ -58,7 +59,7 @@ pub(super) fn next(
     match state.stage {
         ScrubStage::Paused => None,
         ScrubStage::Never | ScrubStage::Running | ScrubStage::Done => {
-            maintenance.next_scrub(last_begun(state), now)
+            maintenance.next_scrub(last_begun(state, now), now)
         }
     }
 }
@@ -270,6 +271,15 @@ mod tests {
         assert_eq!(
             next(&state, &timer, at(open)),
             Some(at(SATURDAY + 7 * DAY + 22 * HOUR))
+        );
+        let ahead = ScrubState {
+            started_seconds: open + 3650 * DAY,
+            ..state
+        };
+        assert_eq!(
+            act(&ahead, &timer, at(open)),
+            Act::Begin,
+            "the clock was wrong"
         );
     }
 }
