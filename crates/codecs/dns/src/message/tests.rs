@@ -78,7 +78,8 @@ fn questions_get_their_answer() {
     cut.truncate(cut.len() - 1);
     let mut dotted = plain("files", TYPE_A);
     dotted.splice(12.., *b"\x0dfiles.example\0\0\x01\0\x01");
-    let cases: Vec<(&str, Vec<u8>, Option<(Outcome, u16, [u16; 3])>)> = vec![
+    type Want = Option<(Outcome, u16, [u16; 3])>;
+    let cases: Vec<(&str, Vec<u8>, Want)> = vec![
         (
             "addresses of IPv4",
             plain("files.example", TYPE_A),
