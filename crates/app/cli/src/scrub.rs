@@ -102,7 +102,7 @@ fn schedule_text(schedule: &ScrubSchedule, scrub: &ScrubView, now_seconds: i64) 
     lines.join("\n")
 }
 
-/// What comes of a schedule: the next scrub, or why none begins.
+/// The next scrub of a schedule, or why none begins.
 fn coming(scrub: &ScrubView, now_seconds: i64) -> Option<String> {
     if let Some(until) = scrub.rests_until_seconds {
         let until = instant(until, now_seconds);

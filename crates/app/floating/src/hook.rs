@@ -46,7 +46,7 @@ pub enum HookError {
     Late { path: String, verb: &'static str },
 }
 
-/// What the program is told of an address.
+/// An address, as the program gets it.
 #[derive(Clone, Debug)]
 pub struct Told<'w> {
     /// `volume` or `pool`: what the name is of.

@@ -42,7 +42,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// As logs and hooks are told.
+    /// The word for it in logs and for hooks.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Volume(_) => "volume",
@@ -128,7 +128,7 @@ struct Slot {
     retry_at: Option<Instant>,
 }
 
-/// What is in the way of an address.
+/// Why an address is not here.
 struct Problem {
     why: String,
     /// Tries that failed, one after the other.
