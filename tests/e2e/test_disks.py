@@ -4,7 +4,7 @@ import json
 import shutil
 import threading
 
-from lib import harness, libnfs, rawnfs
+from lib import harness, libnfs, rawnfs, spread
 from lib.worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
@@ -680,3 +680,34 @@ class Disks(WorldTest):
             self.assertEqual(server.cairn("cat", url(), text=False).stdout, path.read_bytes())
             server.stop()
         self.assertIn("it is back", server.log_path.read_text())
+
+    def test_data_moves_to_a_disk_that_was_added(self):
+        server = self.server(3, spread.SIZE_FLAGS)
+        files = {f"/file{number}": content(number, spread.FILE_BYTES) for number in range(spread.FILES)}
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name, data in files.items():
+                mount.write_file(name, data)
+        self.assertEqual(spread.shown(server.cairn)["stage"], "even")
+        server.cairn("disk", "spread", "--pause")
+        added = server.root / "added"
+        server.cairn("disk", "add", added)
+        # A pause lasts over a restart.
+        server.restart()
+        paused = spread.shown(server.cairn)
+        self.assertEqual((paused["stage"], paused["moved_bytes"]), ("paused", 0))
+        self.assertGreater(paused["most_permille"] - paused["least_permille"], 100)
+        self.assertEqual(server.metrics()["cairn_spread_paused"], 1)
+        server.cairn("disk", "spread", "--resume")
+        moved = lambda: spread.shown(server.cairn)["moved_bytes"] > 0
+        harness.wait_until(moved, spread.SPREAD_SECONDS_MAX, "that something moves")
+        server.kill()
+        server.start()
+        harness.wait_until(lambda: spread.is_even(server.cairn), spread.SPREAD_SECONDS_MAX, "even disks")
+        # Even disks stay as they are.
+        before = spread.shards(server.cairn)
+        self.assertGreater(min(before.values()), 0, before)
+        server.restart()
+        self.assertEqual(spread.shards(server.cairn), before)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name, data in files.items():
+                self.assertTrue(mount.read_file(name) == data, name)

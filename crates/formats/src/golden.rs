@@ -796,6 +796,7 @@ fn a_pool_file_is_golden() {
     state.maintenance = Maintenance {
         scrub_every: Some("30d".parse().expect("it is a time")),
         window: Some("sat,sun:22:00-06:00".parse().expect("it is a window")),
+        spread_paused: true,
     };
     check("pool.txt", &state, &encode_pool(&state), |bytes| {
         let picked = decode_pool(bytes).unwrap();

@@ -504,6 +504,25 @@ pub enum DiskCommand {
     Remove(DiskRemoveArgs),
     /// Replace a disk, whether it works, has failed or is lost
     Replace(DiskReplaceArgs),
+    /// Show how data moves to emptier disks, pause that, or let it go on
+    ///
+    ///
+    /// After disks or nodes were added, or much was deleted, data moves until all disks of a kind are about equally full. It
+    /// begins when two of them are more than 10 % apart, and ends at 5 %. It makes way for clients, keeps to `rebuild_rate`
+    /// and to the maintenance window, and waits while anything else has to move. In a cluster all nodes do so.
+    Spread(DiskSpreadArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DiskSpreadArgs {
+    /// Move no more of it, until it is resumed: in a cluster on all nodes
+    #[arg(long, conflicts_with = "resume")]
+    pub pause: bool,
+    /// Go on
+    #[arg(long)]
+    pub resume: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 /// What an added folder is for.

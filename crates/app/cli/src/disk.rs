@@ -1,16 +1,20 @@
 //! `cairn disk ...`.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use cairn_admin::Client;
 use cairn_admin::api::{
     CacheAdd, CacheView, DiskAdd, DiskChange, DiskReplace, DiskRole, DiskState, DiskView,
-    RebuildView,
+    RebuildView, SpreadSet, SpreadStage, SpreadView,
 };
 use cairn_base::units::format_size;
+use cairn_bench::suite::rfc3339_utc;
 use cairn_config::MediaChoice;
 
 use crate::access;
 use crate::args::{
-    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskSetArgs, RoleArg, ViewArgs,
+    DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, DiskSetArgs, DiskSpreadArgs,
+    RoleArg, ViewArgs,
 };
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
@@ -206,6 +210,56 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     })
 }
 
+pub fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let spread = match (args.pause, args.resume) {
+        (false, false) => client.spread()?,
+        (paused, _) => client.spread_set(&SpreadSet { paused })?,
+    };
+    if args.view.json {
+        return print::json(&spread);
+    }
+    print::text(&spread_text(&spread))
+}
+
+fn spread_text(spread: &SpreadView) -> String {
+    let percent = |permille: u64| format!("{}.{} %", permille / 10, permille % 10);
+    let stage = match spread.stage {
+        SpreadStage::Even => "even: there is nothing to move".to_owned(),
+        SpreadStage::Moving => "moving".to_owned(),
+        SpreadStage::Paused => "paused: `cairn disk spread --resume` goes on".to_owned(),
+        SpreadStage::Resting => {
+            let until = spread.rests_until_seconds.unwrap_or_default();
+            let until = UNIX_EPOCH + Duration::from_secs(u64::try_from(until).unwrap_or(0));
+            let until = rfc3339_utc(until);
+            format!("resting until the maintenance window opens: {until}")
+        }
+        SpreadStage::Waiting => {
+            "waiting: disks are away, or other data has to move first; see `cairn disk list`"
+                .to_owned()
+        }
+        SpreadStage::Settled => {
+            "settled: this node has nothing that would be as safe on an emptier disk".to_owned()
+        }
+    };
+    let mut lines = vec![
+        format!("spread    {stage}"),
+        format!(
+            "disks     {} in use of the emptiest, {} of the fullest; {} above the mean",
+            percent(spread.least_permille),
+            percent(spread.most_permille),
+            format_size(spread.excess_bytes)
+        ),
+    ];
+    if spread.moved_bytes > 0 {
+        lines.push(format!(
+            "moved     {} since the start of this server",
+            format_size(spread.moved_bytes)
+        ));
+    }
+    lines.join("\n")
+}
+
 /// A folder by the name that the server needs: where this command runs says nothing to it.
 fn absolute(folder: &str) -> String {
     let path = std::path::absolute(folder);
@@ -373,6 +427,32 @@ fn cache_table(caches: &[CacheView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spread_says_where_it_stands() {
+        let cases = [
+            (SpreadStage::Even, "nothing to move"),
+            (SpreadStage::Moving, "spread    moving"),
+            (SpreadStage::Paused, "--resume"),
+            (SpreadStage::Resting, "opens: 1970-01-01T00:00:09Z"),
+            (SpreadStage::Waiting, "cairn disk list"),
+            (SpreadStage::Settled, "as safe"),
+        ];
+        for (stage, want) in cases {
+            let text = spread_text(&SpreadView {
+                stage,
+                rests_until_seconds: Some(9),
+                least_permille: 7,
+                most_permille: 603,
+                ..SpreadView::default()
+            });
+            assert!(text.contains(want), "{stage:?}: {text}");
+            assert!(
+                text.contains("0.7 % in use of the emptiest, 60.3 %"),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn what_is_said_of_a_drain_is_what_was_asked() {

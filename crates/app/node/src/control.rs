@@ -11,8 +11,9 @@ use cairn_admin::api::{
     AdminView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection,
     DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes,
     MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet,
-    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin, VolumeTieringView, VolumeView,
+    ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate, TicketView,
+    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
+    VolumeTieringView, VolumeView,
 };
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
@@ -143,6 +144,18 @@ impl Control for Controller {
         })
     }
 
+    fn spread(&self) -> Answer<'_, SpreadView> {
+        Box::pin(async { Ok(convert::spread(self.inner.pool.spread_status())) })
+    }
+
+    fn spread_set(&self, set: SpreadSet) -> Answer<'_, SpreadView> {
+        Box::pin(async move {
+            let changed = self.inner.pool.set_spread_paused(set.paused).await;
+            changed.map_err(refusal)?;
+            self.spread().await
+        })
+    }
+
     fn scrub_pause(&self) -> Answer<'_, ScrubView> {
         Box::pin(async {
             if self.inner.pool.scrub_pause().await {
@@ -166,6 +179,7 @@ impl Control for Controller {
             let maintenance = Maintenance {
                 scrub_every: set.every,
                 window: set.window,
+                ..self.inner.pool.state().maintenance.clone()
             };
             let changed = self.inner.pool.set_maintenance(maintenance).await;
             changed.map_err(refusal)?;

@@ -1,6 +1,6 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubSchedule, ScrubView};
+use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubSchedule, ScrubView, SpreadView};
 use cairn_admin::classes::{LatencyView, LimitView, PartView, RatesView};
 use cairn_base::Timestamp;
 use cairn_config::{Access, ExportRule, Maintenance, Squash};
@@ -11,6 +11,7 @@ use cairn_formats::scrub_file::ScrubStage;
 use cairn_pool::executor::RebuildStatus;
 use cairn_pool::health::Health;
 use cairn_pool::scrub::{DamagedPlace, ScrubProgress};
+use cairn_pool::spread::{SpreadStage, SpreadStatus};
 use cairn_qos::GoalReport;
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {
@@ -55,6 +56,26 @@ pub fn rebuild(status: RebuildStatus) -> RebuildView {
         seconds_left: status.seconds_left,
         shards_missing: status.shards_missing,
         problems: status.problems,
+    }
+}
+
+pub fn spread(status: SpreadStatus) -> SpreadView {
+    let (stage, rests_until_seconds) = match status.stage {
+        SpreadStage::Even => (api::SpreadStage::Even, None),
+        SpreadStage::Moving => (api::SpreadStage::Moving, None),
+        SpreadStage::Paused => (api::SpreadStage::Paused, None),
+        SpreadStage::Resting { until_seconds } => (api::SpreadStage::Resting, Some(until_seconds)),
+        SpreadStage::Waiting => (api::SpreadStage::Waiting, None),
+        SpreadStage::Settled => (api::SpreadStage::Settled, None),
+    };
+    SpreadView {
+        stage,
+        paused: status.is_paused,
+        rests_until_seconds,
+        least_permille: status.unevenness.least_permille,
+        most_permille: status.unevenness.most_permille,
+        excess_bytes: status.unevenness.excess_bytes,
+        moved_bytes: status.moved_bytes,
     }
 }
 

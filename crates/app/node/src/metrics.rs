@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
 
-use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
+use cairn_admin::api::{RebuildView, ScrubStage, ScrubView, SpreadStage, SpreadView};
 use cairn_base::DiskId;
 use cairn_config::{ClassChoice, MemoryBudget};
 use cairn_fs::{ApplyRecord, ApplyState, FsStats, GcBacklog, QuotaCounts, TieringStatus};
@@ -37,6 +37,7 @@ pub struct Observed {
     pub answers: HashMap<DiskId, Counts>,
     pub scrub: ScrubView,
     pub rebuild: RebuildView,
+    pub spread: SpreadView,
     /// By the volume's name.
     pub volumes: Vec<(String, VolumeNumbers)>,
     /// Of all volumes together since the start, also of those that are not served any more.
@@ -126,6 +127,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     amplification(&observed.segments, &observed.totals_of_all, &mut out);
     scrub(&observed.scrub, &mut out);
     rebuild(&observed.rebuild, &mut out);
+    spread(&observed.spread, &mut out);
     volumes(&observed.volumes, &mut out);
     tolerated(&observed.tolerated, &mut out);
     encryption(&observed.encryption, &mut out);
@@ -579,6 +581,24 @@ fn rebuild(rebuild: &RebuildView, out: &mut Families) {
     for (name, help, value) in counters {
         out.counters(name, help, vec![(Vec::new(), value)]);
     }
+}
+
+fn spread(spread: &SpreadView, out: &mut Families) {
+    let is_moving = u64::from(spread.stage == SpreadStage::Moving);
+    #[rustfmt::skip]
+    let gauges = [
+        ("cairn_spread_moving", "1 while data moves to emptier disks", is_moving),
+        ("cairn_spread_paused", "1 while an operator has paused that", u64::from(spread.paused)),
+        ("cairn_spread_least_permille", "The share in use of the emptiest disk, in thousandths, of the kind of disks that are furthest apart", spread.least_permille),
+        ("cairn_spread_most_permille", "That of the fullest disk", spread.most_permille),
+        ("cairn_spread_excess_bytes", "Bytes that disks have above the mean share of their kind", spread.excess_bytes),
+    ];
+    for (name, help, value) in gauges {
+        out.gauge(name, help, value);
+    }
+    let help = "Bytes moved to emptier disks, of the volumes served here";
+    let moved = vec![(Vec::new(), spread.moved_bytes)];
+    out.counters("cairn_spread_bytes_total", help, moved);
 }
 
 fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {

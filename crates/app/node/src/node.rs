@@ -672,6 +672,7 @@ impl Inner {
             answers: self.disk_answers(),
             scrub: convert::scrub(self.pool.scrub_progress()),
             rebuild: convert::rebuild(self.pool.rebuild_status()),
+            spread: convert::spread(self.pool.spread_status()),
             volumes_failed: (state.volumes.len() - volumes.len() + troubled_count) as u64,
             volumes,
             totals_of_all,

@@ -366,6 +366,50 @@ pub struct RebuildRate {
     pub rate_bytes_per_second: u64,
 }
 
+/// Where the moving of data to emptier disks stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpreadStage {
+    /// All disks of a kind are about equally full.
+    #[default]
+    Even,
+    Moving,
+    /// An operator paused it.
+    Paused,
+    /// It waits for the maintenance window.
+    Resting,
+    /// Disks are away, or data has to move for other reasons first.
+    Waiting,
+    /// Disks are not equally full, and the node that answers has no shard that would be as safe elsewhere.
+    Settled,
+}
+
+/// Data that moves to emptier disks, after disks or nodes were added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SpreadView {
+    pub stage: SpreadStage,
+    /// Whether an operator paused it, on all nodes of a cluster.
+    pub paused: bool,
+    /// When the maintenance window opens that it waits for. Left out: it does not wait for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rests_until_seconds: Option<i64>,
+    /// The share in use of the emptiest disk and of the fullest, in thousandths: of the kind of disks that are furthest apart.
+    pub least_permille: u64,
+    pub most_permille: u64,
+    /// Bytes that disks have above the mean share of their kind.
+    pub excess_bytes: u64,
+    /// Moved since the server started, of the volumes that the node that answers serves.
+    pub moved_bytes: u64,
+}
+
+/// Whether data moves to emptier disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SpreadSet {
+    /// In a cluster on all nodes. Shards that are just moving are moved to their end.
+    pub paused: bool,
+}
+
 /// Where a scrub stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -19,9 +19,9 @@ use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
     ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView,
-    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
-    VolumeMove, VolumeView,
+    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView,
+    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
+    VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -410,6 +410,14 @@ impl Client {
 
     pub fn scrub_report(&self) -> Result<ScrubReport, ClientError> {
         self.get("/api/v1/scrub/report")
+    }
+
+    pub fn spread(&self) -> Result<SpreadView, ClientError> {
+        self.get("/api/v1/spread")
+    }
+
+    pub fn spread_set(&self, set: &SpreadSet) -> Result<SpreadView, ClientError> {
+        self.call(self.agent.put(self.at("/api/v1/spread")), set)
     }
 
     pub fn scrub_schedule(&self) -> Result<ScrubSchedule, ClientError> {

@@ -9,8 +9,9 @@ use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView,
     ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubSchedule,
-    ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeAddressSet,
-    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeView,
+    ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeView,
 };
 use crate::list_query::ListQuery;
 
@@ -86,6 +87,8 @@ pub trait Control: Send + Sync + 'static {
     fn rebuild(&self) -> Answer<'_, RebuildView>;
     /// Bytes per second; 0 for no limit.
     fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView>;
+    fn spread(&self) -> Answer<'_, SpreadView>;
+    fn spread_set(&self, set: SpreadSet) -> Answer<'_, SpreadView>;
     fn scrub(&self) -> Answer<'_, ScrubView>;
     fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView>;
     fn scrub_pause(&self) -> Answer<'_, ScrubView>;

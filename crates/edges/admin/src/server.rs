@@ -37,9 +37,9 @@ use crate::api::{
     BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
     DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView,
     NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView, ScrubReport,
-    ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove,
-    VolumeView,
+    ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -375,6 +375,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(disk_set, disk_remove))
         .routes(routes!(disk_replace))
         .routes(routes!(rebuild, rebuild_set))
+        .routes(routes!(spread, spread_set))
         .routes(routes!(scrub))
         .routes(routes!(scrub_start))
         .routes(routes!(scrub_pause))
@@ -955,6 +956,24 @@ async fn rebuild_set(
 ) -> Result<Json<RebuildView>, ControlError> {
     let answer = shared.control.rebuild_rate(set.rate_bytes_per_second);
     answer.await.map(Json)
+}
+
+/// How far the moving of data to emptier disks is.
+#[utoipa::path(get, path = "/api/v1/spread", responses((status = 200, body = SpreadView)))]
+async fn spread(State(shared): Api) -> Result<Json<SpreadView>, ControlError> {
+    shared.control.spread().await.map(Json)
+}
+
+/// Pauses the moving of data to emptier disks, or lets it go on: in a cluster on all nodes.
+#[utoipa::path(put, path = "/api/v1/spread", request_body = SpreadSet, responses(
+    (status = 200, body = SpreadView), (status = 409, body = ErrorBody)))]
+async fn spread_set(
+    State(shared): Api,
+    Given(set): Given<SpreadSet>,
+) -> Result<Json<SpreadView>, ControlError> {
+    to_the_end(async move { shared.control.spread_set(set).await })
+        .await
+        .map(Json)
 }
 
 /// The cluster that the node is in.

@@ -252,6 +252,17 @@ impl Control for Pretend {
         }))
     }
 
+    fn spread(&self) -> Answer<'_, SpreadView> {
+        answer(Ok(SpreadView::default()))
+    }
+
+    fn spread_set(&self, set: SpreadSet) -> Answer<'_, SpreadView> {
+        answer(Ok(SpreadView {
+            paused: set.paused,
+            ..SpreadView::default()
+        }))
+    }
+
     fn scrub(&self) -> Answer<'_, ScrubView> {
         answer(Ok(ScrubView::default()))
     }
@@ -497,6 +508,10 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/disks/ab/replace", yes, r#"{"path":"/n","wipe":true}"#, 201, "\"cd\""),
         ("GET", "/api/v1/rebuild", yes, "", 200, "shards_left"),
         ("PATCH", "/api/v1/rebuild", yes, r#"{"rate_bytes_per_second":5}"#, 200, ":5,"),
+        ("GET", "/api/v1/spread", yes, "", 200, "\"even\""),
+        ("PUT", "/api/v1/spread", yes, r#"{"paused":true}"#, 200, "\"paused\":true"),
+        ("PUT", "/api/v1/spread", yes, "{}", 400, "missing field"),
+        ("PUT", "/api/v1/spread", None, r#"{"paused":true}"#, 401, "unauthorized"),
         ("GET", "/api/v1/scrub", yes, "", 200, "\"never\""),
         ("POST", "/api/v1/scrub/start", None, "{}", 401, "unauthorized"),
         ("POST", "/api/v1/scrub/start", yes, "{}", 200, "\"running\""),
@@ -715,6 +730,7 @@ fn the_document_names_every_path() {
         "disks",
         "disks/{disk}",
         "rebuild",
+        "spread",
         "scrub",
         "scrub/report",
         "scrub/schedule",
@@ -807,6 +823,9 @@ fn the_client_speaks_to_the_server() {
         rate_bytes_per_second: 9,
     };
     assert_eq!(client.rebuild_rate(&rate).unwrap().rate_bytes_per_second, 9);
+    assert_eq!(client.spread().unwrap(), SpreadView::default());
+    let paused = client.spread_set(&SpreadSet { paused: true }).unwrap();
+    assert!(paused.paused);
     let started = client.scrub_start(&ScrubStart::default()).unwrap();
     assert_eq!(started.stage, ScrubStage::Running);
     assert_eq!(client.scrub().unwrap().stage, ScrubStage::Never);

@@ -31,6 +31,7 @@ mod repair;
 mod scrub;
 mod segment_map;
 mod spares;
+mod spread;
 mod store;
 mod stripe;
 mod stripe_cache;
@@ -58,6 +59,7 @@ pub use record::{
     encode_encrypted_record, encode_record,
 };
 pub use scrub::SegmentScrub;
+pub use spread::{DiskFill, Spread, Unevenness};
 pub use store::SegmentStore;
 #[cfg(any(test, feature = "testing"))]
 pub use tier::testing;

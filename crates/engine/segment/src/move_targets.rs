@@ -317,6 +317,24 @@ impl MoveRoom {
         spare.map_or(0, |spare| survives(&places, spare).nodes)
     }
 
+    /// Whether a shard that could stay where it is may go to a disk: there is room beside the reserve, no shard of the
+    /// segment is there, and its node gets no more of them than the shard's own has.
+    pub fn may_go(&self, shard: MovingShard<'_>, to: DiskId) -> bool {
+        let known = self.disks.iter().find(|disk| disk.disk == to);
+        let (Some(target), Some(needed_bytes)) = (known, file_len_bytes(shard.len_bytes)) else {
+            return false;
+        };
+        let own = shard.held.get(usize::from(shard.index));
+        let own_node = own.and_then(|disk| self.places.get(disk));
+        let counts = self.counts_beside(shard);
+        let count_on = |node: NodeId| counts.get(&node).copied().unwrap_or_default();
+        let is_crowded = own_node.is_some_and(|own| count_on(target.node) > count_on(own.node));
+        target.beside_reserve_bytes() >= needed_bytes
+            && !shard.held.contains(&to)
+            && !is_crowded
+            && self.is_no_worse(shard, target)
+    }
+
     /// Whether the segment survives as many nodes as now when the shard is on another disk.
     fn is_no_worse(&self, shard: MovingShard<'_>, target: &DiskRoom) -> bool {
         let index = usize::from(shard.index);

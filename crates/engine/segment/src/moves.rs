@@ -8,16 +8,20 @@ use std::sync::Arc;
 
 use cairn_base::disk::DiskSpace;
 use cairn_base::{DiskId, DomainPath, SegmentId, VolumeId};
-use cairn_shard::ShardError;
+use cairn_shard::{ShardError, ShardService};
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::life::Segment;
 use crate::move_targets::{self, DiskRoom, MoveRoom, MovingShard};
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
+use crate::spread::{DiskFill, Spread};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
 use crate::volume::Volume;
+
+/// Segments of a volume on one disk that are looked at at a time for shards that should be elsewhere.
+const SPREAD_LOOKED_AT_MAX: usize = 4096;
 
 /// Names one shard of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,6 +158,16 @@ impl Moved {
     }
 }
 
+fn moving(info: &SegmentInfo, index: u8) -> MovingShard<'_> {
+    MovingShard {
+        held: &info.disks,
+        code: info.code,
+        index,
+        len_bytes: info.shard_len_bytes,
+        media: info.media,
+    }
+}
+
 impl SegmentStore {
     /// Makes a shard on another disk, which [`MoveRoom::target`] chooses; the caller makes that durable and calls [`Moved::finish`].
     ///
@@ -166,11 +180,22 @@ impl SegmentStore {
         at: ShardAt,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
+        self.move_shard_to(at, None, pace).await
+    }
+
+    /// The same, to the disk `to` if one is named: a shard that could stay where it is. `NoTarget` if it may not go there.
+    pub async fn move_shard_to(
+        self: &Arc<Self>,
+        at: ShardAt,
+        to: Option<DiskId>,
+        pace: &Pace,
+    ) -> Result<Moved, MoveError> {
         let volume = self.volume(at.volume).map_err(|_| MoveError::NotNow)?;
         let segment = volume.require_owned();
         let segment = segment.and_then(|()| volume.segment(at.segment));
         let segment = segment.map_err(|_| MoveError::NotNow)?;
-        let moved = self.move_segment(volume, &segment, at.index, pace).await;
+        let moved = self.move_segment(volume, &segment, at.index, to, pace);
+        let moved = moved.await;
         if let Err(MoveError::Disk(error)) = &moved {
             self.note_fenced(error);
         }
@@ -182,6 +207,7 @@ impl SegmentStore {
         volume: Arc<Volume>,
         segment: &Arc<Segment>,
         index: u8,
+        to: Option<DiskId>,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
         // While it is being sealed it is not open any more, and its files lose their ends.
@@ -191,9 +217,12 @@ impl SegmentStore {
         if is_busy() {
             return Err(MoveError::NotNow);
         }
-        let target = self
-            .target_for(&segment.info(), index)
-            .ok_or(MoveError::NoTarget)?;
+        let info = segment.info();
+        let target = match to {
+            None => self.target_for(&info, index),
+            Some(to) => Some(to).filter(|to| self.move_room().may_go(moving(&info, index), *to)),
+        };
+        let target = target.ok_or(MoveError::NoTarget)?;
         let disk = self.healthy_disk(target).ok_or(MoveError::NoTarget)?;
         if !segment.begin_move(index, target) {
             return Err(MoveError::NotNow);
@@ -242,13 +271,65 @@ impl SegmentStore {
 
     /// The disk with most room of those that hold none of the segment's shards and leave it surviving most nodes.
     fn target_for(&self, info: &SegmentInfo, index: u8) -> Option<DiskId> {
-        self.move_room().target(MovingShard {
-            held: &info.disks,
-            code: info.code,
-            index,
-            len_bytes: info.shard_len_bytes,
-            media: info.media,
-        })
+        self.move_room().target(moving(info, index))
+    }
+
+    /// How full the disks are that shards may be on, for who makes them even.
+    pub fn spread(&self) -> Spread {
+        let disks = self.roomy_disks().into_iter();
+        let members = self.members();
+        let fill = |disk: Arc<dyn ShardService>| {
+            let space = disk_space(&*disk);
+            DiskFill {
+                disk: disk.id(),
+                media: members.media(disk.id()),
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+            }
+        };
+        Spread::new(disks.map(fill), self.move_room())
+    }
+
+    /// Shards of a volume that should go to emptier disks, at most so many, with the disk of each; reckons with them.
+    ///
+    /// Not all segments are looked at each time, where there are many; `turn` is another number each time, so that all of
+    /// them are in the end.
+    pub fn shards_to_spread(
+        &self,
+        volume: VolumeId,
+        spread: &mut Spread,
+        count_max: usize,
+        turn: usize,
+    ) -> Vec<(SegmentInfo, u8, DiskId)> {
+        let mut found = Vec::new();
+        let Ok(opened) = self.volume(volume) else {
+            return found;
+        };
+        for disk in spread.fuller() {
+            let some = {
+                let segments = opened.segments.read();
+                segments.some_on(disk, SPREAD_LOOKED_AT_MAX, turn)
+            };
+            for segment in some {
+                if found.len() >= count_max || spread.is_done() {
+                    return found;
+                }
+                let info = segment.info();
+                let index = info.disks.iter().position(|at| *at == disk);
+                let index = index.and_then(|index| u8::try_from(index).ok());
+                let Some(index) = index.filter(|_| info.sealed && info.remote.is_none()) else {
+                    continue;
+                };
+                // One at a time of each segment: the next is decided when this one is where it goes.
+                if found.iter().any(|(known, ..)| known.id == info.id) {
+                    continue;
+                }
+                if let Some(to) = spread.place(moving(&info, index)) {
+                    found.push((info, index, to));
+                }
+            }
+        }
+        found
     }
 
     /// What the disks have free that shards may be moved to.

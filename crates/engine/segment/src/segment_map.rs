@@ -156,6 +156,18 @@ impl SegmentMap {
         }
     }
 
+    /// Segments with a shard on a disk, at most so many, from another place on for each `turn`.
+    pub fn some_on(&self, disk: DiskId, count_max: usize, turn: usize) -> Vec<Arc<Segment>> {
+        let Some(ids) = self.by_disk.get(&disk) else {
+            return Vec::new();
+        };
+        // Turns of as many as are looked at, and then from the beginning again.
+        let turns = ids.len().div_ceil(count_max.max(1)).max(1);
+        let from = (turn % turns) * count_max;
+        let ids = ids.iter().skip(from).take(count_max);
+        ids.filter_map(|id| self.all.get(id).cloned()).collect()
+    }
+
     /// How many segments have a shard on each disk.
     pub fn shard_counts(&self) -> impl Iterator<Item = (DiskId, u64)> {
         let each = self.by_disk.iter();
@@ -238,6 +250,25 @@ mod tests {
             .collect();
         ids.sort_unstable();
         ids
+    }
+
+    #[test]
+    fn all_on_a_disk_are_found_in_turns() {
+        let mut map = SegmentMap::default();
+        for id in 1..=10 {
+            map.insert(segment(id, &[1, 2 + u128::from(id % 2)], 1));
+        }
+        let turn = |turn| {
+            let some = map.some_on(DiskId(1), 4, turn);
+            some.iter().map(|it| it.id.0).collect::<Vec<_>>()
+        };
+        let turns: Vec<Vec<u64>> = (0..4).map(turn).collect();
+        assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2, 4]);
+        let mut all: Vec<u64> = turns[..3].iter().flatten().copied().collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..=10).collect::<Vec<_>>());
+        assert_eq!(map.some_on(DiskId(3), 9, 0).len(), 5);
+        assert!(map.some_on(DiskId(4), 9, 0).is_empty());
     }
 
     /// What asks for its own protection is narrow by that, and what does not by its volume's.

@@ -288,6 +288,9 @@ pub struct Maintenance {
     pub scrub_every: Option<ScrubEvery>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<MaintenanceWindow>,
+    /// Data does not move to emptier disks until it is told to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spread_paused: bool,
 }
 
 impl Maintenance {
@@ -450,6 +453,7 @@ mod tests {
         let plan = |every: &str, window: &str| Maintenance {
             scrub_every: (!every.is_empty()).then(|| every.parse().unwrap()),
             window: (!window.is_empty()).then(|| window.parse().unwrap()),
+            spread_paused: false,
         };
         let night = "sat:22:00-06:00";
         let now = at(0, 12, 0);
@@ -564,7 +568,7 @@ mod tests {
             now in 0i64..4_000_000_000,
         ) {
             let every = ScrubEvery { hours };
-            let plan = Maintenance { scrub_every: Some(every), window: Some(window) };
+            let plan = Maintenance { scrub_every: Some(every), window: Some(window), spread_paused: true };
             let now = Timestamp::new(now, 0);
             let last = last.map(|last| Timestamp::new(last, 0));
             let next = plan.next_scrub(last, now).unwrap();

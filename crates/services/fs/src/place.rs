@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{DiskId, SegmentId};
 use cairn_meta::{Batch, MetaError, MetaStore, Ticket};
 use cairn_segment::{MoveError, Moved, Pace, ShardAt};
 
@@ -30,12 +30,13 @@ pub struct MovedShard {
 }
 
 impl Fs {
-    /// Makes a copy of a shard on another disk, where nobody looks for it yet; [`Fs::place_shard`] goes on from there.
-    /// Errors as of [`cairn_segment::SegmentStore::move_shard`].
+    /// Makes a copy of a shard on another disk, or on the disk `to`, where nobody looks for it yet; [`Fs::place_shard`]
+    /// goes on from there. Errors as of [`cairn_segment::SegmentStore::move_shard_to`].
     pub async fn copy_shard(
         &self,
         segment: SegmentId,
         index: u8,
+        to: Option<DiskId>,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
         let shared = &self.shared;
@@ -48,7 +49,7 @@ impl Fs {
             segment,
             index,
         };
-        shared.segments.move_shard(at, pace).await
+        shared.segments.move_shard_to(at, to, pace).await
     }
 
     /// Tells the metadata of the new place of a shard. `None` if it is not taken: the segment is gone, the disk takes

@@ -71,7 +71,7 @@ pub struct RebuildStatus {
 pub struct Rebuild {
     pub(crate) pace: Pace,
     wake: Notify,
-    planner: Mutex<Planner>,
+    pub(crate) planner: Mutex<Planner>,
     progress: Arc<Mutex<Progress>>,
     /// Volumes with a shard whose new place is not durable yet, because the log has no space or its disk does not
     /// answer: nothing more of them is moved until it is.
@@ -162,10 +162,11 @@ impl Pool {
         }
         let seen = self.observe(&[]);
         let mut planner = self.rebuild.planner.lock();
-        let actions = planner.step(&seen);
+        let mut actions = planner.step(&seen);
         let took = self.env.clock.monotonic().saturating_sub(now);
         planner.note_look(now + took, took);
         let left = planner.left();
+        let is_at_rest = actions.is_empty() && planner.is_at_rest();
         drop(planner);
         let mut progress = self.rebuild.progress.lock();
         (progress.shards_done, progress.bytes_done) = (0, 0);
@@ -179,6 +180,10 @@ impl Pool {
             progress.marks.retain(|(at, _)| *at >= old);
         }
         drop(progress);
+        if is_at_rest {
+            let work = self.work_to_spread();
+            actions = self.rebuild.planner.lock().spread(work);
+        }
         // At once: what is done next may take very long.
         self.tell_problems();
         actions
@@ -318,12 +323,20 @@ impl Pool {
                 index,
                 len_bytes,
                 urgency,
+                to,
             } => {
                 self.rebuild.pace.set_urgency(*urgency);
-                let Some(fs) = self.movable(*volume) else {
+                let is_wanted = to.is_none() || self.may_spread();
+                let Some(fs) = self.movable(*volume).filter(|_| is_wanted) else {
                     return Outcome::NotNow;
                 };
-                self.move_shard(&fs, *segment, *index, *len_bytes).await
+                let outcome = self
+                    .move_shard(&fs, (*segment, *index), *to, *len_bytes)
+                    .await;
+                if to.is_some() && matches!(outcome, Outcome::Moved { .. }) {
+                    self.spreading.note_moved(*len_bytes);
+                }
+                outcome
             }
             Action::Rewrite {
                 volume,
@@ -418,8 +431,15 @@ impl Pool {
         }
     }
 
-    async fn move_shard(&self, fs: &Fs, segment: SegmentId, index: u8, len_bytes: u64) -> Outcome {
-        let moved = match fs.copy_shard(segment, index, &self.rebuild.pace).await {
+    async fn move_shard(
+        &self,
+        fs: &Fs,
+        (segment, index): (SegmentId, u8),
+        to: Option<DiskId>,
+        len_bytes: u64,
+    ) -> Outcome {
+        let copied = fs.copy_shard(segment, index, to, &self.rebuild.pace);
+        let moved = match copied.await {
             Ok(moved) => moved,
             Err(error) => {
                 use cairn_segment::MoveError::{NoTarget, NotNow, Unsealed};

@@ -32,6 +32,7 @@ mod pool;
 mod restore;
 pub mod scrub;
 mod seats;
+pub mod spread;
 mod state_places;
 mod table;
 mod tiers;

@@ -31,6 +31,7 @@ use crate::open::Opened;
 use crate::planner::Planner;
 use crate::scrub::Scrub;
 use crate::seats::Seats;
+use crate::spread::Spreading;
 use crate::table::Table;
 use crate::tiers::{HostTier, Tiers, no_tiers};
 use crate::totals::{PastTotals, VolumeTotals};
@@ -146,6 +147,7 @@ pub struct Pool {
     pub is_whole: bool,
     pub rebuild: Rebuild,
     pub scrub: Scrub,
+    pub(crate) spreading: Spreading,
     /// What all work in the background keeps to together: the class that is for it.
     pub(crate) internal: Arc<Rate>,
     /// Of rewriting segments with garbage.
@@ -225,6 +227,7 @@ impl Pool {
             is_whole,
             rebuild,
             scrub,
+            spreading: Spreading::default(),
             internal,
             collection_pace: Arc::new(collection_pace),
             deletion_pace: Arc::new(deletion_pace),

@@ -165,6 +165,7 @@ mod tests {
             is_narrow: false,
             is_crowded: false,
             is_misplaced: false,
+            to: None,
             media: None,
             protection: None,
         };

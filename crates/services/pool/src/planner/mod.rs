@@ -128,6 +128,8 @@ pub enum Action {
         index: u8,
         len_bytes: u64,
         urgency: Urgency,
+        /// It could stay where it is, and goes to this disk, which is emptier.
+        to: Option<DiskId>,
     },
     /// Rewrite the live records of some segments.
     Rewrite {
@@ -204,6 +206,8 @@ pub struct Planner {
     states_stay: BTreeMap<VolumeId, (Duration, String)>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Option<Duration>,
+    /// The last step moved shards to emptier disks, so that it is worth looking for more.
+    is_spreading: bool,
     /// The segments whose shards the last step moves.
     under_way: BTreeMap<(VolumeId, SegmentId), Pending>,
     /// What the last look found to move beyond one step, in its order. It is gone through without another look while
@@ -230,6 +234,7 @@ impl Planner {
             copies_wait: BTreeMap::new(),
             states_stay: BTreeMap::new(),
             found_none_at: None,
+            is_spreading: false,
             under_way: BTreeMap::new(),
             queue: VecDeque::new(),
             look_at: Duration::ZERO,
@@ -297,7 +302,22 @@ impl Planner {
         let found_none_recently = self
             .found_none_at
             .is_some_and(|at| now.saturating_sub(at) < FINE_INTERVAL);
-        !(are_fine(&standings) && found_none_recently)
+        self.is_spreading || !(are_fine(&standings) && found_none_recently)
+    }
+
+    /// Whether the last look found nothing that has to be done, so that shards may move only to be spread evenly.
+    pub fn is_at_rest(&self) -> bool {
+        self.found_none_at.is_some()
+    }
+
+    /// Shards that move to emptier disks, instead of what [`Self::step`] returned, which is nothing.
+    pub fn spread(&mut self, work: Vec<Work>) -> Vec<Action> {
+        self.is_spreading = false;
+        let mut moves = Vec::new();
+        for work in work {
+            self.add_moves(&mut moves, work);
+        }
+        moves
     }
 
     /// Notes that a look at the segments ended, and what it took: the next one waits so that looks take a small share of
@@ -334,6 +354,7 @@ impl Planner {
             index: *index,
             len_bytes: work.shard_len_bytes,
             urgency: work.urgency(),
+            to: work.to,
         }));
         let key = (work.volume, work.segment);
         self.under_way.insert(key, Pending { work });
@@ -347,6 +368,7 @@ impl Planner {
             self.last_standings.clone_from(&standings);
             self.deferred.clear();
         }
+        self.is_spreading = false;
         let mut actions = self.metadata_actions(seen, &standings);
         let mut work = work_at_hand(seen, &standings, None);
         order(&mut work);
@@ -426,11 +448,14 @@ impl Planner {
         let Some(Pending { work }) = self.under_way.get(&key) else {
             return;
         };
+        self.is_spreading |= work.to.is_some() && matches!(outcome, Outcome::Moved { .. });
         let urgency = match outcome {
             // What else is in those stripes could not lose one more shard.
             Outcome::Moved { lost_bytes: 1.. } => Urgency::Bare,
             Outcome::MoveFailed(error) if work.is_rewritten_after(error) => work.urgency(),
             Outcome::MoveFailed(MoveError::NotNow) => return,
+            // It lacks nothing where it is.
+            Outcome::MoveFailed(_) | Outcome::NotPlaced if work.to.is_some() => return,
             Outcome::MoveFailed(error) => {
                 let why = match error {
                     MoveError::NoTarget if work.is_misplaced => Reason::Many(

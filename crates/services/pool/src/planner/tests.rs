@@ -505,3 +505,54 @@ fn a_state_beside_a_faster_disk_moves_to_it_and_is_not_tried_all_the_time() {
     content(&mut seen).is_metadata_failing = true;
     assert!(planner.step(&seen).is_empty());
 }
+
+/// Shards move to emptier disks where nothing else is to be done, one step after the other as long as that gets somewhere.
+#[test]
+fn what_is_spread_waits_for_all_else_and_goes_on_while_something_moves() {
+    let mut planner = Planner::new(DELAY);
+    let segments = || vec![segment(1, &[1, 2, 3, 4]), segment(2, &[2, 3, 4, 5])];
+    let mut seen = seen(6, segments());
+    let to_six = |info: &SegmentInfo| Work::spreading(VOLUME, info, 1, DiskId(6));
+    assert_eq!(step(&mut planner, &seen), [""; 0]);
+    assert!(planner.is_at_rest());
+    let actions = planner.spread(segments().iter().map(to_six).collect());
+    assert_eq!(told(&actions), ["move 1.1", "move 2.1"]);
+    let goes_to_six = |action: &Action| {
+        let Action::MoveShard { to, urgency, .. } = action else {
+            return false;
+        };
+        *to == Some(DiskId(6)) && *urgency == Urgency::Calm
+    };
+    assert!(actions.iter().all(goes_to_six));
+
+    // It fails: nothing is told, nothing is written anew, and the next look is not at once.
+    let later = Duration::from_secs(1);
+    for error in [MoveError::Unsealed, MoveError::NoTarget] {
+        planner.note(later, &actions[0], &Outcome::MoveFailed(error));
+    }
+    planner.note(later, &actions[1], &Outcome::NotPlaced);
+    assert_eq!(planner.problems(later), [""; 0]);
+    assert!(!planner.has_more());
+    assert!(!planner.is_due(&seen.disks, later));
+    assert!(planner.is_due(&seen.disks, FINE_INTERVAL));
+
+    // It gets somewhere: it is looked at once what is next.
+    planner.spread(segments().iter().map(to_six).collect());
+    planner.note(later, &actions[0], &Outcome::Moved { lost_bytes: 0 });
+    assert!(planner.is_due(&seen.disks, later));
+    seen.disks[4].works = false;
+    seen.now = later;
+    step(&mut planner, &seen);
+    assert!(!planner.is_at_rest(), "a disk is away");
+    seen.disks[4].works = true;
+    seen.disks[3].is_draining = true;
+    assert_ne!(step(&mut planner, &seen), [""; 0]);
+    assert!(!planner.is_at_rest(), "a disk drains");
+
+    // Bytes that are lost are what they always are.
+    seen.disks[3].is_draining = false;
+    step(&mut planner, &seen);
+    planner.spread(segments().iter().map(to_six).collect());
+    planner.note(later, &actions[0], &Outcome::Moved { lost_bytes: 7 });
+    assert_eq!(step(&mut planner, &seen), ["rewrite 1"]);
+}

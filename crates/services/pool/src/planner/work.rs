@@ -42,6 +42,8 @@ pub struct Work {
     pub is_crowded: bool,
     /// It is on another kind of disks than it asks for, and has all else.
     pub is_misplaced: bool,
+    /// It has all that it is to have, and one shard goes to this disk because that is emptier.
+    pub to: Option<DiskId>,
 }
 
 impl Work {
@@ -61,6 +63,39 @@ impl Work {
         }
     }
 
+    /// A shard of a segment that lacks nothing, which goes to an emptier disk.
+    pub fn spreading(volume: VolumeId, info: &SegmentInfo, index: u8, to: DiskId) -> Self {
+        Self {
+            disks: info.disks.clone(),
+            shards: vec![index],
+            to: Some(to),
+            ..Self::none(volume, info)
+        }
+    }
+
+    /// Nothing yet that is to be done for a segment.
+    fn none(volume: VolumeId, info: &SegmentInfo) -> Self {
+        Self {
+            volume,
+            segment: info.id,
+            disks: Vec::new(),
+            shards: Vec::new(),
+            shard_len_bytes: info.shard_len_bytes,
+            code: info.code,
+            media: info.media,
+            protection: info.protection,
+            nodes_spare: 0,
+            spare: i16::from(info.code.parity()),
+            is_short: false,
+            may_rewrite: false,
+            has_away: false,
+            is_narrow: false,
+            is_crowded: false,
+            is_misplaced: false,
+            to: None,
+        }
+    }
+
     /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
     pub fn urgency(&self) -> Urgency {
         match (self.is_short, self.spare) {
@@ -75,6 +110,8 @@ impl Work {
     /// Whether its records are written anew, because a shard cannot be moved.
     pub fn is_rewritten_after(&self, error: &MoveError) -> bool {
         match error {
+            // It may stay where it is.
+            _ if self.to.is_some() => false,
             // Nothing vouches for the shards; the records have checksums of their own.
             MoveError::Unsealed => true,
             MoveError::NoTarget => self.may_rewrite,
@@ -114,24 +151,7 @@ pub fn work_of(
 ) -> Vec<Work> {
     let mut all = Vec::new();
     for info in segments {
-        let mut work = Work {
-            volume,
-            segment: info.id,
-            disks: Vec::new(),
-            shards: Vec::new(),
-            shard_len_bytes: info.shard_len_bytes,
-            code: info.code,
-            media: info.media,
-            protection: info.protection,
-            nodes_spare: 0,
-            spare: i16::from(info.code.parity()),
-            is_short: false,
-            may_rewrite: false,
-            has_away: false,
-            is_narrow: false,
-            is_crowded: false,
-            is_misplaced: false,
-        };
+        let mut work = Work::none(volume, info);
         for (index, disk) in (0..).zip(&info.disks) {
             let standing = standing(*disk);
             match standing {

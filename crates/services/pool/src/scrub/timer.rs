@@ -153,6 +153,7 @@ mod tests {
         let set = |scrub_every, window| Maintenance {
             scrub_every,
             window,
+            spread_paused: false,
         };
         let both = set(week, night.clone());
         let cases = [
