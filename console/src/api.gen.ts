@@ -1222,6 +1222,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/spread": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How far the moving of data to emptier disks is. */
+        get: operations["spread"];
+        /** Pauses the moving of data to emptier disks, or lets it go on: in a cluster on all nodes. */
+        put: operations["spread_set"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/status": {
         parameters: {
             query?: never;
@@ -4107,6 +4125,44 @@ export interface components {
              */
             taken_seconds: number;
             volume: string;
+        };
+        /** @description Whether data moves to emptier disks. */
+        SpreadSet: {
+            /** @description In a cluster on all nodes. Shards that are just moving are moved to their end. */
+            paused: boolean;
+        };
+        /**
+         * @description Where the moving of data to emptier disks stands.
+         * @enum {string}
+         */
+        SpreadStage: "even" | "moving" | "paused" | "resting" | "waiting" | "settled";
+        /** @description Data that moves to emptier disks, after disks or nodes were added. */
+        SpreadView: {
+            /**
+             * Format: int64
+             * @description Bytes that disks have above the mean share of their kind.
+             */
+            excess_bytes: number;
+            /**
+             * Format: int64
+             * @description The share in use of the emptiest disk and of the fullest, in thousandths: of the kind of disks that are furthest apart.
+             */
+            least_permille: number;
+            /** Format: int64 */
+            most_permille: number;
+            /**
+             * Format: int64
+             * @description Moved since the server started, of the volumes that the node that answers serves.
+             */
+            moved_bytes: number;
+            /** @description Whether an operator paused it, on all nodes of a cluster. */
+            paused: boolean;
+            /**
+             * Format: int64
+             * @description When the maintenance window opens that it waits for. Left out: it does not wait for one.
+             */
+            rests_until_seconds?: number | null;
+            stage: components["schemas"]["SpreadStage"];
         };
         Status: {
             admin: components["schemas"]["AdminView"];
@@ -12035,6 +12091,167 @@ export interface operations {
             };
             /** @description there is no such thing */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body took too long to arrive */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the state of things forbids it; the hint says what to do first */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too long */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    spread: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SpreadView"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    spread_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SpreadSet"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SpreadView"];
+                };
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
