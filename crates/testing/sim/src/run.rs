@@ -77,6 +77,7 @@ pub struct Counts {
     /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
     /// disks that left the pool, segments scrubbed.
     pub shards_moved: u64,
+    pub shards_spread: u64,
     pub segments_rewritten: u64,
     pub disks_left: u64,
     pub segments_scrubbed: u64,
@@ -121,6 +122,7 @@ impl Counts {
         self.deduplicated_bytes += other.deduplicated_bytes;
         self.repairs += other.repairs;
         self.shards_moved += other.shards_moved;
+        self.shards_spread += other.shards_spread;
         self.segments_rewritten += other.segments_rewritten;
         self.disks_left += other.disks_left;
         self.segments_scrubbed += other.segments_scrubbed;
@@ -548,6 +550,7 @@ impl Pool {
         self.counts.lost_writes += get(&progress.lost_writes);
         self.counts.checks += get(&progress.checks);
         self.counts.shards_moved += get(&progress.work.shards_moved);
+        self.counts.shards_spread += get(&progress.work.shards_spread);
         self.counts.segments_rewritten += get(&progress.work.segments_rewritten);
         self.counts.disks_left += get(&progress.work.disks_left);
         self.counts.segments_scrubbed += get(&progress.work.segments_scrubbed);

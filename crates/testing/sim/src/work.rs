@@ -39,6 +39,8 @@ pub struct Done {
     /// Steps of moves: a copy made, its place submitted, durable, the old one deleted; segments rewritten.
     pub steps: Arc<AtomicU64>,
     pub shards_moved: AtomicU64,
+    /// Of these, to emptier disks.
+    pub shards_spread: AtomicU64,
     pub segments_rewritten: AtomicU64,
     pub disks_left: AtomicU64,
     pub segments_scrubbed: AtomicU64,
@@ -317,6 +319,8 @@ impl Worker {
         match (action, &outcome) {
             (Action::MoveShard { segment, index, .. }, Outcome::Moved { lost_bytes }) => {
                 add(&self.done.shards_moved, 1);
+                let is_spread = matches!(action, Action::MoveShard { to: Some(_), .. });
+                add(&self.done.shards_spread, u64::from(is_spread));
                 self.check_moved(*segment, *index, *lost_bytes, was_on)
                     .await;
             }
