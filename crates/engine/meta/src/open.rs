@@ -381,16 +381,19 @@ async fn choose_state(
         }
         let was_primary = candidate.is_primary;
         let replica = candidate.replica_path();
+        let copy = candidate.descriptor().cloned();
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
             Ok((applied, state))
                 if recovered.continues(&applied) || planted::is(Bug::OldStateTaken) =>
             {
-                if let Some(remote) = source {
+                if source.is_some() {
                     // It counts as one of the copies from now on.
                     state.flush().await?;
-                    remote.note_began();
+                }
+                if let (Some(remote), Some(copy)) = (remote, copy) {
+                    remote.note_began(copy);
                 }
                 // What was replaced is gone, and must not be removed by its name.
                 let is_replaced =
@@ -446,7 +449,10 @@ async fn choose_state(
 }
 
 /// Gets the state from other nodes to the first disk that takes it.
-async fn fetch(remote: &RemoteCopies, disks: &DiskSet) -> Result<Option<Candidate>, MetaError> {
+pub(crate) async fn fetch(
+    remote: &RemoteCopies,
+    disks: &DiskSet,
+) -> Result<Option<Candidate>, MetaError> {
     let mut last = None;
     for index in disks.healthy() {
         match remote.fetch(disks, index).await {
