@@ -13,7 +13,7 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{Backoff, DiskId, Epoch, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign, WorkRecord};
 use cairn_cluster::{
-    ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease,
+    ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease, Revision,
 };
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
@@ -191,6 +191,8 @@ pub struct ClusterMember {
     /// It stops, and addresses of pools leave it.
     leaves_addresses: AtomicBool,
     unfit_addresses: Mutex<BTreeMap<IpAddr, Unfit>>,
+    /// Addresses of pools that have to go from this machine and do not, each with why.
+    staying_addresses: Mutex<BTreeMap<IpAddr, String>>,
     /// The last lease that this node had.
     last_lease: Mutex<Option<LeaseView>>,
     /// The store knows that this node is gone.
@@ -232,6 +234,7 @@ impl ClusterMember {
             log_copies: Mutex::default(),
             leaves_addresses: AtomicBool::new(false),
             unfit_addresses: Mutex::default(),
+            staying_addresses: Mutex::default(),
             last_lease: Mutex::default(),
             is_gone: AtomicBool::new(false),
         })
@@ -344,9 +347,22 @@ impl ClusterMember {
         let now = self.env.clock.monotonic();
         let unfit = self.unfit_addresses.lock();
         let unfit = unfit.iter().filter(|(_, unfit)| unfit.until > now);
-        let told = unfit.take(UNFIT_TOLD_MAX);
-        told.map(|(address, unfit)| (*address, unfit.why.clone()))
-            .collect()
+        let unfit = unfit.map(|(address, unfit)| (address, &unfit.why));
+        let staying = self.staying_addresses.lock();
+        let told = staying.iter().chain(unfit).take(UNFIT_TOLD_MAX);
+        told.map(|(address, why)| (*address, why.clone())).collect()
+    }
+
+    /// Why an address of a pool is still on this machine although it has to go; `None`: it is where it should be.
+    pub fn note_staying(&self, address: IpAddr, why: Option<String>) {
+        let mut staying = self.staying_addresses.lock();
+        let before = match &why {
+            Some(why) => staying.insert(address, cut(why.clone())),
+            None => staying.remove(&address),
+        };
+        if before != why.map(cut) {
+            self.asked_notify.notify_one();
+        }
     }
 
     /// This node could not put an address of a pool on an interface: another one is to have it, for a while.
@@ -582,8 +598,14 @@ impl ClusterMember {
                     }
                 };
                 pauses.reset();
-                let state = pool_state(&view, &pool.state(), self.own.node);
+                let known = pool.state();
+                let state = pool_state(&view, &known, self.own.node);
                 let revision = view.revision;
+                // What each owner tells of its volumes every second changes nothing here.
+                if *known != state {
+                    self.remember(revision);
+                }
+                drop(known);
                 self.peers.follow(&view);
                 let before = self.views.send_replace(view);
                 if self.owners_differ(&before) {
@@ -603,6 +625,13 @@ impl ClusterMember {
                     return;
                 }
             }
+        }
+    }
+
+    /// Keeps in mind how new the map is that this node is about to follow: killed later, it follows no older one.
+    fn remember(&self, revision: Revision) {
+        if let Err(error) = self.map.remember_followed(revision) {
+            tracing::warn!(%error, "an older map would be taken for this one if this node ended now");
         }
     }
 

@@ -762,20 +762,7 @@ mod tests {
                 maintenance_until: None,
                 weight: WEIGHT_NORMAL,
             };
-            let alive = AliveRecord {
-                node,
-                process: ProcessNonce(number),
-                since: now,
-                locked: BTreeSet::new(),
-                unreached: BTreeSet::new(),
-                failed: BTreeMap::new(),
-                folder_is_low: false,
-                host: None,
-                volumes_max: None,
-                allows_clear: false,
-                leaves_addresses: false,
-                unfit_addresses: BTreeMap::new(),
-            };
+            let alive = AliveRecord::new(node, ProcessNonce(number), now);
             let record_of_disk = DiskRecord {
                 id: disk,
                 node,

@@ -313,6 +313,26 @@ pub struct AliveRecord {
     pub unfit_addresses: BTreeMap<IpAddr, String>,
 }
 
+impl AliveRecord {
+    /// A process of which nothing else is to be said.
+    pub fn new(node: NodeId, process: ProcessNonce, since: Timestamp) -> Self {
+        Self {
+            node,
+            process,
+            since,
+            locked: BTreeSet::new(),
+            unreached: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            folder_is_low: false,
+            host: None,
+            volumes_max: None,
+            allows_clear: false,
+            leaves_addresses: false,
+            unfit_addresses: BTreeMap::new(),
+        }
+    }
+}
+
 /// Where a process of a node runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
