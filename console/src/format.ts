@@ -39,7 +39,7 @@ export function microseconds(value: number): string {
 export const percent = (value: number): string => `${three(value)} %`;
 
 /** `1 disk`, `2 disks`. */
-export const counted = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export const counted = (value: number, noun: string, nouns = `${noun}s`): string => `${count(value)} ${value === 1 ? noun : nouns}`;
 
 /** How long, in its two largest units. */
 export function duration(seconds: number): string {

@@ -704,6 +704,16 @@ class Pages(ConsoleTest):
         dialog.get_by_role("button", name="Start").click()
         self.shown(page.get_by_role("region", name="Scrub", exact=True), "Done")
         self.assertEqual(json.loads(server.cairn("scrub", "status", "--json").stdout)["stage"], "done")
+        planned = page.get_by_role("region", name="Maintenance window", exact=True)
+        self.shown(planned, "always open")
+        for every, window_text, want in (("30d", "sat:22:00-06:00", "each 30d"), ("", "", "when somebody starts it")):
+            planned.get_by_role("button", name="Change").click()
+            dialog.get_by_label("A scrub begins each").fill(every)
+            dialog.get_by_label("Window, in UTC").fill(window_text)
+            dialog.get_by_role("button", name="Change").click()
+            self.shown(planned, want)
+            schedule = json.loads(server.cairn("scrub", "schedule", "--json").stdout)
+            self.assertEqual([schedule.get("every", ""), schedule.get("window", "")], [every, window_text])
         self.quiet(window)
 
     def test_luns_and_buckets(self):

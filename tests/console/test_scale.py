@@ -190,6 +190,11 @@ class Scale(ConsoleTest):
             for node in nodes for one in node["disks"]
         ]
         live = json.loads(self.started.get("/api/v1/live")) | {"node": "node001"}
+        there = {"address": "10.1.1.1/16", "home": "node001", "node": "node001"}
+        elsewhere = {"address": "10.1.1.2/16", "home": "node007", "node": "node002"}
+        nowhere = {"address": "10.1.1.3/16", "home": "node003", "problem": "node node003: the address hook failed"}
+        addresses = [self.of_type("PoolAddressView", **one) for one in (there, elsewhere, nowhere)]
+        pools = {"pools": [self.of_type("AddressPoolView", name="lan", addresses=addresses, dns_name="files.example.com")]}
 
         def nodes_page(**look):
             window = self.window(self.started, **look)
@@ -197,6 +202,7 @@ class Scale(ConsoleTest):
             # Without the stream the page asks.
             window.context.route("**/api/v1/live/events", lambda route: route.fulfill(status=503, body=""))
             self.answered(window, "**/api/v1/cluster", lambda _: cluster)
+            self.answered(window, "**/api/v1/cluster/address-pools", lambda _: pools)
             self.answered(window, "**/api/v1/disks", lambda _: {"disks": disks})
             window.open("nodes")
             self.shown(window.page.get_by_role("table", name="Nodes of the cluster"), "node252")
@@ -209,7 +215,16 @@ class Scale(ConsoleTest):
         page = window.page
         table = page.get_by_role("table", name="Nodes of the cluster")
         window.complaints.clear()
-        self.shown(page.get_by_role("row", name="node007"), "Away")
+        self.shown(table.get_by_role("row", name="node007"), "Away")
+        shared = page.get_by_role("region", name="Address pool lan", exact=True)
+        self.shown(shared, "2 of 3 addresses")
+        self.shown(shared.get_by_role("row", name="10.1.1.2/16"), "node002")
+        self.shown(shared.get_by_role("row", name="10.1.1.3/16"), "the address hook failed")
+        page.get_by_role("button", name="Remove addresses from lan").click()
+        self.dialog(window).get_by_label("Addresses").fill("10.1.1.3")
+        self.shown(self.dialog(window), "cairn address pool remove lan 10.1.1.3")
+        self.assertEqual(window.violations(), [])
+        self.dialog(window).get_by_role("button", name="Cancel").click()
         browser.playwright().expect(table.get_by_role("row")).to_have_count(NODES_COUNT + 1)
         self.assertEqual(window.violations(), [])
         self.scrolled(window)

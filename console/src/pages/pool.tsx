@@ -5,7 +5,7 @@ import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond } from "../format";
 import { useLive } from "../live";
-import type { Cache, Disk, Rebuild, Scrub, ScrubReport } from "../types";
+import type { Cache, Disk, Rebuild, Scrub, ScrubReport, ScrubSchedule } from "../types";
 import type { Tone } from "../ui";
 import { ActionForm, Badge, Card, Check, Choice, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
 import { useApi } from "../use";
@@ -33,13 +33,14 @@ const ROLES: [Role, string][] = [
   ["cache", "Read cache: what is read often, on a faster disk"],
 ];
 
-type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
+type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "schedule"; schedule: ScrubSchedule };
 
 export function Pool() {
   const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
   const caches = useApi<{ caches: Cache[] }>("/caches", 5_000);
   const rebuild = useApi<Rebuild>("/rebuild", 5_000);
   const scrub = useApi<Scrub>("/scrub", 5_000);
+  const schedule = useApi<ScrubSchedule>("/scrub/schedule", 60_000);
   const { live } = useLive();
   const [action, setAction] = useState<Action>();
   const changed = () => {
@@ -47,11 +48,12 @@ export function Pool() {
     void caches.again();
     void rebuild.again();
     void scrub.again();
+    void schedule.again();
   };
   const disks = data?.disks ?? [];
   return (
     <Page title="Pool" actions={<button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a disk</button>}>
-      <Failure error={error ?? caches.error ?? rebuild.error ?? scrub.error} />
+      <Failure error={error ?? caches.error ?? rebuild.error ?? scrub.error ?? schedule.error} />
       {live && (
         <p class="lead">
           New data is stored as <b>{live.pool.protection}</b>:{" "}
@@ -65,6 +67,7 @@ export function Pool() {
       <div class="cards">
         <RebuildCard rebuild={rebuild.data} />
         <ScrubCard scrub={scrub.data} onAction={setAction} />
+        <ScheduleCard scrub={scrub.data} schedule={schedule.data} onAction={setAction} />
       </div>
       <Card title="Disks over time" wide extra={<SpanPicker />}>
         <Charts
@@ -217,6 +220,45 @@ function ScrubCard({ scrub, onAction }: { scrub: Scrub | undefined; onAction: (a
   );
 }
 
+/** What begins by itself, and when: of the whole cluster. */
+function ScheduleCard({ scrub, schedule, onAction }: { scrub: Scrub | undefined; schedule: ScrubSchedule | undefined; onAction: (action: Action) => void }) {
+  if (!schedule) return null;
+  const until = schedule.is_open
+    ? schedule.closes_seconds != null ? `open, until ${date(schedule.closes_seconds)}` : "open"
+    : schedule.opens_seconds != null ? `closed, until ${date(schedule.opens_seconds)}` : "closed";
+  return (
+    <Card title="Maintenance window" extra={<Badge tone={schedule.is_open ? "good" : "calm"}>{schedule.is_open ? "Open" : "Closed"}</Badge>}>
+      <p class="hint">Scrubs that begin by themselves, moves of volumes for the load's sake, and moves of data to emptier disks and of metadata to faster ones wait for it. What is lost or damaged does not.</p>
+      <Facts
+        facts={[
+          ["Window, in UTC", schedule.window ? <><code>{schedule.window}</code>, {until}</> : "none: always open"],
+          ["A scrub begins", schedule.every ? `each ${schedule.every}` : "when somebody starts it"],
+          ...(scrub?.rests_until_seconds != null ? [["The scrub waits until", date(scrub.rests_until_seconds)] as [string, string]] : []),
+          ...(scrub?.next_seconds != null ? [["Next scrub", date(scrub.next_seconds)] as [string, string]] : []),
+        ]}
+      />
+      <div class="buttons">
+        <button type="button" onClick={() => onAction({ kind: "schedule", schedule })}>Change</button>
+      </div>
+    </Card>
+  );
+}
+
+function ScheduleForm({ schedule, onClose, onDone }: { schedule: ScrubSchedule; onClose: () => void; onDone: () => void }) {
+  const [every, setEvery] = useState(schedule.every ?? "");
+  const [window, setWindow] = useState(schedule.window ?? "");
+  const body = { ...(every.trim() ? { every: every.trim() } : {}), ...(window.trim() ? { window: window.trim() } : {}) };
+  const isNone = Object.keys(body).length === 0;
+  return (
+    <ActionForm onClose={onClose} onDone={onDone} title="Maintenance window" submit="Change" done="The maintenance window is changed."
+      request={isNone ? { method: "DELETE", path: "/scrub/schedule" } : { method: "PUT", path: "/scrub/schedule", body }}
+      command={cairn("scrub", "schedule", ...(isNone ? ["--clear"] : []), ...(body.every ? ["--every", body.every] : []), ...(body.window ? ["--window", body.window] : []))}>
+      <Field label="A scrub begins each" value={every} onValue={setEvery} placeholder="never by itself" hint="Hours or days after the last one began, such as 12h or 30d." />
+      <Field label="Window, in UTC" value={window} onValue={setWindow} placeholder="always open" hint="Days and times of the week, such as sat:22:00-06:00, daily:01:00-05:00 or mon-fri:02:00-04:00,sat,sun:00:00-24:00." />
+    </ActionForm>
+  );
+}
+
 function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: () => void; onDone: () => void }) {
   const [path, setPath] = useState("");
   const [wipe, setWipe] = useState(false);
@@ -276,7 +318,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         <ActionForm {...common} title={`Replace ${disk?.label}`} submit="Replace" done={`${path} takes the place of ${disk?.label}.`}
           request={{ method: "POST", path: `/disks/${part(id)}/replace`, body }}
           command={cairn("disk", "replace", id, path || "FOLDER", wipe && "--wipe")}>
-          <p>The old disk leaves the pool when everything that it held is on others. If it is lost, that is rebuilt.</p>
+          <p>All that the old disk held goes to others. If it is lost, that is rebuilt. Then it leaves the pool; in a cluster once you remove it.</p>
           {folder}
         </ActionForm>
       );
@@ -320,6 +362,8 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         </ActionForm>
       );
     }
+    case "schedule":
+      return <ScheduleForm schedule={action.schedule} {...common} />;
     case "pause":
       return (
         <ActionForm {...common} title="Pause the scrub" submit="Pause" done="The scrub is paused." request={{ method: "POST", path: "/scrub/pause" }}

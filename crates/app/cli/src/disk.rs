@@ -195,19 +195,32 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let (path, wipe) = (absolute(&args.folder), args.wipe);
     let by = DiskReplace { path, wipe };
     let disk = client.disk_replace(&id, &by)?;
-    shown(&disk, args.view.json, |disk| {
-        if disk.id == id {
-            return format!(
-                "{} is lost for good, and what was on it is made anew; start its node with --data {} next, and the folder \
-                 becomes a new disk; `cairn disk remove {}` once it is drained",
-                args.disk, args.folder, disk.id
-            );
-        }
-        format!(
-            "{} replaces {}, which leaves once everything on it is elsewhere; `cairn disk list` shows the progress",
-            disk.label, args.disk
-        )
-    })
+    if args.view.json {
+        return print::json(&disk);
+    }
+    let is_in_cluster = client.cluster().is_ok();
+    print::text(&replace_text(&disk, &id, args, is_in_cluster))
+}
+
+/// What becomes of the disk `id`, which `disk` replaces: on one server it leaves by itself. In a cluster an operator removes it.
+fn replace_text(disk: &DiskView, id: &str, args: &DiskReplaceArgs, is_in_cluster: bool) -> String {
+    let (old, folder) = (&args.disk, &args.folder);
+    if disk.id == id {
+        return format!(
+            "{old} is lost for good, and what was on it is made anew; start its node with --data {folder} next, and the folder \
+             becomes a new disk; `cairn disk remove {id}` once it is drained"
+        );
+    }
+    let label = &disk.label;
+    match is_in_cluster {
+        true => format!(
+            "{label} replaces {old}, whose data moves to others; `cairn disk list` shows the progress: `cairn disk remove {id}` once \
+             it is drained"
+        ),
+        false => format!(
+            "{label} replaces {old}, which leaves once everything on it is elsewhere; `cairn disk list` shows the progress"
+        ),
+    }
 }
 
 pub fn spread(args: &DiskSpreadArgs) -> Result<(), Failure> {
@@ -426,7 +439,48 @@ fn cache_table(caches: &[CacheView]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    fn disk(state: DiskState, shards: u64) -> DiskView {
+        DiskView {
+            id: "0123".to_owned(),
+            label: "/disk".to_owned(),
+            role: DiskRole::Data,
+            media: MediaChoice::Any,
+            logs: 0,
+            states: 0,
+            state,
+            total_bytes: 0,
+            free_bytes: 0,
+            read_errors: 0,
+            write_errors: 0,
+            full_errors: 0,
+            checksum_errors: 0,
+            shards,
+            problem: None,
+        }
+    }
+
+    #[test]
+    fn who_removes_a_disk_that_is_replaced_is_said() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: DiskReplaceArgs,
+        }
+        let args = Line::parse_from(["replace", "/old", "/new"]).args;
+        let cases = [
+            ("0123", true, "start its node with --data /new"),
+            ("4567", true, "`cairn disk remove 4567` once it is drained"),
+            ("4567", false, "/old, which leaves once everything"),
+        ];
+        for (id, is_in_cluster, want) in cases {
+            let text = replace_text(&disk(DiskState::Ok, 0), id, &args, is_in_cluster);
+            assert!(text.contains(want), "{id} {is_in_cluster}: {text}");
+        }
+    }
 
     #[test]
     fn a_spread_says_where_it_stands() {
@@ -468,23 +522,7 @@ mod tests {
             (false, DiskState::Missing, 0, "no longer draining"),
         ];
         for (draining, state, shards, want) in cases {
-            let disk = DiskView {
-                id: "0123".to_owned(),
-                label: "/disk".to_owned(),
-                role: DiskRole::Data,
-                media: MediaChoice::Any,
-                logs: 0,
-                states: 0,
-                state,
-                total_bytes: 0,
-                free_bytes: 0,
-                read_errors: 0,
-                write_errors: 0,
-                full_errors: 0,
-                checksum_errors: 0,
-                shards,
-                problem: None,
-            };
+            let disk = disk(state, shards);
             let text = drain_text(&disk, draining);
             assert!(text.contains(want), "{draining} {state} {shards}: {text}");
         }

@@ -101,10 +101,10 @@ pub struct Settings {
     /// take or drop, the name of the volume or pool, and the address; it has 15 s [default: addresses are put on an interface and announced]
     #[arg(long, value_name = "PATH")]
     pub address_hook: Option<PathBuf>,
-    /// In a cluster: encrypt what goes between nodes. Without it whoever is on the internal network reads all data; nodes still
-    /// prove who they are, and nobody can change what goes over a connection. Two nodes do without where both are told to
+    /// Whether the nodes of a cluster encrypt what they send to one another. Two nodes do not if both are given `false`: then whoever
+    /// listens on the internal network reads all data, but nodes still prove who they are, and nobody can change what they send
     /// [default: true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub internal_encryption: Option<bool>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]

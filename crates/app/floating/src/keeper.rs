@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::VolumeId;
 use cairn_base::env::BoxFuture;
+use cairn_base::{Backoff, VolumeId};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::watch;
@@ -31,6 +31,10 @@ pub const RENEWED_EVERY: Duration = Duration::from_secs(1);
 const ANNOUNCEMENTS: u32 = 5;
 /// What failed is tried again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
+/// So many announcements in a row may fail before that is in the way: each is tried again after [`RENEWED_EVERY`].
+const ANNOUNCE_FAILURES_MAX: u32 = 5;
+/// An address that did not go is dropped again after so long, at first and at most.
+const DROP_PAUSES: Backoff = Backoff::new(RENEWED_EVERY, Duration::from_secs(60));
 
 /// What an address is here for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +109,8 @@ enum KeeperError {
     Interface(#[from] InterfaceError),
     #[error(transparent)]
     Hook(#[from] HookError),
+    #[error("telling neighbours of it: {0}")]
+    Announce(Box<Self>),
     #[error("listening on {address}: {source}")]
     Listen { address: IpAddr, source: io::Error },
     #[error("{0}")]
@@ -119,16 +125,52 @@ struct Held {
     /// Where neighbours are told of it, also of one that a hook put there.
     announces: Option<Interface>,
     listener: Option<Box<dyn Listening>>,
-    announcements: u32,
+    announcements: Announcements,
+}
+
+/// How neighbours were told of an address.
+#[derive(Clone, Copy, Debug, Default)]
+struct Announcements {
+    made: u32,
+    /// Since the last one that was made.
+    failed: u32,
+}
+
+impl Announcements {
+    fn is_due(&self) -> bool {
+        self.made < ANNOUNCEMENTS
+    }
+
+    /// What became of one. An error that may pass is none yet: the next one is due soon.
+    fn note(&mut self, outcome: Result<(), KeeperError>) -> Result<(), KeeperError> {
+        let Err(error) = outcome else {
+            self.made += 1;
+            self.failed = 0;
+            return Ok(());
+        };
+        self.failed += 1;
+        if self.failed >= ANNOUNCE_FAILURES_MAX {
+            return Err(KeeperError::Announce(Box::new(error)));
+        }
+        tracing::debug!(%error, "an address is announced again");
+        Ok(())
+    }
 }
 
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
     retry_at: Option<Instant>,
+    going: Option<Going>,
 }
 
-/// Why an address is not here.
+/// Of an address that did not go: nobody knows what of it is still here.
+struct Going {
+    again_at: Instant,
+    pauses: Backoff,
+}
+
+/// Why an address is not here, or has not gone.
 struct Problem {
     why: String,
     /// Tries that failed, one after the other.
@@ -184,7 +226,7 @@ impl Keeper {
         }
     }
 
-    /// Why an address is not here although it should be.
+    /// Why an address is not here although it should be, or is still here although it should not.
     pub fn problem(&self, purpose: Purpose) -> Option<String> {
         let problems = self.problems.lock();
         problems.get(&purpose).map(|problem| problem.why.clone())
@@ -245,10 +287,20 @@ impl Keeper {
         purpose: Purpose,
         wanted: &Wanted,
     ) -> Result<(), KeeperError> {
-        if let Some(held) = slot.held.take_if(|held| held.wanted != *wanted) {
-            self.release(purpose, held).await;
+        if let Some(mut held) = slot.held.take_if(|held| held.wanted != *wanted) {
+            slot.going = None;
+            if let Err(error) = self.release(purpose, &mut held).await {
+                let (of, name, address) = (purpose.word(), &wanted.name, held.wanted.address);
+                tracing::warn!(of, name, %address, %error, "an address may still be here");
+            }
         }
         let held = match &mut slot.held {
+            // What dropped it in vain may have taken some of it away.
+            Some(held) if slot.going.is_some() => {
+                held.interface = self.take(purpose, wanted).await?;
+                held.announcements = Announcements::default();
+                held
+            }
             Some(held) => {
                 if let Some(interface) = held.interface.clone() {
                     put(interface, wanted).await?;
@@ -269,22 +321,23 @@ impl Keeper {
                     interface,
                     announces,
                     listener: None,
-                    announcements: 0,
+                    announcements: Announcements::default(),
                 })
             }
         };
+        slot.going = None;
         if held.listener.is_none() {
             let address = wanted.address;
             let listener = self.listens.listen(address);
             held.listener =
                 Some(listener.map_err(|source| KeeperError::Listen { address, source })?);
         }
-        if held.announcements < ANNOUNCEMENTS
+        if held.announcements.is_due()
             && let Some(interface) = held.announces.clone()
         {
             let address = wanted.address;
-            blocking(move || interface.announce(address)).await?;
-            held.announcements += 1;
+            let announced = blocking(move || interface.announce(address)).await;
+            held.announcements.note(announced)?;
         }
         Ok(())
     }
@@ -313,29 +366,62 @@ impl Keeper {
         Ok(Some(interface))
     }
 
-    /// Lets another node have an address, if it is here.
-    pub async fn drop_of(&self, purpose: Purpose) {
+    /// Lets another node have an address, if it is here. `false`: it may still be here. Then this is to be called again, and again;
+    /// it tries when it is time to.
+    pub async fn drop_of(&self, purpose: Purpose) -> bool {
         if !self.slots.lock().contains_key(&purpose) {
             self.problems.lock().remove(&purpose);
-            return;
+            return true;
         }
         // Until it has left nobody takes it again.
         let mut slot = self.locked(purpose).await;
-        if let Some(held) = slot.held.take() {
-            self.release(purpose, held).await;
+        let Slot { held, going, .. } = &mut *slot;
+        if let Some(held) = held {
+            if going
+                .as_ref()
+                .is_some_and(|it| Instant::now() < it.again_at)
+            {
+                return false;
+            }
+            if let Err(error) = self.release(purpose, held).await {
+                self.note_staying(purpose, held, going, &error);
+                return false;
+            }
         }
+        slot.held = None;
         self.problems.lock().remove(&purpose);
         self.slots.lock().remove(&purpose);
+        true
     }
 
-    async fn release(&self, purpose: Purpose, held: Held) {
+    fn note_staying(
+        &self,
+        purpose: Purpose,
+        held: &Held,
+        going: &mut Option<Going>,
+        error: &KeeperError,
+    ) {
+        let mut pauses = going.as_ref().map_or(DROP_PAUSES, |going| going.pauses);
+        let again_at = Instant::now() + pauses.pause();
+        if going.replace(Going { again_at, pauses }).is_none() {
+            let (of, name, address) = (purpose.word(), &held.wanted.name, held.wanted.address);
+            tracing::warn!(of, name, %address, %error, "an address may still be here; it is dropped again");
+        }
+        let problem = Problem {
+            why: format!("it does not go from this node: {error}"),
+            tries: 0,
+        };
+        self.problems.lock().insert(purpose, problem);
+    }
+
+    async fn release(&self, purpose: Purpose, held: &mut Held) -> Result<(), KeeperError> {
         // First: nobody is to be answered by who does not have it.
-        if let Some(listener) = held.listener {
+        if let Some(listener) = held.listener.take() {
             listener.close().await;
         }
         let wanted = &held.wanted;
         let (address, prefix_len) = (wanted.address, wanted.prefix_len);
-        let released = match (held.interface, &self.hook) {
+        let released = match (held.interface.clone(), &self.hook) {
             (Some(interface), _) => blocking(move || interface.remove(address, prefix_len)).await,
             (None, Some(hook)) => {
                 let told = told(purpose, wanted);
@@ -349,12 +435,10 @@ impl Keeper {
         let is_gone = released.is_ok();
         self.placed
             .send_if_modified(|all| is_gone && all.remove(&purpose).is_some());
-        match released {
-            Ok(()) => tracing::info!(of, name, %address, "an address has left this node"),
-            Err(error) => {
-                tracing::warn!(of, name, %address, %error, "an address may still be here");
-            }
+        if is_gone {
+            tracing::info!(of, name, %address, "an address has left this node");
         }
+        released
     }
 }
 
@@ -429,8 +513,8 @@ mod tests {
         keeper.keep(volume, &wanted("10.0.0.8"), || true).await;
         assert_eq!(open.load(Ordering::SeqCst), 1);
         assert_eq!(keeper.purposes(), [volume]);
-        keeper.drop_of(volume).await;
-        keeper.drop_of(volume).await;
+        assert!(keeper.drop_of(volume).await);
+        assert!(keeper.drop_of(volume).await);
         assert_eq!(open.load(Ordering::SeqCst), 0);
         assert!(keeper.purposes().is_empty());
         let told = std::fs::read_to_string(&out).unwrap();
@@ -455,6 +539,76 @@ mod tests {
         assert_eq!(open.load(Ordering::SeqCst), 0);
         keeper.drop_of(volume).await;
         assert_eq!(keeper.problem(volume), None);
+    }
+
+    #[test]
+    fn an_announcement_that_fails_is_tried_again_before_it_is_in_the_way() {
+        let failed = || Err(KeeperError::Task("a test".to_owned()));
+        let mut announcements = Announcements::default();
+        for _ in 0..2 {
+            for _ in 1..ANNOUNCE_FAILURES_MAX {
+                announcements.note(failed()).unwrap();
+            }
+            announcements.note(Ok(())).unwrap();
+        }
+        for _ in 1..ANNOUNCE_FAILURES_MAX {
+            announcements.note(failed()).unwrap();
+        }
+        let in_the_way = announcements.note(failed());
+        assert!(matches!(in_the_way, Err(KeeperError::Announce(_))));
+        assert!(announcements.is_due());
+        announcements.made = ANNOUNCEMENTS;
+        assert!(!announcements.is_due());
+    }
+
+    /// Lets time pass without waiting for it. A clock that stood still all the time would let no hook end.
+    async fn pass(time: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(time).await;
+        tokio::time::resume();
+    }
+
+    #[tokio::test]
+    async fn what_does_not_go_is_dropped_again_after_longer_and_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (out, fails) = (folder.path().join("out"), folder.path().join("fails"));
+        let text = format!(
+            "echo $1 >> {}\n[ $1 = take ] || [ ! -e {} ]",
+            out.display(),
+            fails.display()
+        );
+        let path = write_script(folder.path(), &text);
+        let open = Arc::new(AtomicUsize::new(0));
+        let keeper = Keeper::new(Some(path), Arc::new(Counted(Arc::clone(&open))));
+        let wanted = Wanted {
+            name: "lan".to_owned(),
+            address: "10.0.0.9".parse().unwrap(),
+            prefix_len: 24,
+            interface: None,
+        };
+        let of = Purpose::Pool(wanted.address);
+        let told = || std::fs::read_to_string(&out).unwrap();
+        keeper.keep(of, &wanted, || true).await;
+        std::fs::write(&fails, "").unwrap();
+        for drops in 1..4 {
+            assert!(!keeper.drop_of(of).await);
+            assert!(!keeper.drop_of(of).await, "it is not time yet");
+            assert_eq!(told().matches("drop").count(), drops);
+            assert_eq!(open.load(Ordering::SeqCst), 0, "nobody is answered there");
+            assert_eq!(keeper.purposes(), [of]);
+            let problem = keeper.problem(of).expect("a problem");
+            assert!(problem.contains("does not go"), "{problem}");
+            pass(RENEWED_EVERY * (1_u32 << (drops - 1))).await;
+        }
+        // It is wanted here again, and nobody knows what is left of it.
+        keeper.keep(of, &wanted, || true).await;
+        assert_eq!(told().matches("take").count(), 2);
+        assert_eq!(open.load(Ordering::SeqCst), 1);
+        assert_eq!(keeper.problem(of), None);
+        std::fs::remove_file(&fails).unwrap();
+        assert!(keeper.drop_of(of).await);
+        assert!(keeper.purposes().is_empty());
+        assert_eq!(keeper.problem(of), None);
     }
 
     /// A listener whose clients leave only when they are told to.

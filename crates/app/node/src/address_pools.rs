@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cairn_admin::address_pools::{
     AddressPoolChange, AddressPoolControl, AddressPoolCreate, AddressPoolView, PoolAddressView,
@@ -120,6 +121,39 @@ pub fn pool_of(view: &MapView, address: IpAddr) -> Option<&str> {
     let mut pools = view.address_pools.values();
     let pool = pools.find(|pool| pool.value.addresses.contains(&address))?;
     Some(&pool.value.name)
+}
+
+/// An address that went out of a pool is waited for so long until its node has let go; most take a second.
+const LEFT_MAX: Duration = Duration::from_secs(10);
+
+/// Waits until no node has an address any more that is of no pool.
+pub async fn wait_until_left(cluster: &ClusterNode, address: IpAddr) {
+    let is_leaving = |view: &MapView| {
+        view.address_holders.contains_key(&address) && pool_of(view, address).is_none()
+    };
+    let mut views = cluster.member.views();
+    let left = views.wait_for(|view| !is_leaving(view));
+    // Else it is refused.
+    let _ = tokio::time::timeout(LEFT_MAX, left).await;
+}
+
+/// Why an address of a pool cannot follow a volume; `None`: it is of no pool.
+pub fn why_of_no_volume(view: &MapView, address: IpAddr) -> Option<String> {
+    if let Some(pool) = pool_of(view, address) {
+        return Some(format!(
+            "address pool {pool} has this address: choose another one, or take it out of the pool with \
+             `cairn address pool remove`"
+        ));
+    }
+    let holder = view.address_holders.get(&address)?.value.node;
+    let name = match view.nodes.get(&holder) {
+        Some(node) => node.value.name.clone(),
+        None => holder.to_string(),
+    };
+    Some(format!(
+        "node {name} still has {address}, which was of a pool: see on that node what keeps it there (its log, its address hook), \
+         and try again"
+    ))
 }
 
 /// What has an address already, for messages.
@@ -565,20 +599,7 @@ mod tests {
         ] {
             view.address_pools.insert(pool.name.clone(), known(pool));
         }
-        let alive = AliveRecord {
-            node: NodeId(1),
-            process: ProcessNonce(1),
-            since: Timestamp::new(1, 0),
-            locked: BTreeSet::new(),
-            unreached: BTreeSet::new(),
-            failed: BTreeMap::new(),
-            folder_is_low: false,
-            host: None,
-            volumes_max: None,
-            allows_clear: false,
-            leaves_addresses: false,
-            unfit_addresses: BTreeMap::new(),
-        };
+        let alive = AliveRecord::new(NodeId(1), ProcessNonce(1), Timestamp::new(1, 0));
         view.alive.insert(NodeId(1), known(alive));
         // Of a node that is lost, and of an earlier process: their leases are not over yet.
         for (last, node, process) in [(1, 1, 1), (2, 2, 2), (3, 1, 9), (4, 1, 1)] {
@@ -607,6 +628,15 @@ mod tests {
                 "{name}"
             );
         }
+        // One that went out of its pool is of no volume before its node has let go.
+        let why = why_of_no_volume(&view, address(1)).unwrap();
+        assert!(why.contains("address pool a has this address"), "{why}");
+        let mut left = view.clone();
+        left.address_pools.clear();
+        let why = why_of_no_volume(&left, address(1)).unwrap();
+        assert!(why.contains("still has 10.0.0.1"), "{why}");
+        left.address_holders.clear();
+        assert_eq!(why_of_no_volume(&left, address(1)), None);
         let want = [("a", (1, 3)), ("b", (1, 1)), ("c", (0, 1))];
         let want = want.map(|(pool, counts)| (pool.to_owned(), counts));
         assert_eq!(counts(&view), BTreeMap::from(want));

@@ -108,6 +108,10 @@ pub struct Addresses {
 /// What became of the steps of one address.
 enum Done {
     Nothing,
+    /// It is still here, or may be: what comes after is for later.
+    Stays,
+    /// It has gone from this machine.
+    Gone(IpAddr),
     /// It is held since this revision of the map.
     Taken(IpAddr, Revision),
     Left(IpAddr),
@@ -215,16 +219,28 @@ impl Addresses {
         for step in steps {
             of_address.entry(step.address()).or_default().push(step);
         }
+        // What went wrong when this node lost an address is tried again, until that has gone.
+        for purpose in self.keeper.purposes() {
+            if let Purpose::Pool(address) = purpose {
+                let dropped = || vec![AddressStep::Drop(address)];
+                of_address.entry(address).or_insert_with(dropped);
+            }
+        }
         let taken = of_address.into_iter().map(|(address, steps)| async move {
             let mut done = Done::Nothing;
             for step in steps {
-                done = self.take_step(member, own, address, step).await;
+                match self.take_step(member, own, address, step).await {
+                    Done::Nothing => {}
+                    Done::Stays => break,
+                    other => done = other,
+                }
             }
             done
         });
         for done in join_all(taken).await {
             match done {
-                Done::Nothing => {}
+                Done::Nothing | Done::Stays => {}
+                Done::Gone(address) => desk.note_gone(address),
                 Done::Taken(address, at) => desk.note_taken(address, at),
                 Done::Left(address) => desk.note_left(address),
             }
@@ -241,7 +257,15 @@ impl Addresses {
         let purpose = Purpose::Pool(address);
         let map = member.map();
         match (step, own) {
-            (AddressStep::Drop(_), _) => self.keeper.drop_of(purpose).await,
+            (AddressStep::Drop(_), _) => {
+                let is_gone = self.keeper.drop_of(purpose).await;
+                let why = self.keeper.problem(purpose).filter(|_| !is_gone);
+                member.note_staying(address, why);
+                return match is_gone {
+                    true => Done::Gone(address),
+                    false => Done::Stays,
+                };
+            }
             (AddressStep::Leave(_), Some(own)) => {
                 let leaving = tokio::time::timeout(MAP_CHANGE_MAX, map.leave_address(own, address));
                 match leaving.await {
@@ -282,6 +306,7 @@ impl Addresses {
 
     async fn keep(&self, member: &ClusterMember, purpose: Purpose, wanted: &Wanted) {
         self.keeper.keep(purpose, wanted, || true).await;
+        member.note_staying(wanted.address, None);
         match self.keeper.problem(purpose) {
             None => member.note_fit(wanted.address),
             Some(why) if self.keeper.failed_tries(purpose) >= TRIES_MAX => {
@@ -308,7 +333,10 @@ fn wanted_of(view: &MapView, address: IpAddr) -> Option<(&Versioned<AddressPoolR
 impl Farewell for Addresses {
     fn leaving(self: Arc<Self>, volume: VolumeId) -> BoxFuture<()> {
         self.leaving.lock().insert(volume);
-        Box::pin(async move { self.keeper.drop_of(Purpose::Volume(volume)).await })
+        Box::pin(async move {
+            // One that stays is dropped again later.
+            self.keeper.drop_of(Purpose::Volume(volume)).await;
+        })
     }
 }
 

@@ -417,20 +417,18 @@ impl Control for Controller {
             }
             let map = cluster.member.map();
             let store = state.store_of(volume).id;
+            if let Some(record) = &record {
+                address_pools::wait_until_left(cluster, record.address).await;
+            }
             let set = map.set_address(store, record.as_ref()).await;
             set.map_err(|error| match error {
                 MapError::Exists { .. } => {
                     let address = record.as_ref().map(|record| record.address);
-                    let view = cluster.member.view();
-                    let pool = address.and_then(|it| address_pools::pool_of(&view, it));
-                    conflict(match pool {
-                        Some(pool) => format!(
-                            "address pool {pool} has this address: choose another one, or take it out of the pool with \
-                             `cairn address pool remove`"
-                        ),
-                        None => "another volume has this address: choose one that nobody has"
-                            .to_owned(),
-                    })
+                    let by = address
+                        .and_then(|it| address_pools::why_of_no_volume(&cluster.member.view(), it));
+                    conflict(by.unwrap_or_else(|| {
+                        "another volume has this address: choose one that nobody has".to_owned()
+                    }))
                 }
                 error => ControlError::new(ErrorKind::Unavailable, error.to_string()),
             })?;
@@ -981,13 +979,14 @@ impl Controller {
         let is_draining = member.is_some_and(|member| member.draining);
         let table = self.inner.pool.table();
         let watched = || self.inner.pool.watch.problem(table.disk(disk.id)?.disk());
+        // What lets it be removed.
+        let is_let_go = || match &self.inner.cluster {
+            Some(cluster) => cluster.member.view().is_left(disk.id),
+            None => shards == 0 && self.inner.pool.is_let_go(disk.id),
+        };
         let (state, problem) = match disk.state {
             cairn_segment::DiskState::Healthy if !is_draining => (DiskState::Ok, None),
-            cairn_segment::DiskState::Healthy
-                if shards > 0 || !self.inner.pool.is_let_go(disk.id) =>
-            {
-                (DiskState::Draining, None)
-            }
+            cairn_segment::DiskState::Healthy if !is_let_go() => (DiskState::Draining, None),
             cairn_segment::DiskState::Healthy => (DiskState::Drained, None),
             cairn_segment::DiskState::Missing => {
                 let why = table.why_missing(disk.id).map(str::to_owned);
@@ -1063,7 +1062,13 @@ impl Controller {
     /// Why a volume is not served here: another node has it, and is asked instead, or nobody yet.
     pub(crate) fn not_here(&self, id: VolumeId, name: &VolumeName) -> ControlError {
         let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
-        let not_open = || unavailable(format!("volume {name} is not open yet; try again"));
+        let not_open = || {
+            let why = unavailable(format!("volume {name} is not open yet; try again"));
+            match self.inner.pool.service(id) {
+                Some(VolumeService::Failed(_)) => why,
+                _ => why.passing(),
+            }
+        };
         // Whoever looked for it looked among those with LUNs and buckets.
         if self.inner.pool.state().clone_of(id).is_some()
             && let Some(VolumeService::Serving(_)) = self.inner.pool.service(id)

@@ -167,7 +167,9 @@ impl Inner {
         let look = move || runtime.block_on(Folder::look(&given, &config));
         let folder = self.answer_of(path, look).await?.map_err(failed)?;
         let (label, at) = (folder.label(), folder.path.clone());
-        let ready = readiness(&label, folder.content, is_half_wiped(&at), wipe_it);
+        let is_half_wiped = is_half_wiped(&at)
+            .map_err(|error| ChangeFailure::Engine(format!("{label}: {error}")))?;
+        let ready = readiness(&label, folder.content, is_half_wiped, wipe_it);
         let (config, opened) = (self.config.clone(), folder.path.clone());
         let open = move || open_disk(&opened, &config);
         match (ready.map_err(ChangeFailure::Impossible)?, folder.disk) {

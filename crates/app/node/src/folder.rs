@@ -287,8 +287,12 @@ fn scan(path: &Path) -> std::io::Result<Content> {
 }
 
 /// Whether the emptying of this folder was broken off.
-pub fn is_half_wiped(folder: &Path) -> bool {
-    std::fs::symlink_metadata(folder.join(WIPED_NAME)).is_ok()
+pub fn is_half_wiped(folder: &Path) -> std::io::Result<bool> {
+    match std::fs::symlink_metadata(folder.join(WIPED_NAME)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
@@ -565,7 +569,11 @@ pub(crate) mod tests {
                 state: None
             }
         ));
-        assert!(!is_half_wiped(&foreign));
+        assert!(!is_half_wiped(&foreign).unwrap());
+        // What cannot be seen is not taken for absent.
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(is_half_wiped(&file).is_err());
         let place = root.path().join("disk");
         drop(member(&place, 5).await);
         let look = Folder::look(&place, &config).await.unwrap();
@@ -595,7 +603,7 @@ pub(crate) mod tests {
             place.join(WIPED_NAME),
         )
         .unwrap();
-        assert!(is_half_wiped(&place));
+        assert!(is_half_wiped(&place).unwrap());
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Disk { identity: None, .. }));
         drop(look);

@@ -25,6 +25,8 @@ pub struct ControlError {
     pub hint: Option<String>,
     /// The node that has what the request is about.
     pub at: Option<NodeId>,
+    /// Nothing was done, for what the request is about moves to another node, or is being opened: soon there is an answer.
+    pub is_passing: bool,
 }
 
 impl ControlError {
@@ -34,12 +36,19 @@ impl ControlError {
             message: message.into(),
             hint: None,
             at: None,
+            is_passing: false,
         }
     }
 
     /// Another node can answer; the request is passed on to it.
     pub fn at(mut self, node: NodeId) -> Self {
         self.at = Some(node);
+        self
+    }
+
+    /// What is in the way passes by itself: nodes of a cluster try again for a while before they tell the client.
+    pub fn passing(mut self) -> Self {
+        self.is_passing = true;
         self
     }
 

@@ -32,7 +32,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::{ErrorBody, ErrorKind};
 use crate::audit::{AuditPage, AuditQuery};
@@ -52,6 +52,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 const LIST_MAX: Duration = Duration::from_secs(10);
 /// Until a node answers with a page of its log: the others are shown without it.
 const LOG_MAX: Duration = Duration::from_secs(3);
+/// A request about a volume that moves to another node, or is being opened, is tried again for so long, as clients of the
+/// volume wait for it,
+pub(crate) const PASSING_MAX: Duration = Duration::from_secs(10);
+/// and so often.
+const PASSING_LOOK: Duration = Duration::from_millis(100);
+/// Between nodes: what is in the way of an answer passes by itself, and nothing was done.
+const PASSING: &str = "cairn-passing";
 const AUDIT: &str = "/api/v1/audit";
 const EVENTS: &str = "/api/v1/events";
 /// Of another node's list.
@@ -415,6 +422,7 @@ pub async fn ask_group(
             message: error.message,
             hint: error.hint,
             at: None,
+            is_passing: false,
         }),
         // One of an older version has no such path.
         Err(_) => Err(failed(format!("it answers with {status}"))),
@@ -457,13 +465,24 @@ fn homeless(forward: &Arc<Forward>) -> Option<Response> {
     Some(error.hint(hint).into_response())
 }
 
+/// Says to whoever passed the request on that it is worth another try.
+pub(crate) fn mark_passing(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(PASSING, HeaderValue::from_static("1"));
+}
+
 /// Answers a request here, or has the node answer that has what it is about.
 pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Response {
     let Some(forward) = &shared.forward else {
         return next.run(request).await;
     };
     if request.extensions().get::<OfANode>().is_some() {
-        return next.run(request).await;
+        let mut response = next.run(request).await;
+        // What it is about has left this node meanwhile.
+        if response.extensions().get::<Elsewhere>().is_some() {
+            mark_passing(&mut response);
+        }
+        return response;
     }
     let (parts, body) = request.into_parts();
     let body = match read_body(body).await {
@@ -491,11 +510,28 @@ pub(crate) async fn pass(State(shared): Api, request: Request, next: Next) -> Re
         content_type: parts.headers.get(header::CONTENT_TYPE).cloned(),
         body: body.clone(),
     };
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
-    if let Some(Elsewhere(node)) = response.extensions().get() {
-        let answer = asked.of(forward, *node, ANSWER_MAX).await;
-        return answer.unwrap_or_else(|error| silent(forward, &asked, *node, &error));
-    }
+    let until = Instant::now() + PASSING_MAX;
+    let response = loop {
+        let request = Request::from_parts(parts.clone(), Body::from(body.clone()));
+        let own = next.clone().run(request).await;
+        let elsewhere = own.extensions().get::<Elsewhere>().copied();
+        let mut response = match elsewhere {
+            None => own,
+            Some(Elsewhere(node)) => {
+                let answer = asked.of(forward, node, ANSWER_MAX).await;
+                answer.unwrap_or_else(|error| silent(forward, &asked, node, &error))
+            }
+        };
+        let is_passing = response.headers_mut().remove(PASSING).is_some();
+        if is_passing && Instant::now() < until {
+            sleep(PASSING_LOOK).await;
+            continue;
+        }
+        if elsewhere.is_some() {
+            return response;
+        }
+        break response;
+    };
     let path = asked.uri.path();
     if asked.method == Method::GET && response.status() == StatusCode::OK && LISTS.contains(&path) {
         return all_of(forward, &asked, response).await;

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use cairn_base::env::BoxFuture;
 use cairn_base::{NodeId, VolumeId};
 use cairn_forward::{MapTerms, Nodes, Serve, Service, Stream, Term};
+use tokio::time::Instant;
 
 use super::tests::{Pretend, TOKEN, ask};
 use super::*;
+use crate::pass::PASSING_MAX;
 
 const TWO: NodeId = NodeId(2);
 /// Of volumes without an owner.
@@ -236,6 +238,9 @@ async fn what_volumes_use_their_owner_tells() {
             .map(|it| it["used_bytes"].as_u64().unwrap())
             .collect();
         assert_eq!((status, &volumes[0]["owner"]), (200, &"node2".into()));
+        // Of which snapshot it is a clone its owner knows alone.
+        let is_told = used.first().is_some_and(|used| *used > 0);
+        assert_eq!(volumes[0]["clone_of"].is_object(), is_told);
         (used, problem)
     };
     assert_eq!(asked(paths[0]).await, (vec![77, 77, 77], String::new()));
@@ -254,8 +259,37 @@ async fn what_volumes_use_their_owner_tells() {
     }
 }
 
+/// What clients of the volume wait for, commands wait for as well, and no longer than for a while.
+#[tokio::test(start_paused = true)]
+async fn what_is_on_its_way_to_a_node_is_waited_for() {
+    let moving = |refusals| Pretend {
+        refusals: Mutex::new(refusals),
+        ..Pretend::default()
+    };
+    let yes = Some(TOKEN);
+    for refusals in [0, 3, u32::MAX] {
+        // Here, and at the node that has it.
+        let others = Arc::new(Others::default());
+        let here = node(moving(refusals), &others).await;
+        let (there, _others) = two(moving(refusals)).await;
+        for server in [here, there] {
+            let begun = Instant::now();
+            let router = server.router();
+            let (status, text) = ask(&router, "GET", "/api/v1/volumes/away", yes, "").await;
+            match refusals {
+                u32::MAX => {
+                    assert_eq!(status, 503, "{text}");
+                    assert!(text.contains("not open yet"), "{text}");
+                    assert!(begun.elapsed() >= PASSING_MAX);
+                }
+                _ => assert_eq!(status, 200, "{text}"),
+            }
+        }
+    }
+}
+
 /// A volume that moves: each node takes the other one for its owner.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_do_not_go_in_circles() {
     let second = Pretend {
         away: Some(NodeId(1)),

@@ -686,10 +686,13 @@ fn status_code(kind: ErrorKind) -> StatusCode {
 
 impl IntoResponse for ControlError {
     fn into_response(self) -> Response {
-        let node = self.at;
+        let (node, is_passing) = (self.at, self.is_passing);
         let mut response = (status_code(self.kind), Json(ErrorBody::from(self))).into_response();
         if let Some(node) = node {
             response.extensions_mut().insert(Elsewhere(node));
+        }
+        if is_passing {
+            pass::mark_passing(&mut response);
         }
         response
     }

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::api::{
     BalanceView, CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView, ErrorDetail,
-    ScrubStage, TicketCreate, TicketView, VolumeAddressSet,
+    ScrubStage, TicketCreate, TicketView, VolumeAddressSet, VolumeOrigin,
 };
 use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
@@ -29,6 +29,8 @@ pub(super) struct Pretend {
     /// The node that owns its volumes, if it is another one, and what they use, as far as it knows.
     pub(super) owner: Option<&'static str>,
     pub(super) used_bytes: Option<u64>,
+    /// So often volume `away`, which this node has, is not open yet.
+    pub(super) refusals: Mutex<u32>,
     /// Volumes beside `main`, in lists alone.
     pub(super) other_volumes: usize,
     pub(super) users: super::users_tests::PretendUsers,
@@ -44,6 +46,14 @@ impl Pretend {
         VolumeView {
             owner: self.owner.map(str::to_owned),
             used_bytes: self.used_bytes.unwrap_or(view.used_bytes),
+            clone_of: self
+                .used_bytes
+                .filter(|_| self.owner.is_none())
+                .map(|_| VolumeOrigin {
+                    volume: "origin".parse().unwrap(),
+                    snapshot: "monday".to_owned(),
+                    deleted: false,
+                }),
             ..view
         }
     }
@@ -316,7 +326,15 @@ impl Control for Pretend {
                 let error = ControlError::new(ErrorKind::Unavailable, "another node has it");
                 answer(Err(error.at(node)))
             }
-            ("away", None) => answer(Ok(view(&name))),
+            ("away", None) => {
+                let mut refusals = self.refusals.lock().unwrap();
+                if *refusals > 0 {
+                    *refusals -= 1;
+                    let error = ControlError::new(ErrorKind::Unavailable, "it is not open yet");
+                    return answer(Err(error.passing()));
+                }
+                answer(Ok(view(&name)))
+            }
             _ => answer(only_main(&name).map(|()| self.view(&name))),
         }
     }

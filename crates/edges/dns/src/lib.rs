@@ -9,4 +9,4 @@ mod limit;
 mod server;
 
 pub use cairn_codec_dns::{Lookup, Name, NameError};
-pub use server::{CONNECTIONS_MAX, DnsServer, Names, bind};
+pub use server::{CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, DnsServer, Names, bind};

@@ -3,8 +3,9 @@
 //! Owns: sockets, how long a client is waited for, which address comes first in an answer.
 //! Must not know: where names come from.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_codec_dns::{Answer, Lookup, Name, Outcome, Request, Transport, answer};
 use parking_lot::Mutex;
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -24,6 +25,8 @@ use crate::limit::Limit;
 const QUESTION_LEN_BYTES_MAX: usize = 1232;
 /// Connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 64;
+/// Of one client: what leaves places to others. Further ones are closed at once.
+pub const CONNECTIONS_PER_CLIENT_MAX: usize = 8;
 /// A client over TCP has so long for each question, and to take its answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Questions over one connection.
@@ -43,7 +46,49 @@ pub struct DnsServer {
     limit: Mutex<Limit>,
     /// How often each name's addresses were turned: clients take the first one.
     turns: AtomicUsize,
+    clients: Clients,
     questions: IntCounterVec,
+    connections_refused: IntCounter,
+}
+
+/// How many connections each client has. Clients share a count that one machine can be all of: an IPv6 host has a whole /64.
+#[derive(Clone, Default)]
+struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection that is counted, until it is dropped.
+struct Counted {
+    clients: Clients,
+    client: IpAddr,
+}
+
+impl Clients {
+    /// `None`: the client has as many as it may have.
+    fn enter(&self, from: IpAddr) -> Option<Counted> {
+        let client = match from.to_canonical() {
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
+            v4 => v4,
+        };
+        let mut counts = self.0.lock();
+        let count = counts.entry(client).or_default();
+        if *count >= CONNECTIONS_PER_CLIENT_MAX {
+            return None;
+        }
+        *count += 1;
+        let clients = self.clone();
+        Some(Counted { clients, client })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.clients.0.lock();
+        if let Some(count) = counts.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.client);
+            }
+        }
+    }
 }
 
 impl DnsServer {
@@ -61,12 +106,19 @@ impl DnsServer {
             &["outcome"],
         )?;
         registry.register(Box::new(questions.clone()))?;
+        let connections_refused = IntCounter::new(
+            "cairn_dns_connections_refused_total",
+            "Connections to the DNS responder that were closed because their client had as many as it may have.",
+        )?;
+        registry.register(Box::new(connections_refused.clone()))?;
         Ok(Arc::new(Self {
             limit: Mutex::new(Limit::new(env.entropy.u64())),
             env,
             names,
             turns: AtomicUsize::new(0),
+            clients: Clients::default(),
             questions,
+            connections_refused,
         }))
     }
 
@@ -116,12 +168,16 @@ impl DnsServer {
             };
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    let Some(counted) = self.clients.enter(from.ip()) else {
+                        self.connections_refused.inc();
+                        continue;
+                    };
                     let server = Arc::clone(&self);
                     let serving = async move {
                         if let Err(error) = server.serve_stream(stream).await {
                             tracing::debug!(%from, %error, "a connection of DNS ended");
                         }
-                        drop(place);
+                        drop((place, counted));
                     };
                     self.env.spawner.spawn("dns client", Box::pin(serving));
                 }
@@ -249,6 +305,57 @@ mod tests {
     fn answers(message: &[u8]) -> u8 {
         assert_eq!(message[..2], QUESTION[..2]);
         message[7]
+    }
+
+    #[test]
+    fn one_client_takes_few_places() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let cases = [
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
+            ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"),
+        ];
+        for (client, same, other) in cases {
+            let clients = Clients::default();
+            let mut places: Vec<Counted> = (0..CONNECTIONS_PER_CLIENT_MAX)
+                .map(|_| clients.enter(at(client)).expect("a place"))
+                .collect();
+            assert!(clients.enter(at(same)).is_none(), "{client} {same}");
+            assert!(clients.enter(at(other)).is_some(), "{client} {other}");
+            places.pop();
+            assert!(clients.enter(at(same)).is_some(), "{client} {same}");
+            places.clear();
+            assert!(clients.0.lock().is_empty(), "nothing is kept of who left");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_with_too_many_connections_is_closed_and_answered_on_the_others() {
+        let (udp, tcp) = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let at = tcp.local_addr().unwrap();
+        let env = real::env(tokio::runtime::Handle::current());
+        let server = DnsServer::new(env, Arc::new(One), &Registry::new()).unwrap();
+        let (udp, tcp) = (UdpSocket::from_std(udp), TcpListener::from_std(tcp));
+        server.serve(udp.unwrap(), tcp.unwrap());
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS_PER_CLIENT_MAX {
+            open.push(TcpStream::connect(at).await.unwrap());
+        }
+        let mut more = TcpStream::connect(at).await.unwrap();
+        assert!(
+            !matches!(more.read(&mut [0; 1]).await, Ok(1..)),
+            "it is closed"
+        );
+        let len = u16::try_from(QUESTION.len()).unwrap();
+        let mut bytes = [0; 512];
+        for client in &mut open {
+            client
+                .write_all(&[&len.to_be_bytes(), QUESTION].concat())
+                .await
+                .unwrap();
+            client.read_exact(&mut bytes[..2]).await.unwrap();
+        }
+        assert_eq!(server.connections_refused.get(), 1);
     }
 
     #[tokio::test(flavor = "multi_thread")]

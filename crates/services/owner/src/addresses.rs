@@ -9,12 +9,14 @@
 //!
 //! ```text
 //!            it belongs here, and nobody has it           it belongs elsewhere, or to no pool
-//!   absent ------------------- Take -------------> held ---------------- Drop --------------> leaving
-//!      ^                                             |                                           |
-//!      |                                             | another one has it, or the lease is over  |
-//!      +------------------- Drop --------------------+                                           |
-//!      +------------------------------------ Leave, once it is certain --------------------------+
+//!   absent ------------------- Take -------------> held ------------> going ------ Drop, once it has gone ------> leaving
+//!      ^                                             |                  |                                           |
+//!      |                                             | another one has it, or the lease is over                     |
+//!      +------------------- Drop --------------------+------------------+                                           |
+//!      +------------------------------------ Leave, once it is certain ---------------------------------------------+
 //! ```
+//!
+//! While an address is going nobody else may hold it: it is still on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -195,9 +197,9 @@ pub fn address_holder(view: &MapView, address: IpAddr) -> Option<NodeId> {
 /// What is to be done with an address now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressStep {
-    /// It has to go from this machine, if it is here.
+    /// It has to go from this machine, if it is here: [`AddressDesk::note_gone`].
     Drop(IpAddr),
-    /// Others may hold it: it has gone from this machine.
+    /// Others may hold it. After a [`Self::Drop`], once that is done: else not now.
     Leave(IpAddr),
     /// It is to be this node's.
     Take(IpAddr),
@@ -218,6 +220,8 @@ impl AddressStep {
 enum Hold {
     /// Since this revision of the map: an older view does not know of it.
     Held(Revision),
+    /// It was held since this revision, and has to go from this machine.
+    Going(Revision),
     /// It has gone from this machine, and others may not know yet that they can have it.
     Leaving,
 }
@@ -237,15 +241,24 @@ impl AddressDesk {
         self.holds.insert(address, Hold::Held(at));
     }
 
+    /// An address that had to go is not on this machine any more, for certain.
+    pub fn note_gone(&mut self, address: IpAddr) {
+        if let Some(hold) = self.holds.get_mut(&address)
+            && matches!(hold, Hold::Going(_))
+        {
+            *hold = Hold::Leaving;
+        }
+    }
+
     /// Others can hold an address, for certain.
     pub fn note_left(&mut self, address: IpAddr) {
         self.holds.remove(&address);
     }
 
-    /// Addresses that this node holds.
+    /// Addresses that this node holds, and that are on this machine.
     pub fn held(&self) -> Vec<IpAddr> {
         let holds = self.holds.iter();
-        let held = holds.filter(|(_, hold)| matches!(hold, Hold::Held(_)));
+        let held = holds.filter(|(_, hold)| matches!(hold, Hold::Held(_) | Hold::Going(_)));
         held.map(|(address, _)| *address).collect()
     }
 
@@ -253,10 +266,10 @@ impl AddressDesk {
     pub fn leave_all(&mut self) -> Vec<AddressStep> {
         let mut steps = Vec::new();
         for (address, hold) in &mut self.holds {
-            if matches!(hold, Hold::Held(_)) {
+            if let Hold::Held(since) | Hold::Going(since) = *hold {
+                *hold = Hold::Going(since);
                 steps.push(AddressStep::Drop(*address));
             }
-            *hold = Hold::Leaving;
             steps.push(AddressStep::Leave(*address));
         }
         steps
@@ -286,7 +299,7 @@ impl AddressDesk {
             holder(address).is_some_and(|it| it.node == own.node && it.process == own.nonce)
         };
         let is_lost = |address: &IpAddr, hold: &Hold| match hold {
-            Hold::Held(since) => view.revision >= *since && !is_own(address),
+            Hold::Held(since) | Hold::Going(since) => view.revision >= *since && !is_own(address),
             Hold::Leaving => false,
         };
         let lost: Vec<IpAddr> = self
@@ -300,12 +313,14 @@ impl AddressDesk {
             steps.push(AddressStep::Drop(address));
         }
         for (address, hold) in &mut self.holds {
-            match hold {
-                Hold::Held(_) if belongs_here.contains(address) => {
+            match *hold {
+                // One that is still here need not come again.
+                Hold::Held(since) | Hold::Going(since) if belongs_here.contains(address) => {
+                    *hold = Hold::Held(since);
                     steps.push(AddressStep::Keep(*address));
                 }
-                Hold::Held(_) => {
-                    *hold = Hold::Leaving;
+                Hold::Held(since) | Hold::Going(since) => {
+                    *hold = Hold::Going(since);
                     steps.push(AddressStep::Drop(*address));
                     steps.push(AddressStep::Leave(*address));
                 }

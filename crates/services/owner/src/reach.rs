@@ -149,8 +149,6 @@ impl Outdone {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use cairn_base::{DiskId, DiskRole, Timestamp};
     use cairn_cluster::Revision;
     use cairn_cluster::map::{AliveRecord, DiskRecord, ProcessNonce, Versioned};
@@ -173,18 +171,8 @@ mod tests {
                 _ => None,
             });
             let alive = AliveRecord {
-                node: NodeId(number),
-                process: ProcessNonce(number),
-                since: now,
-                locked: BTreeSet::new(),
                 unreached: cut.collect(),
-                failed: BTreeMap::new(),
-                folder_is_low: false,
-                host: None,
-                volumes_max: None,
-                allows_clear: false,
-                leaves_addresses: false,
-                unfit_addresses: BTreeMap::new(),
+                ..AliveRecord::new(NodeId(number), ProcessNonce(number), now)
             };
             let disk = DiskRecord {
                 id: DiskId(number),

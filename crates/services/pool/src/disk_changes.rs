@@ -179,8 +179,8 @@ impl Pool {
         Ok(disk.id)
     }
 
-    /// Says that a disk of a node that is away is lost for good: what was on it is made anew, and it leaves by itself then. Its node may
-    /// start with an empty folder in its place.
+    /// Says that a disk of a node that is away is lost for good: what was on it is made anew. Its node may start with an empty folder
+    /// in its place.
     pub async fn replace_later(&self, words: &str) -> Result<DiskId, ChangeFailure> {
         let disk = self.find_disk(words)?;
         let mut tried = self.begin_change().await?;

@@ -88,6 +88,15 @@ fn places(folder: &Path, disks: &[PathBuf], given: &[PathBuf]) -> Vec<PathBuf> {
     places
 }
 
+/// The copy in a file; none if there is no such file, unless one is `wanted`.
+fn read_if_there(place: &Path, wanted: bool) -> Result<Option<MapCopy>, String> {
+    match (read_file(place), place.try_exists()) {
+        (Ok(copy), _) => Ok(Some(copy)),
+        (Err(_), Ok(false)) if !wanted => Ok(None),
+        (Err(why), _) => Err(why),
+    }
+}
+
 /// Finds the copies and what the disks know. Changes nothing.
 pub fn plan(
     folder: &Path,
@@ -99,17 +108,16 @@ pub fn plan(
     let mut found = Vec::new();
     let mut unusable = Vec::new();
     for place in places(folder, disks, given) {
-        let is_there = place.exists();
-        match read_file(&place) {
-            Ok(copy) if copy.cluster.0 != membership.cluster.0 => unusable.push(format!(
+        match read_if_there(&place, !given.is_empty()) {
+            Ok(None) => {}
+            Ok(Some(copy)) if copy.cluster.0 != membership.cluster.0 => unusable.push(format!(
                 "{}: it is of cluster {}, and this node is in cluster {}",
                 place.display(),
                 copy.cluster,
                 membership.cluster
             )),
-            Ok(copy) => found.push(Found { place, copy }),
-            Err(why) if is_there || !given.is_empty() => unusable.push(why),
-            Err(_) => {}
+            Ok(Some(copy)) => found.push(Found { place, copy }),
+            Err(why) => unusable.push(why),
         }
     }
     // Of several copies of one state the first place.
@@ -176,7 +184,15 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
                 )));
             }
         };
-        for entry in volumes.filter_map(Result::ok) {
+        // What cannot be read may be the newest.
+        let unreadable = |place: &Path, error: std::io::Error| {
+            failed(format!(
+                "{}: {error}; mend the disk, or leave it out",
+                place.display()
+            ))
+        };
+        for entry in volumes {
+            let entry = entry.map_err(|error| unreadable(disk, error))?;
             let name = entry.file_name();
             let number = name
                 .to_str()
@@ -185,13 +201,19 @@ fn look_at_disks(disks: &[PathBuf]) -> Result<BTreeMap<VolumeId, OnDisks>, NodeE
                 continue;
             };
             let known = all.entry(volume).or_default();
-            let files = fs::read_dir(entry.path()).into_iter().flatten();
-            let numbers = files
-                .filter_map(Result::ok)
-                .filter_map(|file| log_number(file.file_name().to_str()?));
+            let files = fs::read_dir(entry.path()).and_then(Iterator::collect);
+            let files: Vec<fs::DirEntry> =
+                files.map_err(|error| unreadable(&entry.path(), error))?;
+            let numbers = files.iter();
+            let numbers = numbers.filter_map(|file| log_number(file.file_name().to_str()?));
             known.log_number = known.log_number.max(numbers.max());
             let of_files = known.log_number.map_or(0, |number| number >> COUNTER_BITS);
-            let promised = fs::read(disk.join(promise_path(volume))).ok();
+            let promise = disk.join(promise_path(volume));
+            let promised = match fs::read(&promise) {
+                Ok(bytes) => Some(bytes),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+                Err(error) => return Err(unreadable(&promise, error)),
+            };
             let promised = promised.and_then(|bytes| decode_promise(&bytes).ok());
             let promised = promised.map_or(0, |promise| promise.value.epoch.0);
             known.epoch = known.epoch.max(Epoch(of_files.max(promised)));
@@ -241,13 +263,17 @@ fn runtime() -> Result<tokio::runtime::Runtime, NodeError> {
 /// Moves the data of this node's member of etcd aside, once nothing runs on it any more.
 async fn put_member_aside(folder: &Path, env: &Env) -> Result<Option<PathBuf>, NodeError> {
     let data = folder.join(etcd::FOLDER);
-    if !data.exists() {
+    let is_there = |path: &Path| {
+        let found = path.try_exists();
+        found.map_err(|error| failed(format!("{}: {error}", path.display())))
+    };
+    if !is_there(&data)? {
         return Ok(None);
     }
     end_left_behind(&data).await.map_err(failed)?;
     let mut aside = folder.join(format!("etcd.lost-{}", env.clock.now().seconds));
     let mut count = 1;
-    while aside.exists() {
+    while is_there(&aside)? {
         aside = folder.join(format!("etcd.lost-{}-{count}", env.clock.now().seconds));
         count += 1;
     }
@@ -457,6 +483,35 @@ mod tests {
     use cairn_cluster::map::{Ensemble, EnsembleId, VolumeLog};
 
     use super::*;
+
+    /// Else an older copy would be taken, or a member's data be left where the next member writes.
+    #[tokio::test]
+    async fn what_cannot_be_read_is_not_taken_for_absent() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let absent = root.path().join("absent");
+        assert!(matches!(read_if_there(&absent, false), Ok(None)));
+        assert!(read_if_there(&absent, true).is_err());
+        assert!(read_if_there(&file.join("map"), false).is_err());
+        let env = cairn_base::real::env(tokio::runtime::Handle::current());
+        let none = put_member_aside(root.path(), &env).await;
+        assert!(none.unwrap().is_none());
+        assert!(put_member_aside(&file, &env).await.is_err());
+
+        let disk = root.path().join("disk");
+        let volume = disk.join(SHARDS).join("00000007");
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join("8000000700000002.00"), "").unwrap();
+        let found = look_at_disks(std::slice::from_ref(&disk)).unwrap();
+        assert_eq!(found[&VolumeId(7)].epoch, Epoch(7));
+        let promise = disk.join(promise_path(VolumeId(7)));
+        fs::create_dir_all(&promise).unwrap();
+        assert!(look_at_disks(std::slice::from_ref(&disk)).is_err());
+        fs::remove_dir(&promise).unwrap();
+        fs::write(disk.join(SHARDS).join("00000008"), "").unwrap();
+        assert!(look_at_disks(&[disk]).is_err(), "no folder of a volume");
+    }
 
     #[test]
     fn files_of_logs_are_told_by_their_names() {

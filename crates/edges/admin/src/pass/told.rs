@@ -64,6 +64,7 @@ impl Told for VolumeView {
         (self.total_bytes, self.free_bytes) = (told.total_bytes, told.free_bytes);
         (self.snapshots, self.snapshot_bytes) = (told.snapshots, told.snapshot_bytes);
         self.deduplicated_bytes = told.deduplicated_bytes;
+        self.clone_of = told.clone_of.clone();
         if let (Some(tiering), Some(told)) = (&mut self.tiering, &told.tiering)
             && tiering.tier == told.tier
         {

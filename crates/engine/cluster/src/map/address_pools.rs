@@ -12,14 +12,33 @@ use std::net::IpAddr;
 use super::keys::{Named, is_name};
 use super::values::{AddressHolder, AddressPoolRecord, NameRecord, Versioned, encode};
 use super::{ClusterMap, MapError, Process, Written};
-use crate::coordinator::{Compare, Key, KeyRange, Op, Outcome, Revision, Txn};
+use crate::coordinator::{Compare, Key, KeyRange, Op, Outcome, Revision, TXN_OPS_MAX, Txn};
 
 const WHAT: &str = "an address pool";
+/// Addresses that come and go in one transaction, which writes the pool beside.
+const ADDRESS_CHANGES_MAX: usize = TXN_OPS_MAX - 1;
 
 impl ClusterMap {
     /// Makes a pool, or replaces one; `replaced` as it was read. [`MapError::Exists`]: a volume, another pool or a node has one
-    /// of its addresses, or a pool has its name. [`MapError::Changed`]: somebody changed it meanwhile.
+    /// of its addresses, or a pool has its name. [`MapError::Changed`]: somebody changed it meanwhile. Of more changes than one
+    /// transaction takes, some of what goes has gone then.
     pub async fn set_address_pool(
+        &self,
+        replaced: Option<&Versioned<AddressPoolRecord>>,
+        record: &AddressPoolRecord,
+    ) -> Result<(), MapError> {
+        let Some(first) = replaced.and_then(|before| part_of_change(&before.value, record)) else {
+            return self.set_address_pool_at_once(replaced, record).await;
+        };
+        self.set_address_pool_at_once(replaced, &first).await?;
+        let key = self.keys().address_pool(&first.name);
+        let now = self.read_one::<AddressPoolRecord>(key.clone()).await?;
+        let now = now.filter(|now| now.value == first);
+        let now = now.ok_or(MapError::Changed { key, what: WHAT })?;
+        self.set_address_pool_at_once(Some(&now), record).await
+    }
+
+    async fn set_address_pool_at_once(
         &self,
         replaced: Option<&Versioned<AddressPoolRecord>>,
         record: &AddressPoolRecord,
@@ -142,6 +161,24 @@ impl ClusterMap {
     pub(super) fn claim_of_address(&self, address: IpAddr) -> Key {
         self.keys().name(Named::Address, &address.to_string())
     }
+}
+
+/// What is to be done of a change first, if it is too large for one transaction: some of the addresses go that do.
+fn part_of_change(
+    before: &AddressPoolRecord,
+    after: &AddressPoolRecord,
+) -> Option<AddressPoolRecord> {
+    let is_gone = |address: &&IpAddr| !after.addresses.contains(address);
+    let is_new = |address: &&IpAddr| !before.addresses.contains(address);
+    let gone: Vec<IpAddr> = before.addresses.iter().filter(is_gone).copied().collect();
+    let count = gone.len() + after.addresses.iter().filter(is_new).count();
+    let excess = count
+        .checked_sub(ADDRESS_CHANGES_MAX)
+        .filter(|it| *it > 0)?;
+    let first = gone.get(..excess)?;
+    let mut part = before.clone();
+    part.addresses.retain(|address| !first.contains(address));
+    Some(part)
 }
 
 fn holder_of(process: Process, address: IpAddr) -> AddressHolder {

@@ -57,6 +57,16 @@ impl MapView {
         let own = self.volumes.get(&volume);
         own.or_else(|| self.volumes.values().find(has))
     }
+
+    /// Whether a draining disk can be removed: the owners of all volumes say that they have nothing on it.
+    pub fn is_left(&self, disk: DiskId) -> bool {
+        let Some(disk) = self.disks.get(&disk) else {
+            return false;
+        };
+        let mut volumes = self.volumes.values();
+        let is_left = volumes.all(|volume| volume.left_of(disk).is_some());
+        disk.value.draining && self.unreadable.is_empty() && is_left
+    }
 }
 
 /// Follows the map.

@@ -106,8 +106,18 @@ impl ClusterMap {
         Ok(())
     }
 
+    /// Takes note of what was followed up to a revision, and keeps the highest state that was seen. To be called before anything
+    /// is done that follows from a change.
+    pub fn remember_followed(&self, revision: Revision) -> Result<(), MapError> {
+        {
+            let mut seen = self.shared.seen.lock();
+            seen.highest.revision = seen.highest.revision.max(revision.0);
+        }
+        self.remember()
+    }
+
     /// Keeps the highest state that was seen. The map does so itself where it matters most: when a volume is taken over
-    /// and when its log changes. A node that only watches calls it now and then.
+    /// and when its log changes. A node that watches calls [`Self::remember_followed`].
     pub fn remember(&self) -> Result<(), MapError> {
         let mut seen = self.shared.seen.lock();
         if seen.highest != seen.stored {

@@ -311,6 +311,30 @@ pub struct AliveRecord {
     /// Addresses of pools that it could not put on an interface, each with why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unfit_addresses: BTreeMap<IpAddr, String>,
+    /// Volumes that are about to come to it, each with how far the state goes that it has of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prepared: BTreeMap<VolumeId, LogPosition>,
+}
+
+impl AliveRecord {
+    /// A process of which nothing else is to be said.
+    pub fn new(node: NodeId, process: ProcessNonce, since: Timestamp) -> Self {
+        Self {
+            node,
+            process,
+            since,
+            locked: BTreeSet::new(),
+            unreached: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            folder_is_low: false,
+            host: None,
+            volumes_max: None,
+            allows_clear: false,
+            leaves_addresses: false,
+            unfit_addresses: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+        }
+    }
 }
 
 /// Where a process of a node runs.
@@ -349,6 +373,7 @@ pub struct Sign {
     pub allows_clear: bool,
     pub leaves_addresses: bool,
     pub unfit_addresses: BTreeMap<IpAddr, String>,
+    pub prepared: BTreeMap<VolumeId, LogPosition>,
 }
 
 impl Value for AliveRecord {

@@ -10,10 +10,10 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AddressRecord, ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord,
-    MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce,
-    TiersRecord, UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord, decode,
-    encode,
+    AddressRecord, ChangeNonce, ClassesRecord, DiskRecord, EnsembleId, EpochRecord, LeftRecord,
+    LogRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord,
+    ProcessNonce, TiersRecord, UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord,
+    decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -80,6 +80,15 @@ pub struct VolumeState {
     pub usage: Option<Versioned<UsageRecord>>,
     pub address: Option<Versioned<AddressRecord>>,
     pub preferred: Option<NodeId>,
+}
+
+impl VolumeState {
+    /// What its owner said when it had nothing on a draining disk any more; nothing, if it has.
+    pub(super) fn left_of(&self, disk: &Versioned<DiskRecord>) -> Option<&Versioned<LeftRecord>> {
+        let left = self.left.as_ref()?;
+        let at = left.value.disks.get(&disk.value.id);
+        (at == Some(&disk.revision.0)).then_some(left)
+    }
 }
 
 impl ClusterMap {
@@ -285,7 +294,8 @@ impl ClusterMap {
         self.claim_of_address(address.address)
     }
 
-    /// Has an address follow a volume's owner; `None`: none any more. Refused if something else has it.
+    /// Has an address follow a volume's owner; `None`: none any more. Refused if something else has it, or a node still does for a
+    /// pool that it was of.
     pub async fn set_address(
         &self,
         volume: VolumeId,
@@ -316,27 +326,30 @@ impl ClusterMap {
             txn.then = vec![Op::delete(key.clone()), Op::delete(claimed)];
             return self.delete(txn, key, WHAT).await;
         };
-        let claim = self.claim_of(address);
+        let (claim, holder) = (self.claim_of(address), keys.address_holder(address.address));
         if claimed.as_ref() != Some(&claim) {
             let name = NameRecord {
                 of: volume.to_string(),
             };
-            txn.when.push(Compare::absent(claim.clone()));
+            for taken in [&claim, &holder] {
+                txn.when.push(Compare::absent(taken.clone()));
+                txn.otherwise.push(KeyRange::One(taken.clone()));
+            }
             txn.then
                 .push(Op::put(claim.clone(), encode(&claim, &name)?));
             txn.then.extend(claimed.map(Op::delete));
-            txn.otherwise.push(KeyRange::One(claim.clone()));
         }
         match self.write(key.clone(), replaced, address, txn).await? {
             Written::Done => Ok(()),
             Written::Refused(reply) => {
-                let is_taken = reply.reads.iter().flatten().any(|entry| entry.key == claim);
-                Err(match is_taken {
-                    true => MapError::Exists {
-                        key: claim,
+                let is_there = |key: &Key| reply.reads.iter().flatten().any(|it| it.key == *key);
+                let taken = [claim, holder].into_iter().find(is_there);
+                Err(match taken {
+                    Some(key) => MapError::Exists {
+                        key,
                         what: "this address",
                     },
-                    false => MapError::Changed { key, what: WHAT },
+                    None => MapError::Changed { key, what: WHAT },
                 })
             }
         }
@@ -369,10 +382,7 @@ impl ClusterMap {
         ];
         for volume in &volumes {
             let id = volume.record.value.id;
-            let left = volume.left.as_ref();
-            let has_left =
-                left.filter(|left| left.value.disks.get(&disk) == Some(&record.revision.0));
-            let Some(left) = has_left else {
+            let Some(left) = volume.left_of(&record) else {
                 return Err(invalid(format!(
                     "volume {} still has data or metadata on it; see `cairn status`, and try again when it is moved",
                     volume.record.value.name

@@ -11,8 +11,8 @@ use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     AddressPoolRecord, AddressRecord, CertificateRecord, CloneRecord, ClusterId, DiskRecord,
     Ensemble, EnsembleId, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned,
-    Process, ProcessNonce, Sign, StateAt, VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX,
-    WEIGHT_NORMAL,
+    POOL_ADDRESSES_MAX, Process, ProcessNonce, Sign, StateAt, VersionRange, VolumeLog,
+    VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -537,9 +537,39 @@ async fn addresses_of_pools_have_one_holder(world: &World) {
         .await
         .unwrap();
 
+    // All addresses at once are too many for one transaction.
+    let many = |first: u8| -> Vec<u8> { (first..).take(POOL_ADDRESSES_MAX).collect() };
+    map.set_address_pool(None, &record("d", &many(100)))
+        .await
+        .unwrap();
+    let full = pool("d").await;
+    map.set_address_pool(Some(&full), &record("d", &many(10)))
+        .await
+        .unwrap();
+    assert_eq!(pool("d").await.value, record("d", &many(10)));
+    let late = map.set_address_pool(Some(&full), &record("d", &many(180)));
+    assert!(
+        matches!(late.await, Err(MapError::Changed { .. })),
+        "{}",
+        world.name
+    );
+    map.set_address_pool(None, &record("e", &many(100)))
+        .await
+        .unwrap();
+
+    // What went out of a pool is of no volume while a node has it.
+    assert!(seen().await.address_holders.contains_key(&address(1)));
+    map.remove_address_pool(&pool("b").await).await.unwrap();
+    let refused = map.set_address(volume, Some(&of_volume(1))).await;
+    assert!(
+        matches!(refused, Err(MapError::Exists { .. })),
+        "{}: {refused:?}",
+        world.name
+    );
     // The lease takes along what its process holds.
     world.coordinator.revoke_lease(two.lease).await.unwrap();
     assert!(seen().await.address_holders.is_empty(), "{}", world.name);
+    map.set_address(volume, Some(&of_volume(1))).await.unwrap();
 }
 
 async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
@@ -680,6 +710,13 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     map.set_left(volume, owner, owned.epoch, &early)
         .await
         .unwrap();
+    let is_left = async || {
+        let view = map.follow().await.unwrap().view().unwrap();
+        (7..=9)
+            .map(|disk| view.is_left(DiskId(disk)))
+            .collect::<Vec<_>>()
+    };
+    assert!(!is_left().await.contains(&true), "that was before");
     is_invalid(
         map.remove_drained_node(NodeId(1)).await,
         "still has data or metadata",
@@ -689,6 +726,8 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     map.set_left(volume, owner, owned.epoch, &late)
         .await
         .unwrap();
+    let is_there = is_left().await;
+    assert!(is_there[0] && is_there.contains(&false), "{is_there:?}");
     map.remove_drained_node(NodeId(1)).await.unwrap();
     let (nodes, _) = map.nodes().await.unwrap();
     assert_eq!(nodes.len(), 1);
@@ -991,6 +1030,46 @@ async fn a_restored_old_backup_is_refused_until_an_operator_accepts_it() {
     let (used, opened) = restored().await;
     planted::plant(None);
     assert_eq!((used, opened), (Ok(()), Ok(())));
+}
+
+/// A node that wrote nothing itself has acted upon what it followed.
+#[tokio::test]
+async fn who_only_followed_a_map_refuses_an_older_one() {
+    let world = World::memory();
+    let Kind::Memory(memory, clock) = &world.kind else {
+        unreachable!("it is in memory")
+    };
+    let writer = create(&world, "home").await;
+    let high_water = Arc::new(MemoryHighWater::default());
+    let open = || {
+        let coordinator = Arc::clone(&world.coordinator);
+        ClusterMap::open(coordinator, world.env.clone(), "home", high_water.clone())
+    };
+    let map = open().await.unwrap();
+    let mut follower = map.follow().await.unwrap();
+    let backup = memory.backup();
+    let made = writer.create_volume("v", Opaque::default(), Opaque::default());
+    let volume = made.await.unwrap();
+    let view = loop {
+        let passing = async {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+                clock.advance(Duration::from_millis(10));
+            }
+        };
+        tokio::join!(follower.changed(), passing);
+        let view = follower.view().unwrap();
+        if view.volumes.contains_key(&volume) {
+            break view;
+        }
+    };
+    map.remember_followed(view.revision).unwrap();
+    memory.restore(&backup);
+    let opened = open().await.map(|_| ());
+    assert!(
+        matches!(opened, Err(MapError::WentBack { .. })),
+        "{opened:?}"
+    );
 }
 
 #[tokio::test]

@@ -212,20 +212,7 @@ fn process(number: u128) -> Process {
 }
 
 fn alive(number: u128) -> Versioned<AliveRecord> {
-    let record = AliveRecord {
-        node: node(number),
-        process: ProcessNonce(number),
-        since: OLD,
-        locked: BTreeSet::new(),
-        unreached: BTreeSet::new(),
-        failed: BTreeMap::new(),
-        folder_is_low: false,
-        host: None,
-        volumes_max: None,
-        allows_clear: false,
-        leaves_addresses: false,
-        unfit_addresses: BTreeMap::new(),
-    };
+    let record = AliveRecord::new(node(number), ProcessNonce(number), OLD);
     known(record, 1)
 }
 
@@ -314,6 +301,7 @@ fn an_address_is_taken_kept_and_left_in_order() {
         leaving.contains(&Drop(other)) && leaving.contains(&Leave(other)),
         "{leaving:?}"
     );
+    desk.note_gone(other);
     view.alive.remove(&node(2));
     let again = steps(&mut desk, &view, me);
     assert!(
@@ -331,6 +319,40 @@ fn an_address_is_taken_kept_and_left_in_order() {
     desk.note_taken(mine, Revision(13));
     assert_eq!(steps(&mut desk, &view, None), [Drop(mine)]);
     assert!(desk.held().is_empty());
+}
+
+/// Else the next node would have it beside this one.
+#[test]
+fn what_does_not_go_is_dropped_again_and_kept_until_it_has_gone() {
+    use AddressStep::{Drop, Keep, Leave};
+    let mut view = view();
+    let homes = address_homes(&view, "lan");
+    let mine = *homes.iter().find(|(_, at)| **at == node(1)).unwrap().0;
+    let mut desk = AddressDesk::default();
+    let steps =
+        |desk: &mut AddressDesk, view: &MapView| desk.steps((NOW, TODAY), view, Some(process(1)));
+    steps(&mut desk, &view);
+    desk.note_taken(mine, Revision(1));
+    hold(&mut view, mine, process(1));
+    let pools = std::mem::take(&mut view.address_pools);
+    for _ in 0..3 {
+        assert_eq!(steps(&mut desk, &view), [Drop(mine), Leave(mine)]);
+        assert_eq!(desk.held(), [mine]);
+    }
+    assert_eq!(desk.leave_all(), [Drop(mine), Leave(mine)]);
+    // It is wanted here again, and has never been away.
+    view.address_pools = pools;
+    assert_eq!(steps(&mut desk, &view), [Keep(mine)]);
+    view.address_pools.clear();
+    steps(&mut desk, &view);
+    desk.note_gone(mine);
+    assert_eq!(steps(&mut desk, &view), [Leave(mine)]);
+    assert!(desk.held().is_empty());
+    // Of another process it goes, whoever holds it.
+    desk.note_taken(mine, Revision(1));
+    steps(&mut desk, &view);
+    let other = desk.steps((NOW, TODAY), &view, Some(process(2)));
+    assert_eq!(other[0], Drop(mine));
 }
 
 #[test]
