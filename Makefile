@@ -273,6 +273,10 @@ cluster-sim-bite: setup-build ## Does the simulation of clusters find bugs that 
 cluster-sim-bite-ci: setup-build ## The same, with the seeds first that found them before
 	scripts/sim cluster-bite-ci
 
+.PHONY: forward-model
+forward-model: ## Try every order of the steps of a call that waits while nodes and volumes go; then without each rule
+	python3 tests/model/forward_model.py --bugs
+
 .PHONY: log-model
 log-model: ## Try every order of the steps of a log on several nodes, in small bounds; then each mistake in it
 	python3 tests/model/log_model.py

@@ -175,9 +175,48 @@ pub enum Bug {
     ForwardNotCaughtUp,
     ForwardNotSettled,
     ForwardEndedCallsBegin,
+    /// In both places that look: before a call begins, and what ends its connection. Each stands in front of the other.
     ForwardStandstillIgnored,
     ForwardLateCall,
     ForwardOldBytesTaken,
+    /// A connection outlives its term, and a stream for it is opened under the one that the node has then.
+    ForwardTermOfNow,
+    ForwardStreamBringsNoNews,
+    /// As it was until the simulator looked for it.
+    NewsWaitForOlderOnes,
+    ForwardClientNotAwaited,
+    ForwardOwnTermNotShown,
+    ForwardSilentNodeKeepsStreams,
+    BeatTellsServingOnce,
+    BeatOfOtherProcessTaken,
+    EchoCountsWhenItCame,
+    SuspensionIsNoStandstill,
+    WaitingConnectionTaken,
+    // owners: taking, giving up, yielding
+    OwnerProcessNotCompared,
+    GivenUpForWhoeverOwnsIt,
+    BlindNodesDoNotCount,
+    AgreedRangeEndsOneEarlier,
+    // addresses of pools; found by the tests of `crates/services/owner`, since the simulator has none
+    AddressTakenFromOther,
+    AddressLeftBeforeItIsDropped,
+    AddressKeptOverLease,
+    NewNodeGetsAddresses,
+    UnfitNodeGetsAddress,
+    // the log of a volume in a cluster
+    LogFileRemovedBeforeItIsAgreed,
+    WidenedOnOneNode,
+    WidenedBeforeItIsCopied,
+    KeptPartNotSynced,
+    KeptWithTooFewCopies,
+    LogTakesTheLastRoom,
+    StateCopyTakesTheLastRoom,
+    // replies that are kept, changes of objects that come late; found by the tests of `rpc-server` and `objects`
+    HeldReplyKept,
+    LateObjectChangeDone,
+    // the disk that a volume's state is on
+    StateMovedBeforeItIsCopied,
+    StateGoesToFullDisk,
 }
 
 /// Whether this bug is planted here.
@@ -188,7 +227,7 @@ pub const fn is(_bug: Bug) -> bool {
 }
 
 #[cfg(feature = "planted-bugs")]
-pub use switched::{is, plant};
+pub use switched::{is, is_noticed_by, plant};
 
 #[cfg(feature = "planted-bugs")]
 mod switched {
@@ -208,5 +247,13 @@ mod switched {
     /// Plants a bug on this thread in place of another one; `None` plants none.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
+    }
+
+    /// Whether a test that passes otherwise fails on this thread with a bug planted.
+    pub fn is_noticed_by(bug: Bug, test: fn()) -> bool {
+        plant(Some(bug));
+        let is_noticed = std::panic::catch_unwind(test).is_err();
+        plant(None);
+        is_noticed
     }
 }

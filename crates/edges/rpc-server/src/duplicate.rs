@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
@@ -231,7 +232,10 @@ impl Guard {
 
     /// Answers those who wait with a reply that says "not now". The request is not done: whoever repeats it has it done.
     pub fn not_now(self, reply: &Bytes) {
-        self.cache.tell(&self.key, self.number, reply);
+        match planted::is(Bug::HeldReplyKept) {
+            true => self.cache.finish(&self.key, self.number, reply.clone()),
+            false => self.cache.tell(&self.key, self.number, reply),
+        }
     }
 }
 
@@ -273,6 +277,12 @@ mod tests {
         guard(&cache, key(1)).finish(Bytes::from_static(b"done"));
         assert!(matches!(cache.admit(key(1)), Admission::Done(reply) if reply == "done"));
         assert_eq!(cache.usage().0, 1);
+    }
+
+    #[test]
+    fn a_reply_that_is_kept_and_says_not_now_is_noticed() {
+        let test: fn() = what_says_not_now_is_told_and_not_kept;
+        assert!(planted::is_noticed_by(Bug::HeldReplyKept, test));
     }
 
     #[test]

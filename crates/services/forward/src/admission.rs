@@ -151,8 +151,10 @@ impl Registry {
             }
             for held in state.admitted.values() {
                 let alive = terms.alive.get(&held.stamp.node);
+                let goes_on = planted::is(Bug::ForwardTermOfNow) && held.stamp.node == self.own;
+                let has_ended = alive != Some(&held.stamp.term) && !goes_on;
                 // One that came with a newer map is of a term that this map may not have yet.
-                if alive != Some(&held.stamp.term) && held.stamp.revision <= revision {
+                if has_ended && held.stamp.revision <= revision {
                     held.end(End::Term);
                 }
             }
@@ -238,10 +240,11 @@ impl Registry {
     }
 
     /// The stamp of a connection that this node accepts now; `None` without a lease that the map shows.
-    fn own_stamp(&self) -> Option<Stamp> {
+    pub(crate) fn own_stamp(&self) -> Option<Stamp> {
         let term = (self.own_term)()?;
         let state = self.state.lock();
-        let is_known = state.terms.alive.get(&self.own) == Some(&term);
+        let is_known = state.terms.alive.get(&self.own) == Some(&term)
+            || planted::is(Bug::ForwardOwnTermNotShown);
         is_known.then_some(Stamp {
             node: self.own,
             term,
@@ -267,7 +270,9 @@ impl Registry {
                     && !client.ip().is_unspecified()
                     && held.is_ended(self.pulse.generation())
             };
-            self.wait_released(is_of_client, "a client").await;
+            if !planted::is(Bug::ForwardClientNotAwaited) {
+                self.wait_released(is_of_client, "a client").await;
+            }
         };
         if !planted::is(Bug::ForwardNotCaughtUp) {
             tokio::select! {
@@ -333,6 +338,7 @@ impl Admission {
         let is_of_term = || {
             self.held.stamp.node != registry.own
                 || (registry.own_term)() == Some(self.held.stamp.term)
+                || planted::is(Bug::ForwardTermOfNow)
         };
         // The pulse first: whoever asks notices a standstill.
         let runs = registry.pulse.generation() == self.held.generation;
@@ -375,12 +381,15 @@ impl Admission {
                 }
             };
             let stood_still = async {
+                if planted::is(Bug::ForwardStandstillIgnored) {
+                    return std::future::pending().await;
+                }
                 let _ = pulse.wait_for(|now| *now != generation).await;
                 End::Standstill
             };
             // A lease that ends tells nobody at once.
             let lost_lease = async {
-                if stamp.node != registry.own {
+                if stamp.node != registry.own || planted::is(Bug::ForwardTermOfNow) {
                     return std::future::pending().await;
                 }
                 while (registry.own_term)() == Some(stamp.term) {

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{NodeId, VolumeId};
 use parking_lot::{Mutex, RwLock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -170,6 +171,35 @@ impl Forward {
         self.registry.learn(terms).await;
     }
 
+    /// Learns each newer map. One that comes while what an older one ended is not finished yet is taken in all the same: a client
+    /// may have come here for what it says, and brings that to owners.
+    pub async fn follow<V>(
+        forward: Weak<Self>,
+        mut views: watch::Receiver<V>,
+        terms_of: fn(&V) -> MapTerms,
+    ) {
+        loop {
+            let terms = terms_of(&views.borrow_and_update());
+            let Some(learning) = forward.upgrade() else {
+                return;
+            };
+            let changed = tokio::select! {
+                biased;
+                () = learning.learn(terms) => None,
+                changed = views.changed(), if !planted::is(Bug::NewsWaitForOlderOnes) => Some(changed),
+            };
+            drop(learning);
+            let changed = match changed {
+                Some(changed) => changed,
+                None => views.changed().await,
+            };
+            // The member is gone.
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Sets which volumes this node serves.
     pub fn serve_volumes(&self, volumes: impl IntoIterator<Item = VolumeId>) {
         let volumes: Serving = Arc::new(volumes.into_iter().collect());
@@ -257,11 +287,15 @@ impl Forward {
         service: Service,
         admission: &Admission,
     ) -> Result<Box<dyn Stream>, ConnectError> {
-        let Stamp { term, revision, .. } = admission.stamp();
+        let now = planted::is(Bug::ForwardTermOfNow).then(|| self.registry.own_stamp());
+        let stamp = now.flatten().unwrap_or(admission.stamp());
         let preamble = Preamble {
             service,
-            term,
-            revision,
+            term: stamp.term,
+            revision: match planted::is(Bug::ForwardStreamBringsNoNews) {
+                true => 0,
+                false => stamp.revision,
+            },
             client: admission.client(),
         };
         self.open_with(node, preamble).await
@@ -455,6 +489,8 @@ impl Forward {
         if let Err(error) = ended {
             tracing::debug!(%node, %error, "signs of life to a node ended; its streams are closed");
         }
-        self.registry.end_streams(node, term);
+        if !planted::is(Bug::ForwardSilentNodeKeepsStreams) {
+            self.registry.end_streams(node, term);
+        }
     }
 }

@@ -62,7 +62,8 @@ impl Beats {
 
     /// How long before `at` a beat was sent; `None`: it is none of this process.
     fn age(&self, beat: Beat, at: Duration) -> Option<Duration> {
-        let is_own = beat.0 >> TIME_BITS == u64::from(self.process);
+        let is_own = beat.0 >> TIME_BITS == u64::from(self.process)
+            || planted::is(Bug::BeatOfOtherProcessTaken);
         let sent = beat.0 & ((1 << TIME_BITS) - 1);
         let at = self.millis(at);
         // Rounded down alike; one from the time to come is no beat of this process.
@@ -200,8 +201,12 @@ pub async fn send_beats(
             let now = clock.boottime();
             // An echo proves that the node was there when the beat was sent, not when the echo came.
             let age = beats.age(beat, now).ok_or_else(|| invalid("no echo"))?;
+            let was_there = match planted::is(Bug::EchoCountsWhenItCame) {
+                true => now,
+                false => now.saturating_sub(age),
+            };
             let mut echoed = echoed.lock();
-            *echoed = (*echoed).max(now.saturating_sub(age));
+            *echoed = (*echoed).max(was_there);
         }
     };
     let sending = async {
@@ -213,7 +218,8 @@ pub async fn send_beats(
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let now = serving.borrow_and_update().clone();
-            let news = (told.as_ref() != Some(&now)).then_some(&now);
+            let is_told = told.is_some() && planted::is(Bug::BeatTellsServingOnce);
+            let news = (told.as_ref() != Some(&now) && !is_told).then_some(&now);
             let bytes = encode_beat(beats.now(), news);
             told = Some(now);
             to.write_all(&bytes).await?;
@@ -261,6 +267,12 @@ mod tests {
         assert!(own.is_fresh(beat, at(500)));
         let to_come = Beat(own.now().0 + 10_000);
         assert!(!own.is_fresh(to_come, at(90_000)));
+    }
+
+    #[test]
+    fn a_beat_of_another_process_that_is_taken_is_noticed() {
+        let test: fn() = bytes_are_as_old_as_their_beat;
+        assert!(planted::is_noticed_by(Bug::BeatOfOtherProcessTaken, test));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
+use cairn_base::planted::{self, Bug};
 use tokio::sync::watch;
 
 use crate::FRESH_MAX;
@@ -25,7 +26,7 @@ pub struct Pulse {
 
 impl Pulse {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let last_us = AtomicU64::new(micros(clock.boottime()));
+        let last_us = AtomicU64::new(now_us(&*clock));
         Self {
             clock,
             last_us,
@@ -35,7 +36,7 @@ impl Pulse {
 
     /// A number that changes with each standstill. Whoever has an earlier one drops what it has read.
     pub fn generation(&self) -> u64 {
-        let now_us = micros(self.clock.boottime());
+        let now_us = now_us(&*self.clock);
         let last_us = self.last_us.fetch_max(now_us, Ordering::AcqRel);
         if now_us.saturating_sub(last_us) > FRESH_MAX.as_micros() as u64 {
             self.generation.send_modify(|generation| *generation += 1);
@@ -57,8 +58,12 @@ impl Pulse {
     }
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+fn now_us(clock: &dyn Clock) -> u64 {
+    let now = match planted::is(Bug::SuspensionIsNoStandstill) {
+        true => clock.monotonic(),
+        false => clock.boottime(),
+    };
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -5,16 +5,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
+use cairn_base::planted::{Bug, is_noticed_by};
 use cairn_base::{NodeId, VolumeId};
 use cairn_forward::{
-    Admission, BEAT_INTERVAL, ConnectError, End, FRESH_MAX, Forward, Incoming, MapTerms, Nodes,
-    Refused, Serve, Service, Stamp, Stream, Term,
+    Accepts, Admission, BEAT_INTERVAL, ConnectError, Door, End, FRESH_MAX, Forward, Incoming,
+    MapTerms, Nodes, Refused, Serve, Service, Stamp, Stream, Term,
 };
 use cairn_testkit::{ManualClock, TestWorld};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -351,6 +353,32 @@ async fn news_are_settled_once_what_began_before_is_finished() {
     assert!(newer.await.unwrap().is_live());
 }
 
+/// What an older map ended is not finished, and a newer one comes: who is admitted then brings the newer one to owners.
+#[tokio::test]
+async fn a_newer_map_does_not_wait_for_what_an_older_one_ended() {
+    let cluster = Cluster::new().await;
+    let registry = Arc::clone(cluster.owner.registry());
+    let stamp = Stamp {
+        node: EDGE,
+        term: Term(2),
+        revision: 1,
+    };
+    let begun = registry.admit(stamp, client(1)).await.unwrap();
+    let (news, views) = tokio::sync::watch::channel(terms(1, Some(2)));
+    let owner = Arc::downgrade(&cluster.owner);
+    tokio::spawn(Forward::follow(owner, views, MapTerms::clone));
+    for revision in [2, 3] {
+        cluster.settle().await;
+        news.send_replace(terms(revision, None));
+    }
+    cluster.settle().await;
+    assert!(!begun.is_live());
+    let mut admitting = pin!(registry.admit_own());
+    assert!(is_pending(admitting.as_mut()).await);
+    drop(begun);
+    assert_eq!(admitting.await.unwrap().stamp().revision, 3);
+}
+
 /// A client that comes again waits for what its connection before had begun, though no term has ended.
 #[tokio::test]
 async fn a_client_that_comes_again_waits_for_what_it_had_begun() {
@@ -466,7 +494,7 @@ async fn who_is_silent_is_noticed_at_both_ends() {
     link.over().await;
     assert!(cluster.send(&mut stream, 2).await.is_err());
     let served = cluster.executed.1.lock()[0].clone();
-    assert_eq!(served.ended().await, End::Silent);
+    assert_eq!(served.ended().now_or_never(), Some(End::Silent));
     drop(served);
     cluster.executed.1.lock().clear();
     // Both go on when the way is there again.
@@ -531,5 +559,94 @@ async fn a_node_without_a_lease_lets_its_clients_wait() {
             assert_eq!(admission.stamp().revision, 2);
         }
         let _ = &cluster.env;
+    }
+}
+
+/// Connections that wait in a kernel, by number.
+#[derive(Default)]
+struct Queue(Mutex<std::collections::VecDeque<u16>>);
+
+impl Accepts for Queue {
+    type Stream = ();
+
+    fn poll_accept(&self, _: &mut Context<'_>) -> Poll<io::Result<((), SocketAddr)>> {
+        match self.0.lock().pop_front() {
+            Some(port) => Poll::Ready(Ok(((), client(port)))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn turn_away((): ()) {}
+}
+
+/// What waited to be accepted while the process stood still may bring old calls; what comes after does not.
+#[tokio::test]
+async fn connections_that_waited_in_a_standstill_are_turned_away() {
+    let cluster = Cluster::new().await;
+    let queue = Queue::default();
+    let mut door = Door::new(Some(Arc::clone(&cluster.edge)));
+    queue.0.lock().push_back(1);
+    let (_, peer, _) = door.accept(&queue).await.unwrap();
+    assert_eq!(peer, client(1));
+    queue.0.lock().extend([2, 3]);
+    cluster.clock.advance(FRESH_MAX * 2);
+    {
+        let mut accepting = pin!(door.accept(&queue));
+        assert!(is_pending(accepting.as_mut()).await, "both are turned away");
+        queue.0.lock().push_back(4);
+        let (_, peer, entry) = accepting.await.unwrap();
+        assert_eq!(peer, client(4));
+        assert!(entry.admit(peer).await.unwrap().is_some());
+    }
+}
+
+/// Each rule is left out once. What the simulation of clusters finds beside these, `crates/testing/sim/src/bugs.rs` says.
+#[test]
+fn planted_mistakes_are_noticed() {
+    let mistakes: [(Bug, fn()); 11] = [
+        (
+            Bug::ForwardTermIgnored,
+            the_owner_refuses_a_term_that_it_knows_to_have_ended,
+        ),
+        (
+            Bug::ForwardNotCaughtUp,
+            the_owner_learns_the_map_before_it_executes_what_came_with_news,
+        ),
+        (
+            Bug::ForwardNotSettled,
+            news_are_settled_once_what_began_before_is_finished,
+        ),
+        (
+            Bug::ForwardEndedCallsBegin,
+            news_are_settled_once_what_began_before_is_finished,
+        ),
+        (
+            Bug::ForwardClientNotAwaited,
+            a_client_that_comes_again_waits_for_what_it_had_begun,
+        ),
+        (
+            Bug::ForwardOldBytesTaken,
+            bytes_that_were_on_their_way_for_long_are_refused,
+        ),
+        (Bug::ForwardLateCall, an_old_change_goes_to_nobody),
+        (
+            Bug::ForwardOwnTermNotShown,
+            a_node_without_a_lease_lets_its_clients_wait,
+        ),
+        (
+            Bug::NewsWaitForOlderOnes,
+            a_newer_map_does_not_wait_for_what_an_older_one_ended,
+        ),
+        (
+            Bug::ForwardSilentNodeKeepsStreams,
+            who_is_silent_is_noticed_at_both_ends,
+        ),
+        (
+            Bug::WaitingConnectionTaken,
+            connections_that_waited_in_a_standstill_are_turned_away,
+        ),
+    ];
+    for (bug, test) in mistakes {
+        assert!(is_noticed_by(bug, test), "{bug:?}");
     }
 }

@@ -23,6 +23,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{NodeId, Timestamp};
 use cairn_cluster::Revision;
 use cairn_cluster::map::{AliveRecord, MapView, NodeRecord, Process, ProcessNonce};
@@ -88,7 +89,10 @@ impl Scene {
 
     fn is_fit(&self, node: NodeId, address: IpAddr) -> bool {
         let taker = self.takers.get(&node);
-        taker.is_some_and(|taker| !taker.unfit.contains(&address))
+        let may = |taker: &Taker| {
+            !taker.unfit.contains(&address) || planted::is(Bug::UnfitNodeGetsAddress)
+        };
+        taker.is_some_and(may)
     }
 
     /// Where each address belongs: at home if it can; else where it is, unless another node has two fewer; else at the node that
@@ -285,7 +289,7 @@ impl AddressDesk {
     ) -> Vec<AddressStep> {
         let mut steps = Vec::new();
         let nonce = own.map(|own| own.nonce);
-        if self.process != nonce {
+        if self.process != nonce && !planted::is(Bug::AddressKeptOverLease) {
             // What another process of this node held, or this one under an earlier lease, is not this one's.
             steps.extend(self.held().into_iter().map(AddressStep::Drop));
             self.holds.clear();
@@ -323,6 +327,10 @@ impl AddressDesk {
                     *hold = Hold::Going(since);
                     steps.push(AddressStep::Drop(*address));
                     steps.push(AddressStep::Leave(*address));
+                    if planted::is(Bug::AddressLeftBeforeItIsDropped) {
+                        let last = steps.len() - 1;
+                        steps.swap(last - 1, last);
+                    }
                 }
                 Hold::Leaving => steps.push(AddressStep::Leave(*address)),
             }
@@ -336,9 +344,10 @@ impl AddressDesk {
             self.holds.insert(address, Hold::Leaving);
             steps.push(AddressStep::Leave(address));
         }
+        let is_free = |it: &IpAddr| holder(it).is_none() || planted::is(Bug::AddressTakenFromOther);
         let free = belongs_here
             .iter()
-            .filter(|it| holder(it).is_none() && !self.holds.contains_key(*it));
+            .filter(|it| is_free(it) && !self.holds.contains_key(*it));
         steps.extend(free.map(|address| AddressStep::Take(*address)));
         steps
     }
@@ -362,6 +371,7 @@ impl AddressDesk {
         let seen = self.seen.get(&alive.node).map_or(now, |(_, seen)| *seen);
         u64::try_from(lived).is_ok_and(|lived| lived >= STEADY_AFTER.as_secs())
             || now.saturating_sub(seen) >= STEADY_AFTER
+            || planted::is(Bug::NewNodeGetsAddresses)
     }
 
     fn belongs_to(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Clock};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Backoff, LogPosition};
 use cairn_cluster::map::{self, EnsembleId, MapErrorKind, Owned, StateAt};
 use cairn_cluster::{ClusterMap, Revision};
@@ -86,7 +87,8 @@ fn number_of(id: EnsembleId) -> Result<u64, String> {
 /// In the map a range ends with the first position that is not in it.
 fn to_map(list: &VolumeList) -> Result<map::VolumeLog, String> {
     let ensemble = |part: &Ensemble| {
-        let end = part.to.map(|to| to.0.checked_add(1));
+        let more = u64::from(!planted::is(Bug::AgreedRangeEndsOneEarlier));
+        let end = part.to.map(|to| to.0.checked_add(more));
         let end = match end {
             Some(None) => return Err(format!("ensemble {} has no end", part.number)),
             Some(Some(end)) => Some(LogPosition(end)),
@@ -187,5 +189,10 @@ mod tests {
             state: None,
         };
         assert!(to_map(&endless).is_err());
+    }
+    #[test]
+    fn a_range_that_ends_too_early_is_noticed() {
+        let test: fn() = lists_come_back_from_the_map;
+        assert!(planted::is_noticed_by(Bug::AgreedRangeEndsOneEarlier, test));
     }
 }

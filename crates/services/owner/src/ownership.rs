@@ -182,7 +182,8 @@ impl Ownership {
         match owner.map(|owner| &owner.value) {
             Some(owner) if owner.node == me.node => {
                 self.waiting.remove(&id);
-                match is_served && owner.process == me.nonce {
+                let is_own = owner.process == me.nonce || planted::is(Bug::OwnerProcessNotCompared);
+                match is_served && is_own {
                     true => Step::Nothing,
                     // Of an earlier process of this node, or taken and not opened.
                     false if is_served => Step::Leave,
@@ -1048,6 +1049,33 @@ mod tests {
         state.log.log.state = None;
         view.volumes.insert(VOLUME, Arc::new(state));
         assert_eq!(gives(&mut Ownership::default(), &view, 0), Some(VOLUME));
+    }
+
+    /// The lease that it had the volume under is over: others may have changed it since.
+    #[test]
+    fn what_an_earlier_process_of_this_node_took_is_left() {
+        let mut view = view();
+        let process = |nonce| Process {
+            node: NodeId(1),
+            nonce: ProcessNonce(nonce),
+            lease: LeaseId(1),
+        };
+        view.volumes.insert(VOLUME, Arc::new(owned(process(1))));
+        for (me, here, want) in [
+            (process(1), Here::Served, Step::Nothing),
+            (process(2), Here::Served, Step::Leave),
+            (process(2), Here::Closed, Step::Take),
+        ] {
+            let at = (Duration::ZERO, TODAY);
+            let step = Ownership::default().step(at, &view, (VOLUME, None), me, here);
+            assert_eq!(step, want, "{here:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_compared_is_noticed() {
+        let test: fn() = what_an_earlier_process_of_this_node_took_is_left;
+        assert!(planted::is_noticed_by(Bug::OwnerProcessNotCompared, test));
     }
 
     /// Else the volume goes round: others take it while this node rests, and give it back at once.

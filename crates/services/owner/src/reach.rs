@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{NodeId, VolumeId};
 use cairn_cluster::map::MapView;
 
@@ -102,7 +103,10 @@ pub(crate) fn lack(
     Lack {
         log_copies: needs.log_copies.saturating_sub(with_disks),
         segments: (needs.unreadable)(&reached),
-        blind_nodes: blind_nodes(view, node),
+        blind_nodes: match planted::is(Bug::BlindNodesDoNotCount) {
+            true => 0,
+            false => blind_nodes(view, node),
+        },
     }
 }
 
@@ -224,6 +228,12 @@ mod tests {
                 "{count} nodes, cuts {cuts:?}, owner {owner}"
             );
         }
+    }
+
+    #[test]
+    fn nodes_that_do_not_count_are_noticed() {
+        let test: fn() = who_can_serve_better_gets_the_volume;
+        assert!(planted::is_noticed_by(Bug::BlindNodesDoNotCount, test));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 
 use cairn_base::disk::DiskSpace;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Media};
 use cairn_formats::pool_file::PoolDisk;
 
@@ -58,7 +59,10 @@ pub(crate) struct Place {
 /// The disks of a better kind than the one that a state is on, `at`, and with room for it: the best kind first, of equals the one
 /// with the most space. Nothing if it is well where it is.
 pub(crate) fn better(places: &[Place], at: Kind) -> Vec<DiskId> {
-    let is_better = |place: &&Place| place.kind < at && has_room(place.space);
+    let is_better = |place: &&Place| {
+        let takes_it = has_room(place.space) || planted::is(Bug::StateGoesToFullDisk);
+        place.kind < at && takes_it
+    };
     let mut better: Vec<&Place> = places.iter().filter(is_better).collect();
     better.sort_by_key(|place| {
         let free_bytes = place.space.map_or(0, |space| space.free_bytes);
@@ -143,6 +147,12 @@ mod tests {
             let want: Vec<DiskId> = want.iter().copied().map(DiskId).collect();
             assert_eq!(better(&places, at), want, "{name}");
         }
+    }
+
+    #[test]
+    fn a_state_on_a_full_disk_is_noticed() {
+        let test: fn() = a_state_goes_to_the_best_kind_with_room;
+        assert!(planted::is_noticed_by(Bug::StateGoesToFullDisk, test));
     }
 
     #[test]

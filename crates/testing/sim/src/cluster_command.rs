@@ -82,6 +82,7 @@ pub fn cluster(what: &ClusterWhat) -> anyhow::Result<()> {
             let mut bugs = bugs::CLUSTER.to_vec();
             if args.hints.is_none() {
                 bugs.extend(bugs::CLUSTER_NOT_FOUND);
+                bugs.extend(bugs::CLUSTER_SHADOWED);
             }
             crate::bite(args, &bugs, &|seed| {
                 run(&ClusterScenario::from_seed(seed)).verdict

@@ -138,20 +138,7 @@ impl ClusterNode {
         let handler = Arc::new(ForwardHandler(Arc::clone(&self.forward)));
         self.listener.handle(Protocol::Forward, handler);
         let forward = Arc::downgrade(&self.forward);
-        let mut views = self.member.views();
-        let learning = async move {
-            loop {
-                let terms = terms_of(&views.borrow_and_update());
-                let Some(forward) = forward.upgrade() else {
-                    return;
-                };
-                forward.learn(terms).await;
-                drop(forward);
-                if views.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
+        let learning = Forward::follow(forward, self.member.views(), |view| terms_of(view));
         env.spawner.spawn("terms of nodes", Box::pin(learning));
     }
 

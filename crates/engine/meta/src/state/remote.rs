@@ -414,7 +414,10 @@ impl RemoteCopies {
             let bytes = bytes.clone();
             let put = async move {
                 let capacity_bytes = bytes.len() as u64;
-                let kept_bytes = last_room_bytes(&**disk);
+                let kept_bytes = match planted::is(Bug::StateCopyTakesTheLastRoom) {
+                    true => 0,
+                    false => last_room_bytes(&**disk),
+                };
                 let created = disk
                     .clone()
                     .create(epoch, name, capacity_bytes, kept_bytes)

@@ -298,6 +298,19 @@ impl Cluster {
         open.disks.iter().map(index).collect()
     }
 
+    /// On how many nodes that are there each part of the log is, at the least.
+    pub fn copies_there(&self) -> usize {
+        let away = self.nodes.lock().away.clone();
+        let agreed = self.agreed.lock();
+        let is_there = |disk: &&DiskId| {
+            let index = usize::try_from(disk.0).expect("small") - 1;
+            !away.contains(&index)
+        };
+        let parts = agreed.list.ensembles.iter();
+        let counts = parts.map(|part| part.disks.iter().filter(is_there).count());
+        counts.min().unwrap_or(0)
+    }
+
     pub fn clock(&self) -> Arc<dyn cairn_base::env::Clock> {
         self.world.env.clock.clone()
     }

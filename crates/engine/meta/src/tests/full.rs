@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
+
 use super::ensembles::Cluster;
 use super::*;
 
@@ -63,6 +65,7 @@ fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
                 let heir = (lost + 1) % node_count;
                 let taken = cluster.take_over(heir).await;
                 let (store, _) = taken.unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert!(cluster.copies_there() >= 2, "{name}");
                 has_all(&store, RECORD_COUNT);
                 write(&store, RECORD_COUNT + 1).await;
                 empty_all(&cluster).await;
@@ -201,4 +204,21 @@ fn a_log_that_goes_on_leaves_room_for_a_takeover() {
         };
         cluster.while_time_passes(work).await;
     });
+}
+
+#[test]
+fn planted_mistakes_are_noticed() {
+    let mistakes: [(Bug, fn()); 2] = [
+        (
+            Bug::LogTakesTheLastRoom,
+            a_log_that_goes_on_leaves_room_for_a_takeover,
+        ),
+        (
+            Bug::KeptWithTooFewCopies,
+            a_volume_is_taken_over_where_no_disk_has_room_for_its_log,
+        ),
+    ];
+    for (bug, test) in mistakes {
+        assert!(planted::is_noticed_by(bug, test), "{bug:?}");
+    }
 }

@@ -405,3 +405,32 @@ fn a_node_that_came_back_waits_for_its_addresses() {
     assert!(is_kept(&mut desk, NOW + STEADY_AFTER / 2));
     assert!(!is_kept(&mut desk, NOW + STEADY_AFTER));
 }
+
+#[test]
+fn planted_mistakes_are_noticed() {
+    let mistakes: [(Bug, fn()); 5] = [
+        (
+            Bug::AddressTakenFromOther,
+            nobody_takes_from_who_lives_and_a_removed_pool_is_left,
+        ),
+        (
+            Bug::AddressLeftBeforeItIsDropped,
+            nobody_takes_from_who_lives_and_a_removed_pool_is_left,
+        ),
+        (
+            Bug::AddressKeptOverLease,
+            an_address_is_taken_kept_and_left_in_order,
+        ),
+        (
+            Bug::NewNodeGetsAddresses,
+            a_node_that_came_back_waits_for_its_addresses,
+        ),
+        (
+            Bug::UnfitNodeGetsAddress,
+            what_a_node_cannot_have_another_one_gets,
+        ),
+    ];
+    for (bug, test) in mistakes {
+        assert!(planted::is_noticed_by(bug, test), "{bug:?}");
+    }
+}

@@ -51,6 +51,10 @@ pub enum Turning {
     /// With its address, as soon as the term of its node has ended. By itself only after so long that nothing of it is under
     /// way any more. No owner remembers anything: S3, iSCSI.
     WithAddress,
+    /// By itself, as soon as no call of it can begin any more: it may wait for a second each in its node's socket, in that node
+    /// and between the nodes. No owner remembers what it did, and none ends a call after one that began later (`arrivals` in
+    /// `objects`): S3 with a short timeout.
+    AfterSilence,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +64,10 @@ pub struct CallPlan {
     /// Of each volume.
     pub caller_count: u32,
     pub pause_ms_max: u64,
+    /// A client comes from one of two addresses each time, as with two network cards.
+    pub has_two_addresses: bool,
+    /// Of 16 calls so many take long in their owner.
+    pub long_in_16: u64,
 }
 
 /// Where a call is, as far as something can happen to it there.
@@ -150,9 +158,18 @@ enum Memory {
     Done { at: Duration },
 }
 
+/// Calls of a client, in the order in which they began in one owner.
+#[derive(Default)]
+struct Arrivals {
+    last: u64,
+    /// The latest of those that are done.
+    done: u64,
+}
+
 /// What began in an owner.
 pub enum Begun {
-    New,
+    /// With its number among the calls of its client.
+    New(u64),
     /// It is being done, or was: the answer comes here.
     Again(oneshot::Receiver<Answer>),
 }
@@ -165,6 +182,7 @@ pub struct Calls {
     failure: Arc<FirstFailure>,
     registers: Mutex<BTreeMap<(VolumeId, u32), Register>>,
     memory: Mutex<BTreeMap<(VolumeId, Epoch, u32, u32), Memory>>,
+    arrivals: Mutex<BTreeMap<(VolumeId, Epoch, u32), Arrivals>>,
     waiting: Mutex<Vec<Waiting>>,
     /// Under which term each connection was admitted.
     terms: Mutex<BTreeMap<SocketAddr, Term>>,
@@ -187,6 +205,7 @@ impl Calls {
             failure,
             registers: Mutex::default(),
             memory: Mutex::default(),
+            arrivals: Mutex::default(),
             waiting: Mutex::default(),
             terms: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -261,7 +280,11 @@ impl Calls {
     pub fn begin(&self, call: Call, epoch: Epoch) -> Begun {
         self.counts.lock().begun += 1;
         if self.plan.turning != Turning::Numbered {
-            return Begun::New;
+            let mut arrivals = self.arrivals.lock();
+            let of_client = arrivals.entry((call.volume, epoch, call.caller));
+            let of_client = of_client.or_default();
+            of_client.last += 1;
+            return Begun::New(of_client.last);
         }
         let now = self.clock.monotonic();
         let mut memory = self.memory.lock();
@@ -273,7 +296,7 @@ impl Calls {
         match memory.get_mut(&key) {
             None => {
                 memory.insert(key, Memory::Running(Vec::new()));
-                Begun::New
+                Begun::New(0)
             }
             Some(Memory::Done { .. }) => {
                 let (sender, answer) = oneshot::channel();
@@ -290,9 +313,9 @@ impl Calls {
     }
 
     /// An owner has done a call, or has not, for it owns the volume no more.
-    pub fn end(&self, call: Call, epoch: Epoch, answer: Answer) {
+    pub fn end(&self, call: Call, epoch: Epoch, answer: Answer, arrival: u64) {
         let key = (call.volume, epoch, call.caller, call.number);
-        if answer == Answer::Done {
+        if answer == Answer::Done && !self.comes_to_nothing(call, epoch, arrival) {
             self.set(call);
         }
         let others = {
@@ -310,6 +333,19 @@ impl Calls {
                 let _ = other.send(answer);
             }
         }
+    }
+
+    /// Whether a call is done as if it had been before another one that began later and is done already.
+    fn comes_to_nothing(&self, call: Call, epoch: Epoch, arrival: u64) -> bool {
+        if self.plan.turning != Turning::AfterSilence {
+            return false;
+        }
+        let mut arrivals = self.arrivals.lock();
+        let of_client = arrivals.entry((call.volume, epoch, call.caller));
+        let of_client = of_client.or_default();
+        let is_late = of_client.done > arrival;
+        of_client.done = of_client.done.max(arrival);
+        is_late
     }
 
     fn set(&self, call: Call) {
@@ -535,6 +571,12 @@ impl Caller {
         let from = NodeId(CLIENT_FIRST.0 + u128::from(self.number));
         let port = self.address.port().checked_add(1).unwrap_or(700);
         self.address.set_port(port);
+        if self.calls.plan.has_two_addresses {
+            let card = 9 + self.rng.below(2) as u8;
+            let [high, low] = (self.number as u16).to_be_bytes();
+            self.address
+                .set_ip(Ipv4Addr::new(10, card, high, low).into());
+        }
         let dialing = cluster.net.clone();
         let dialing = dialing.dial((from, self.address), node_id(self.node), Port::Clients);
         drop(cluster);
@@ -551,6 +593,7 @@ impl Caller {
         let ms = match self.calls.plan.turning {
             Turning::Numbered => 1200 + self.rng.below(1800),
             Turning::WithAddress => 8000 + self.rng.below(2000),
+            Turning::AfterSilence => 3200 + self.rng.below(500),
         };
         Duration::from_millis(ms)
     }
@@ -565,9 +608,13 @@ impl Caller {
             }
             Unanswered::Ended => {
                 self.connection = None;
-                if self.calls.plan.turning == Turning::WithAddress {
+                if self.calls.plan.turning != Turning::Numbered {
                     // What its node had sent before it died may come yet.
                     wait_ms += 2500;
+                }
+                if self.calls.plan.has_two_addresses {
+                    // And nobody waits until it is done for one who comes from elsewhere.
+                    wait_ms += 2000;
                 }
                 if self.rng.coin() {
                     self.node = self.other();

@@ -139,20 +139,7 @@ impl Edge {
         let calls = Arc::clone(&owned.calls);
         forward.handle(Service::Rpc, Arc::new(owned));
         let weak = Arc::downgrade(forward);
-        let mut views = member.views();
-        let learning = async move {
-            loop {
-                let terms = terms_of(&views.borrow_and_update());
-                let Some(forward) = weak.upgrade() else {
-                    return;
-                };
-                forward.learn(terms).await;
-                drop(forward);
-                if views.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
+        let learning = Forward::follow(weak, member.views(), |view| terms_of(view));
         env.spawner.spawn("terms of nodes", Box::pin(learning));
 
         let (serving, spawner) = (Arc::downgrade(forward), Arc::clone(&env.spawner));
@@ -398,15 +385,15 @@ impl Owned {
             return answer;
         };
         self.calls.note(Moment::Begun, call, self.index);
-        match self.calls.begin(call, epoch) {
+        let arrival = match self.calls.begin(call, epoch) {
             Begun::Again(answer) => return answer,
-            Begun::New => {}
-        }
+            Begun::New(arrival) => arrival,
+        };
         let took_us = {
             let mut rng = self.rng.lock();
             match rng.below(16) {
-                0 => 200_000 + rng.below(1_300_000),
-                1..6 => 1000 + rng.below(30_000),
+                long if long < self.calls.plan.long_in_16 => 200_000 + rng.below(1_300_000),
+                0..6 => 1000 + rng.below(30_000),
                 _ => rng.below(1000),
             }
         };
@@ -420,7 +407,7 @@ impl Owned {
                 true => Answer::Done,
                 false => Answer::NotOwner,
             };
-            calls.end(call, epoch, answer);
+            calls.end(call, epoch, answer, arrival);
             drop(admission);
             // The connection may have ended.
             let _ = sender.send(answer);

@@ -16,6 +16,7 @@ use cairn_formats::pool_file::PoolDisk;
 use cairn_testkit::{Crash, Fault as DiskFault, FaultRule, OpKind};
 
 use super::etcd::Late;
+use super::net::Port;
 use super::node::node_id;
 use super::run::{Cluster, client_name, world_spawn};
 use super::scenario::{What, Who};
@@ -143,6 +144,11 @@ impl Cluster {
                 let node = node_id(self.index_of(struck, who));
                 self.net.slow(node, Some(Duration::from_millis(by_ms)));
                 self.later(ms, move |cluster| cluster.net.slow(node, None));
+            }
+            What::StallCalls { who, ms } => {
+                let node = node_id(self.index_of(struck, who));
+                let until = self.clock.monotonic() + Duration::from_millis(ms);
+                self.net.stall(node, Port::Forward, until);
             }
             What::EtcdAway { who, ms } => {
                 let client = client_name(self.index_of(struck, who));

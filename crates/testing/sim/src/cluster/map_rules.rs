@@ -21,6 +21,9 @@ use parking_lot::Mutex;
 use super::failure::FirstFailure;
 use super::node::NAME;
 
+/// No volume of a run goes on with fewer.
+const COPIES_LEAST: usize = 2;
+
 /// What etcd has, as far as it was looked at.
 pub struct MapRules {
     failure: Arc<FirstFailure>,
@@ -181,10 +184,20 @@ impl SeenVolume {
                 "a change of the log in {epoch} does not follow the one before: {problem}"
             )));
         }
-        // Copies of what is written now: two on one node are lost together.
-        let open = log.open().map_or(&[][..], |open| &open.disks);
-        let on: BTreeSet<&NodeId> = open.iter().filter_map(|id| nodes.get(id)).collect();
-        Ok((on.len() < open.len())
-            .then(|| format!("the open part of the log has two of its disks {open:?} on one node")))
+        // Copies on one node are lost together, and none would be left of a single one.
+        let problem = log.ensembles.iter().find_map(|part| {
+            let (number, disks) = (part.id, &part.disks);
+            let on: BTreeSet<&NodeId> = disks.iter().filter_map(|id| nodes.get(id)).collect();
+            match () {
+                () if on.len() < disks.len() => Some(format!(
+                    "part {number} of the log has two of its disks {disks:?} on one node"
+                )),
+                () if disks.len() < COPIES_LEAST => Some(format!(
+                    "part {number} of the log has no more copies than {disks:?}"
+                )),
+                () => None,
+            }
+        });
+        Ok(problem)
     }
 }

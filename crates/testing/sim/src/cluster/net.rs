@@ -206,6 +206,21 @@ impl Net {
         }
     }
 
+    /// Packets of some of the connections that a node has made are lost: what it sends over these arrives at that time at the
+    /// earliest. All others go on.
+    pub fn stall(&self, from: NodeId, port: Port, until: Duration) {
+        for pipe in self.pipes() {
+            if pipe.from != from || pipe.port != port || !self.state.lock().rng.coin() {
+                continue;
+            }
+            let mut state = pipe.state.lock();
+            state.last_at = state.last_at.max(until);
+            for (at, _) in &mut state.chunks {
+                *at = (*at).max(until);
+            }
+        }
+    }
+
     pub fn mend_all(&self) {
         {
             let mut state = self.state.lock();

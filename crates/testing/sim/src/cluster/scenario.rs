@@ -125,6 +125,11 @@ pub enum What {
         by_ms: u64,
         ms: u64,
     },
+    /// What a node sends over some of its connections for calls arrives this late, and over others as ever.
+    StallCalls {
+        who: Who,
+        ms: u64,
+    },
     /// A node is refused by etcd.
     EtcdAway {
         who: Who,
@@ -276,6 +281,7 @@ impl What {
             What::CutOff { .. } => "cut_off_one_way",
             What::Break { .. } => "break",
             What::Slow { .. } => "slow",
+            What::StallCalls { .. } => "stall_calls",
             What::EtcdAway { .. } => "etcd_away",
             What::EtcdLate { .. } => "etcd_late",
             What::EtcdMute { .. } => "etcd_mute",
@@ -308,7 +314,7 @@ impl What {
         }
     }
 
-    pub const NAMES: [&str; 38] = [
+    pub const NAMES: [&str; 39] = [
         "crash_power",
         "crash_process",
         "suspend",
@@ -320,6 +326,7 @@ impl What {
         "cut_off_one_way",
         "break",
         "slow",
+        "stall_calls",
         "etcd_away",
         "etcd_late",
         "etcd_mute",
@@ -423,6 +430,7 @@ impl ClusterScenario {
             aimed::aim(&mut scenario, rng);
         }
         aimed::aim_at_calls(&mut scenario, seed);
+        aimed::aim_at_late_calls(&mut scenario, seed);
         scenario
     }
 }

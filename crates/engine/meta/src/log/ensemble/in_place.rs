@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition, NodeId};
 use cairn_formats::metadata::log::{BLOCK_BYTES, record_len_bytes};
 use cairn_shard::{ShardError, ShardService};
@@ -67,7 +68,7 @@ impl EnsembleWriter {
         let Some(mut part) = self.parts.pop() else {
             return Ok(());
         };
-        if Some(part.number) == open {
+        if Some(part.number) == open && !planted::is(Bug::KeptPartNotSynced) {
             let (epoch, name) = (self.seat.epoch, self.seat.name(part.number));
             for id in std::mem::take(&mut part.disks) {
                 let Some(disk) = self.seat.disks.disk(id) else {
@@ -105,7 +106,8 @@ impl EnsembleWriter {
         let is_within = |record: &&LogRecord| record.first >= part.from && record.last <= to;
         let records: Vec<LogRecord> = history.records.iter().filter(is_within).cloned().collect();
         let from = records.first().map_or(part.from, |record| record.first);
-        while self.reachable_nodes(&part.disks).len() < least {
+        let is_enough = planted::is(Bug::KeptWithTooFewCopies);
+        while self.reachable_nodes(&part.disks).len() < least && !is_enough {
             let Some(disk) = self.other_disk(&part) else {
                 return Ok(false);
             };

@@ -50,7 +50,8 @@ impl EnsembleWriter {
         let mut more = Vec::new();
         for (node, disk) in there {
             let is_fit = !disk.is_avoided() && !self.is_resting_disk(disk.id());
-            if is_fit && !has_part(&disk) && !nodes.contains(&node) && more.len() < missing {
+            let is_other = !nodes.contains(&node) || planted::is(Bug::WidenedOnOneNode);
+            if is_fit && !has_part(&disk) && is_other && more.len() < missing {
                 nodes.push(node);
                 more.push(disk);
             }
@@ -76,6 +77,9 @@ impl EnsembleWriter {
                 match copied.await {
                     Ok(()) => wider.disks.push(disk.id()),
                     Err(ShardError::Fenced { promised, .. }) => return Err(self.fenced(promised)),
+                    Err(_) if planted::is(Bug::WidenedBeforeItIsCopied) => {
+                        wider.disks.push(disk.id());
+                    }
                     Err(error) => self.rest(&*disk, &error),
                 }
             }

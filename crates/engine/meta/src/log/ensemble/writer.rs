@@ -490,6 +490,7 @@ impl EnsembleWriter {
                 let header = header.clone();
                 let kept_bytes = match (made_for, capacity <= least) {
                     (For::Takeover, true) => 0,
+                    (For::Term, _) if planted::is(Bug::LogTakesTheLastRoom) => 0,
                     (For::Term, true) => last_room_bytes(&*disk),
                     // As long as there is some room, no file takes the last of it.
                     (_, false) if is_short => room_kept_bytes(&*disk).max(capacity),
@@ -608,6 +609,11 @@ impl EnsembleWriter {
     async fn agree(&mut self, ensembles: Vec<Ensemble>) -> Result<(), MetaError> {
         let agreed = ensembles.clone();
         let mut before = self.list.get().ensembles;
+        if planted::is(Bug::LogFileRemovedBeforeItIsAgreed) {
+            let mut gone = before.clone();
+            gone.retain(|part| agreed.iter().all(|named| named.number != part.number));
+            self.remove(&gone);
+        }
         self.list.change(|list| list.ensembles = ensembles).await?;
         before.append(&mut self.begun);
         for part in &mut before {
