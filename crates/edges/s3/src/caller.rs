@@ -18,6 +18,7 @@ use crate::account::Account;
 use crate::errors::{deleted, told};
 use crate::server::Shared;
 use crate::service::Service;
+use crate::signed::{self, Refused};
 
 /// Looks up secrets for signatures.
 pub struct Keys(pub Arc<Shared>);
@@ -351,9 +352,22 @@ impl Service {
         Some(account.clone())
     }
 
+    /// Refuses a signature for something else. Of a form this is looked at here only: it is not read before.
+    fn require_scope<T>(&self, request: &S3Request<T>) -> S3Result<()> {
+        let refused = match (&request.region, request.service.as_deref()) {
+            // Version 2 has none.
+            (None, _) => Refused::Mechanism,
+            (Some(region), _) if region.as_str() != self.0.settings.region => Refused::Region,
+            (Some(_), Some(signed::SERVICE)) => return Ok(()),
+            (Some(_), _) => Refused::Service,
+        };
+        Err(refused.error(&self.0.settings.region))
+    }
+
     /// Whose request it is, by its signature.
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
         let credentials = request.credentials.as_ref().ok_or_else(denied)?;
+        self.require_scope(request)?;
         let id = &credentials.access_key;
         let found = self.0.stores.access_key(id);
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;

@@ -20,6 +20,7 @@ mod metrics;
 mod pass;
 mod server;
 mod service;
+mod signed;
 mod stores;
 mod values;
 mod versions;

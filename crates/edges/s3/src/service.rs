@@ -22,6 +22,7 @@ use crate::caller::{Caller, To};
 use crate::errors::told;
 use crate::locks;
 use crate::server::Shared;
+use crate::signed::REGION_DEFAULT;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
 /// Objects of one request that are deleted side by side.
@@ -319,7 +320,10 @@ impl S3 for Service {
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         caller.at_bucket(&request.input.bucket)?;
-        Ok(S3Response::new(HeadBucketOutput::default()))
+        Ok(S3Response::new(HeadBucketOutput {
+            bucket_region: Some(self.0.settings.region.clone()),
+            ..HeadBucketOutput::default()
+        }))
     }
 
     async fn get_bucket_location(
@@ -328,7 +332,11 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
         caller.at_bucket(&request.input.bucket)?;
-        Ok(S3Response::new(GetBucketLocationOutput::default()))
+        let region = self.0.settings.region.as_str();
+        let told = (region != REGION_DEFAULT).then(|| region.to_owned());
+        Ok(S3Response::new(GetBucketLocationOutput {
+            location_constraint: told.map(BucketLocationConstraint::from),
+        }))
     }
 
     async fn get_bucket_versioning(
@@ -483,6 +491,23 @@ impl S3 for Service {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        // Who makes a link could have a page shown of what is none.
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        if request.credentials.is_none()
+            && (is_overridden || request.input.response_expires.is_some())
+        {
+            return Err(s3_error!(
+                InvalidRequest,
+                "headers of the answer are set by requests with a signature only"
+            ));
+        }
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
