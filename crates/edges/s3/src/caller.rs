@@ -273,7 +273,7 @@ impl Caller {
         if !needs_acl {
             return match found {
                 Err(ObjectError::NoObject) if bucket.versioning().is_some() => {
-                    let marker = bucket.latest_marker(key).await.map_err(told)?;
+                    let marker = bucket.latest_marker(&self.who, key).await.map_err(told)?;
                     Err(marker.map_or_else(|| told(ObjectError::NoObject), |id| deleted(&id)))
                 }
                 found => Ok((bucket, found.map_err(told)?)),
