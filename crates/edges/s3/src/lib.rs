@@ -17,6 +17,7 @@ mod hosts;
 mod linger;
 mod locks;
 mod metrics;
+mod needs;
 mod pass;
 mod server;
 mod service;

@@ -271,7 +271,7 @@ impl Running {
             .build()?;
         let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
         builder.set_auth(Keys(Arc::clone(&shared)));
-        builder.set_access(Access);
+        builder.set_access(Access(Arc::clone(&shared)));
         builder.set_host(shared.hosts.clone());
         let service = builder.build();
         let certificate = shared.settings.certificate.as_ref();

@@ -123,7 +123,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The parameters of a query as they are taken, in their order.
-fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
+pub fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
     let decoded = |text: &str| {
         let text = text.replace('+', " ");
         percent_decode_str(&text).decode_utf8_lossy().into_owned()
