@@ -114,6 +114,9 @@ class Mount:
     def unlink(self, path):
         self._check(_lib.nfs_unlink(self._nfs, _path(path)), f"unlink {path}")
 
+    def rmdir(self, path):
+        self._check(_lib.nfs_rmdir(self._nfs, _path(path)), f"rmdir {path}")
+
     def rename(self, old, new):
         self._check(_lib.nfs_rename(self._nfs, _path(old), _path(new)), f"rename {old}")
 

@@ -3,6 +3,7 @@
 Owns: finding it, clients for a server of a test. Must not know: what is tested.
 """
 
+import base64
 import contextlib
 import datetime
 import functools
@@ -14,6 +15,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import urllib.parse
 from typing import Any
 
 from lib import harness
@@ -60,10 +62,10 @@ def aws_cli():
 
 
 def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None, **settings):
-    """A client of a server's port that does not try again."""
+    """A client of a server's port that does not try again. Without being told, boto3 makes presigned URLs of Version 2."""
     clients = boto3()
     config = importlib.import_module("botocore.config")
-    options = {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, "max_pool_connections": 64} | settings
+    options = {"signature_version": "s3v4", "retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, "max_pool_connections": 64} | settings
     return clients.client(
         "s3", endpoint_url=f"{scheme}://{host}:{port}", region_name=REGION, aws_access_key_id=keys.id,
         aws_secret_access_key=secret or keys.secret, config=config.Config(**options), verify=verify,
@@ -73,34 +75,71 @@ def client(port, keys, secret=None, scheme="http", host="127.0.0.1", verify=None
 class Signer:
     """Requests signed by hand, so that each part can be wrong (Signature Version 4)."""
 
-    def __init__(self, port, keys, address="127.0.0.1"):
+    def __init__(self, port, keys, address="127.0.0.1", region=REGION, service="s3"):
         self.port, self.keys = port, keys
         self.host = f"{address}:{port}"
+        self.region, self.service = region, service
 
     def _key(self, day):
         key = f"AWS4{self.keys.secret}".encode()
-        for word in (day, REGION, "s3", "aws4_request"):
+        for word in (day, self.region, self.service, "aws4_request"):
             key = hmac.digest(key, word.encode(), "sha256")
         return key
+
+    def _scope(self, day):
+        return f"{day}/{self.region}/{self.service}/aws4_request"
+
+    def _signature(self, day, time, request):
+        text = "\n".join(["AWS4-HMAC-SHA256", time, self._scope(day), hashlib.sha256(request.encode()).hexdigest()])
+        return hmac.digest(self._key(day), text.encode(), "sha256").hex()
 
     def sign(self, method, path, payload="UNSIGNED-PAYLOAD", when=None, **headers):
         """The headers of a request, and what signs its chunks."""
         now = when or datetime.datetime.now(datetime.timezone.utc)
         day, time = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
         path, _, query = path.partition("?")
-        signed = {"host": self.host, "x-amz-content-sha256": payload, "x-amz-date": time}
+        signed = {"host": self.host} if self.host else {}
+        signed |= {"x-amz-content-sha256": payload, "x-amz-date": time}
         signed |= {name.replace("_", "-"): value for name, value in headers.items()}
         names = ";".join(sorted(signed))
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
         words = sorted(part if "=" in part else f"{part}=" for part in query.split("&") if part)
-        request = "\n".join([method, path, "&".join(words), lines, names, payload])
-        scope = f"{day}/{REGION}/s3/aws4_request"
-        text = "\n".join(["AWS4-HMAC-SHA256", time, scope, hashlib.sha256(request.encode()).hexdigest()])
-        signature = hmac.digest(self._key(day), text.encode(), "sha256").hex()
+        scope = self._scope(day)
+        signature = self._signature(day, time, "\n".join([method, path, "&".join(words), lines, names, payload]))
         signed["authorization"] = (
             f"AWS4-HMAC-SHA256 Credential={self.keys.id}/{scope}, SignedHeaders={names}, Signature={signature}"
         )
         return signed, (time, scope, signature, self._key(day))
+
+    def presign(self, method, path, expires=60, when=None, **headers):
+        """A path with its signature in the query, and the headers that are signed with it."""
+        now = when or datetime.datetime.now(datetime.timezone.utc)
+        day, time = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
+        path, _, query = path.partition("?")
+        signed = {"host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
+        names = ";".join(sorted(signed))
+        given = {
+            "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{self.keys.id}/{self._scope(day)}", "X-Amz-Date": time,
+            "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": names,
+        }
+        given = [f"{name}={urllib.parse.quote(value, safe='')}" for name, value in given.items()]
+        words = sorted([part if "=" in part else f"{part}=" for part in query.split("&") if part] + given)
+        lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+        request = "\n".join([method, path, "&".join(words), lines, names, "UNSIGNED-PAYLOAD"])
+        return f"{path}?{'&'.join(words)}&X-Amz-Signature={self._signature(day, time, request)}", signed
+
+    def sign_2(self, method, path, date, bucket_path=None):
+        """The headers of a request by Signature Version 2."""
+        text = f"{method}\n\n\n{date}\n{bucket_path or path}"
+        signature = base64.b64encode(hmac.digest(self.keys.secret.encode(), text.encode(), "sha1")).decode()
+        return {"host": self.host, "date": date, "authorization": f"AWS {self.keys.id}:{signature}"}
+
+    def presign_2(self, method, path, expires):
+        """A path with a signature of Version 2 in the query."""
+        text = f"{method}\n\n\n{expires}\n{path}"
+        signature = base64.b64encode(hmac.digest(self.keys.secret.encode(), text.encode(), "sha1")).decode()
+        signature = urllib.parse.quote(signature, safe="")
+        return f"{path}?AWSAccessKeyId={self.keys.id}&Expires={expires}&Signature={signature}"
 
     @staticmethod
     def chunk(data, state):

@@ -202,6 +202,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.s3_key = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("s3_region", |settings, value, _| {
+        settings.s3_region = Some(text(value)?.to_owned());
+        Ok(())
+    }),
     ("scrub_rate", |settings, value, _| {
         word(&mut settings.scrub_rate, value)
     }),
@@ -366,6 +370,7 @@ mod tests {
             s3_certificate = "s3.crt"
             s3_key = "/etc/s3.key"
             s3_domain = ["s3.example.org"]
+            s3_region = "eu-west-1"
             listen_admin = "localhost:0"
             admin_certificate = "admin.crt"
             admin_key = "/etc/admin.key"
@@ -417,6 +422,7 @@ mod tests {
             s3_certificate: Some("/etc/cairn/s3.crt".into()),
             s3_key: Some("/etc/s3.key".into()),
             s3_domain: vec!["s3.example.org".to_owned()],
+            s3_region: Some("eu-west-1".to_owned()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             admin_certificate: Some("/etc/cairn/admin.crt".into()),
             admin_key: Some("/etc/admin.key".into()),

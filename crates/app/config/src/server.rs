@@ -141,6 +141,9 @@ pub struct Settings {
     /// Take names of hosts below this domain for buckets: photos.s3.example.org with s3.example.org; repeat the flag for more
     #[arg(long, value_name = "DOMAIN")]
     pub s3_domain: Vec<String>,
+    /// The region that S3 clients sign for [default: us-east-1]
+    #[arg(long, value_name = "NAME")]
+    pub s3_region: Option<String>,
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
@@ -256,6 +259,16 @@ fn check_domain(domain: &str) -> Result<(), String> {
     }
 }
 
+fn check_region(region: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    match !region.is_empty() && region.bytes().all(is_plain) {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{region}\" is no region: a-z, 0-9 and '-', as in us-east-1"
+        )),
+    }
+}
+
 pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
     if (1..=THREADS_MAX).contains(&threads) {
         return Ok(());
@@ -322,6 +335,7 @@ impl Settings {
             } else {
                 self.s3_domain
             },
+            s3_region: self.s3_region.or(below.s3_region),
             listen_admin: self.listen_admin.or(below.listen_admin),
             admin_certificate: self.admin_certificate.or(below.admin_certificate),
             admin_key: self.admin_key.or(below.admin_key),
@@ -371,6 +385,7 @@ impl Settings {
             s3_audit: self.s3_audit.unwrap_or(false),
             s3_certificate: self.s3_certificate.zip(self.s3_key),
             s3_domains: self.s3_domain,
+            s3_region: self.s3_region,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             admin_tls: match self.admin_certificate.zip(self.admin_key) {
                 Some((certificate, key)) => Some(AdminTls::Files { certificate, key }),
@@ -505,6 +520,9 @@ impl Settings {
                 refuse(format!("s3_domain: {why}"));
             }
         }
+        if let Some(Err(why)) = self.s3_region.as_deref().map(check_region) {
+            refuse(format!("s3_region: {why}"));
+        }
         if let Some(Err(why)) = self.memory_limit.map(check_memory_limit) {
             refuse(format!("memory_limit: {why}"));
         }
@@ -578,6 +596,8 @@ pub struct Config {
     /// Files of the certificate and its key; `None`: HTTP.
     pub s3_certificate: Option<(PathBuf, PathBuf)>,
     pub s3_domains: Vec<String>,
+    /// `None`: the one that clients take who are told none.
+    pub s3_region: Option<String>,
     pub listen_admin: SocketAddr,
     /// `None`: HTTP.
     pub admin_tls: Option<AdminTls>,

@@ -141,6 +141,10 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
         certificate: certificate(inner)?,
         ..cairn_s3::Settings::default()
     };
+    let settings = match inner.config.s3_region.clone() {
+        Some(region) => cairn_s3::Settings { region, ..settings },
+        None => settings,
+    };
     let cluster = inner.cluster.as_ref();
     let member = cluster.map(|cluster| Arc::clone(&cluster.member));
     let forward = cluster.map(|cluster| Arc::clone(&cluster.forward));

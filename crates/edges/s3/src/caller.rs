@@ -7,17 +7,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cairn_fs::Credentials;
-use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects, Verdict};
+use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects, Policy};
 use cairn_qos::Client;
+use http::Extensions;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
-use s3s::dto::Owner;
+use s3s::dto::{Owner, PutObjectInput};
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
+use crate::needs::{self, Denial, Facts, Granted, Judge, Need, On, PUT_OBJECT, Row};
 use crate::server::Shared;
 use crate::service::Service;
+use crate::signed::{self, Refused};
 
 /// Looks up secrets for signatures.
 pub struct Keys(pub Arc<Shared>);
@@ -31,33 +34,83 @@ impl S3Auth for Keys {
     }
 }
 
-/// Who shows no signature is let in as far as buckets let everybody in; each operation looks at that.
-pub struct Access;
-
-/// What can be done without a signature at all.
-const OPEN_TO_ALL: [&str; 13] = [
-    "GetObject",
-    "HeadObject",
-    "GetObjectAttributes",
-    "GetObjectTagging",
-    "HeadBucket",
-    "GetBucketLocation",
-    "ListObjects",
-    "ListObjectsV2",
-    "ListObjectVersions",
-    "PutObject",
-    "PostObject",
-    "DeleteObject",
-    "DeleteObjects",
-];
+/// Says who asks, and looks whether they may, before an operation begins: with the request goes a [`Caller`].
+pub struct Access(pub Arc<Shared>);
 
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let is_open = OPEN_TO_ALL.contains(&context.s3_op().name());
-        match context.credentials().is_some() || is_open {
-            true => Ok(()),
-            false => Err(s3_error!(AccessDenied, "a signature is needed")),
+        let row = needs::row(context.s3_op().name())?;
+        let query = context.uri().query().unwrap_or_default();
+        let facts = Facts::of_request(context.s3_path(), query, context.headers())?;
+        let id = context.credentials().map(|it| it.access_key.clone());
+        let mut caller = match id {
+            Some(id) => self.caller(id, context.extensions_mut())?,
+            None if row.is_open => self.nobody(&facts.target.bucket, context.extensions_mut())?,
+            None => return Err(denied()),
+        };
+        caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
+        caller.is_form = row.operation == POST_OBJECT;
+        context.extensions_mut().insert(caller);
+        Ok(())
+    }
+
+    /// Also what comes with a form, once its fields have been read.
+    async fn put_object(&self, request: &mut S3Request<PutObjectInput>) -> S3Result<()> {
+        let caller = request.extensions.get::<Caller>();
+        let caller = caller.filter(|caller| caller.is_form).cloned();
+        if let Some(caller) = caller {
+            let facts = Facts::of_put(&request.input);
+            caller.allow(needs::row(PUT_OBJECT)?, &facts).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Access {
+    fn caller(&self, id: String, extensions: &Extensions) -> S3Result<Caller> {
+        let found = self.0.stores.access_key(&id);
+        let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
+        let who = key.credentials();
+        Ok(self.made(objects, Some((id, key)), who, extensions))
+    }
+
+    /// Without a signature it is nobody's, which a bucket may let in.
+    fn nobody(&self, bucket: &str, extensions: &Extensions) -> S3Result<Caller> {
+        let found = self.0.stores.bucket(bucket);
+        let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
+        let who = Credentials {
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: Vec::new(),
+            request: None,
+        };
+        Ok(self.made(Arc::clone(bucket.objects()), None, who, extensions))
+    }
+
+    fn made(
+        &self,
+        objects: Arc<Objects>,
+        key: Option<(String, AccessKey)>,
+        who: Credentials,
+        extensions: &Extensions,
+    ) -> Caller {
+        // What is counted of a request on these objects.
+        let account = extensions.get::<Account>().cloned();
+        if let Some(account) = &account {
+            account.in_volume(|| self.0.stores.activity(objects.fs().volume()));
+        }
+        let name = key.as_ref().map_or("", |(id, _)| id.as_str());
+        let address = extensions.get::<ClientAddress>();
+        Caller {
+            account,
+            is_passed_on: extensions.get::<PassedOn>().is_some(),
+            client: Client::named(name).from(address.map(|address| address.0)),
+            objects,
+            key,
+            who,
+            needs_acl: false,
+            is_form: false,
         }
     }
 }
@@ -70,12 +123,8 @@ pub(crate) struct ClientAddress(pub IpAddr);
 #[derive(Clone, Copy)]
 pub(crate) struct PassedOn;
 
-fn client<T>(key: &str, request: &S3Request<T>) -> Client {
-    let address = request.extensions.get::<ClientAddress>();
-    Client::named(key).from(address.map(|address| address.0))
-}
-
 /// Whose request it is.
+#[derive(Clone)]
 pub(crate) struct Caller {
     pub objects: Arc<Objects>,
     /// `None`: nobody's.
@@ -87,93 +136,27 @@ pub(crate) struct Caller {
     pub account: Option<Account>,
     /// By another node, which the client talks to.
     pub is_passed_on: bool,
+    /// Only the ACL of the object that is read can let it in.
+    needs_acl: bool,
+    /// It sends a form, whose fields say what it is for.
+    is_form: bool,
 }
 
 /// Whom requests act as that show no access key.
 const NOBODY: u32 = 65_534;
-
-/// What a request wants to do with a key or prefix.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
-    Get,
-    GetVersion,
-    GetTags,
-    GetRetention,
-    GetLegalHold,
-    List,
-    ListVersions,
-    ListUploads,
-    ListParts,
-    Put,
-    PutTags,
-    PutAcl,
-    GetAcl,
-    PutRetention,
-    PutLegalHold,
-    BypassGovernance,
-    Abort,
-    Delete,
-    DeleteVersion,
-}
-
-impl To {
-    /// What policies call it.
-    fn action(self) -> &'static str {
-        match self {
-            Self::Get => "s3:GetObject",
-            Self::GetVersion => "s3:GetObjectVersion",
-            Self::GetTags => "s3:GetObjectTagging",
-            Self::GetRetention => "s3:GetObjectRetention",
-            Self::GetLegalHold => "s3:GetObjectLegalHold",
-            Self::List => "s3:ListBucket",
-            Self::ListVersions => "s3:ListBucketVersions",
-            Self::ListUploads => "s3:ListBucketMultipartUploads",
-            Self::ListParts => "s3:ListMultipartUploadParts",
-            Self::Put => "s3:PutObject",
-            Self::PutTags => "s3:PutObjectTagging",
-            Self::PutAcl => "s3:PutObjectAcl",
-            Self::GetAcl => "s3:GetObjectAcl",
-            Self::PutRetention => "s3:PutObjectRetention",
-            Self::PutLegalHold => "s3:PutObjectLegalHold",
-            Self::BypassGovernance => "s3:BypassGovernanceRetention",
-            Self::Abort => "s3:AbortMultipartUpload",
-            Self::Delete => "s3:DeleteObject",
-            Self::DeleteVersion => "s3:DeleteObjectVersion",
-        }
-    }
-
-    /// Whether it is about the bucket, not one object.
-    fn is_of_bucket(self) -> bool {
-        matches!(self, Self::List | Self::ListVersions | Self::ListUploads)
-    }
-
-    fn changes(self) -> bool {
-        matches!(
-            self,
-            Self::Put
-                | Self::PutTags
-                | Self::PutAcl
-                | Self::PutRetention
-                | Self::PutLegalHold
-                | Self::BypassGovernance
-                | Self::Abort
-                | Self::Delete
-                | Self::DeleteVersion
-        )
-    }
-}
-
-/// A bucket that may be used, or an object of it if its own ACL lets everybody in.
-pub(crate) struct Allowed {
-    pub bucket: Bucket,
-    pub needs_acl: bool,
-}
+const POST_OBJECT: &str = "PostObject";
 
 pub(crate) fn denied() -> S3Error {
-    s3_error!(
-        AccessDenied,
-        "the bucket does not let everybody do this; a signature is needed"
-    )
+    Denial::Nobody.error()
+}
+
+/// What is known of a bucket for a verdict.
+#[derive(Default)]
+struct Judged {
+    name: String,
+    is_owner: bool,
+    policy: Option<Policy>,
+    public_read: bool,
 }
 
 impl Caller {
@@ -197,62 +180,63 @@ impl Caller {
         self.objects.bucket(name).map_err(told)
     }
 
-    /// The bucket, if this may be done with a key or prefix of it.
-    pub(crate) fn at(&self, name: &str, key: &str, to: To) -> S3Result<Bucket> {
-        let allowed = self.look_at(name, key, to)?;
-        match allowed.needs_acl {
-            true => Err(denied()),
-            false => Ok(allowed.bucket),
+    /// Looks whether all may be done that an operation needs.
+    pub(crate) async fn allow(&self, row: &Row, facts: &Facts) -> S3Result<Granted> {
+        let mut granted = Granted::Yes;
+        let mut judged: Vec<Judged> = Vec::new();
+        let target = &facts.target;
+        // What has no needs has them later, once it is known which key it is about.
+        if !target.bucket.is_empty() && !row.needs.is_empty() {
+            self.note(&target.bucket, &target.key);
         }
+        let is_owners = |need: &Need| need.action.governs() || need.action.mends();
+        let is_owners = facts.needs(row).any(is_owners);
+        for need in facts.needs(row) {
+            let (name, key) = facts.place(need.on).unwrap_or_default();
+            let known = judged.iter().position(|it| it.name == name);
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    judged.push(self.judged(name, need.on, is_owners).await?);
+                    judged.len() - 1
+                }
+            };
+            let Judged {
+                is_owner,
+                policy,
+                public_read,
+                ..
+            } = &judged[index];
+            let judge = Judge {
+                key: self.key.as_ref().map(|(id, key)| (id.as_str(), key)),
+                is_owner: *is_owner,
+                policy: policy.as_ref(),
+                public_read: *public_read,
+            };
+            match judge.verdict(need, name, key).map_err(Denial::error)? {
+                Granted::Yes => {}
+                Granted::ByAcl => granted = Granted::ByAcl,
+            }
+        }
+        Ok(granted)
     }
 
-    pub(crate) fn look_at(&self, name: &str, key: &str, to: To) -> S3Result<Allowed> {
-        let is_of_bucket = to.is_of_bucket();
-        self.note(name, if is_of_bucket { "" } else { key });
+    /// `is_owners`: it matters whose bucket it is.
+    async fn judged(&self, name: &str, on: On, is_owners: bool) -> S3Result<Judged> {
+        if on == On::Volume {
+            return Ok(Judged::default());
+        }
         let bucket = self.bucket(name)?;
         let settings = &bucket.record.settings;
-        let resource = match is_of_bucket {
-            true => name.to_owned(),
-            false => format!("{name}/{key}"),
-        };
-        let id = self.key.as_ref().map(|(id, _)| id.as_str());
-        let verdict = match settings.policy(name).map_err(told)? {
-            Some(policy) => policy.verdict(id, to.action(), &resource),
-            None => Verdict::Silent,
-        };
-        if verdict == Verdict::Deny {
-            return Err(s3_error!(
-                AccessDenied,
-                "the policy of the bucket denies this"
-            ));
-        }
-        match &self.key {
-            Some((_, key_of)) => {
-                if !key_of.may_use(name, key) {
-                    return Err(s3_error!(
-                        AccessDenied,
-                        "the access key is not for this part of the bucket"
-                    ));
-                }
-                self.may(to)?;
-            }
-            None => {
-                let lists = matches!(to, To::List | To::ListVersions);
-                let is_listed = lists && settings.public_read;
-                if verdict != Verdict::Allow && !is_listed {
-                    return match to {
-                        To::Get | To::GetVersion => Ok(Allowed {
-                            bucket,
-                            needs_acl: true,
-                        }),
-                        _ => Err(denied()),
-                    };
-                }
-            }
-        }
-        Ok(Allowed {
-            bucket,
-            needs_acl: false,
+        let policy = settings.policy(name).unwrap_or_else(|error| {
+            tracing::warn!(bucket = name, %error, "a bucket is closed: put its policy anew, or delete it");
+            Some(Policy::closed())
+        });
+        Ok(Judged {
+            name: name.to_owned(),
+            is_owner: is_owners && bucket.is_of(&self.who).await.map_err(told)?,
+            policy,
+            public_read: settings.public_read,
         })
     }
 
@@ -263,16 +247,12 @@ impl Caller {
         key: &str,
         version: Option<&str>,
     ) -> S3Result<(Bucket, ObjectInfo)> {
-        let to = match version {
-            Some(_) => To::GetVersion,
-            None => To::Get,
-        };
-        let Allowed { bucket, needs_acl } = self.look_at(name, key, to)?;
+        let bucket = self.bucket(name)?;
         let found = bucket.object_or_version(&self.who, key, version).await;
-        if !needs_acl {
+        if !self.needs_acl {
             return match found {
                 Err(ObjectError::NoObject) if bucket.versioning().is_some() => {
-                    let marker = bucket.latest_marker(key).await.map_err(told)?;
+                    let marker = bucket.latest_marker(&self.who, key).await.map_err(told)?;
                     Err(marker.map_or_else(|| told(ObjectError::NoObject), |id| deleted(&id)))
                 }
                 found => Ok((bucket, found.map_err(told)?)),
@@ -290,39 +270,17 @@ impl Caller {
         }
     }
 
-    pub(crate) fn may(&self, to: To) -> S3Result<()> {
-        let is_reader = self.key.as_ref().is_some_and(|(_, key)| key.read_only);
-        match to.changes() && is_reader {
-            true => Err(s3_error!(AccessDenied, "the access key can only read")),
-            false => Ok(()),
-        }
-    }
-
-    /// The bucket, if it may be known that it is there: to keys that may use any of it, and to all who may list it.
-    pub(crate) fn at_bucket(&self, name: &str) -> S3Result<Bucket> {
+    /// Refuses a key that can only read, whatever it names.
+    pub(crate) fn require_change(&self) -> S3Result<()> {
         match &self.key {
-            Some(_) => self.bucket(name),
-            None => self.at(name, "", To::List),
+            Some((_, key)) if key.read_only => Err(Denial::ReadOnly.error()),
+            _ => Ok(()),
         }
     }
 
     pub(crate) fn key(&self) -> S3Result<&AccessKey> {
         let key = self.key.as_ref().map(|(_, key)| key);
         key.ok_or_else(denied)
-    }
-
-    /// The bucket, if its settings may be changed: by keys that may use all of the volume.
-    pub(crate) fn sets(&self, name: &str) -> S3Result<Bucket> {
-        let key = self.key()?;
-        self.may(To::Put)?;
-        let bucket = self.bucket(name)?;
-        match key.only.is_empty() {
-            true => Ok(bucket),
-            false => Err(s3_error!(
-                AccessDenied,
-                "the access key is for certain buckets only, and cannot set them"
-            )),
-        }
     }
 
     /// Changes the settings of a bucket.
@@ -344,52 +302,27 @@ impl Caller {
 }
 
 impl Service {
-    /// What is counted of a request on these objects.
-    fn account<T>(&self, request: &S3Request<T>, objects: &Objects) -> Option<Account> {
-        let account = request.extensions.get::<Account>()?;
-        account.in_volume(|| self.0.stores.activity(objects.fs().volume()));
-        Some(account.clone())
+    /// Refuses a signature for something else. Of a form this is looked at here only: it is not read before.
+    fn require_scope<T>(&self, request: &S3Request<T>) -> S3Result<()> {
+        let refused = match (&request.region, request.service.as_deref()) {
+            // Version 2 has none.
+            (None, _) => Refused::Mechanism,
+            (Some(region), _) if region.as_str() != self.0.settings.region => Refused::Region,
+            (Some(_), Some(signed::SERVICE)) => return Ok(()),
+            (Some(_), _) => Refused::Service,
+        };
+        Err(refused.error(&self.0.settings.region))
     }
 
-    /// Whose request it is, by its signature.
+    /// Whose request it is, which may do what it is for.
     pub(crate) fn caller<T>(&self, request: &S3Request<T>) -> S3Result<Caller> {
-        let credentials = request.credentials.as_ref().ok_or_else(denied)?;
-        let id = &credentials.access_key;
-        let found = self.0.stores.access_key(id);
-        let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
-        Ok(Caller {
-            account: self.account(request, &objects),
-            is_passed_on: request.extensions.get::<PassedOn>().is_some(),
-            who: key.credentials(),
-            client: client(&credentials.access_key, request),
-            objects,
-            key: Some((id.clone(), key)),
-        })
-    }
-
-    /// The same; without a signature it is nobody's, which a bucket may let in.
-    pub(crate) fn caller_or_nobody<T>(
-        &self,
-        request: &S3Request<T>,
-        bucket: &str,
-    ) -> S3Result<Caller> {
         if request.credentials.is_some() {
-            return self.caller(request);
+            self.require_scope(request)?;
         }
-        let found = self.0.stores.bucket(bucket);
-        let bucket = found.ok_or_else(|| self.0.unknown(denied()))?;
-        Ok(Caller {
-            account: self.account(request, bucket.objects()),
-            is_passed_on: request.extensions.get::<PassedOn>().is_some(),
-            objects: Arc::clone(bucket.objects()),
-            key: None,
-            client: client("", request),
-            who: Credentials {
-                uid: NOBODY,
-                gid: NOBODY,
-                groups: Vec::new(),
-                request: None,
-            },
-        })
+        request
+            .extensions
+            .get::<Caller>()
+            .cloned()
+            .ok_or_else(denied)
     }
 }

@@ -17,6 +17,7 @@ pub fn told(error: ObjectError) -> S3Error {
         ObjectError::NoUpload => (S3ErrorCode::NoSuchUpload, None),
         ObjectError::NoAccessKey(_) => (S3ErrorCode::InvalidAccessKeyId, None),
         ObjectError::BucketExists(_) => (S3ErrorCode::BucketAlreadyOwnedByYou, None),
+        ObjectError::NotOwner(_) => (S3ErrorCode::AccessDenied, None),
         ObjectError::BucketNotEmpty(_) => (S3ErrorCode::BucketNotEmpty, None),
         ObjectError::Path(PathError::TooLong | PathError::PartTooLong) => {
             (S3ErrorCode::KeyTooLongError, None)

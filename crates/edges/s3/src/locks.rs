@@ -18,7 +18,6 @@ use s3s::dto::{
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use crate::buckets::not_set;
-use crate::caller::{Caller, To};
 use crate::errors::told;
 use crate::service::Service;
 use crate::values;
@@ -73,13 +72,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// Notes it in what comes with the object.
-    pub fn note(
-        &self,
-        caller: &Caller,
-        bucket: &Bucket,
-        key: &str,
-        record: &mut ObjectRecord,
-    ) -> S3Result<()> {
+    pub fn note(&self, bucket: &Bucket, key: &str, record: &mut ObjectRecord) -> S3Result<()> {
         if self.mode.is_none() && self.until.is_none() && self.hold.is_none() {
             return Ok(());
         }
@@ -93,17 +86,13 @@ impl Asked<'_> {
             return Err(s3_error!(InvalidRequest, "a directory cannot be locked"));
         }
         if let Some(hold) = self.hold {
-            caller.at(&bucket.name, key, To::PutLegalHold)?;
             record.legal_hold = is_held(hold)?;
         }
         record.retention = match (self.mode, self.until) {
-            (Some(mode), Some(date)) => {
-                caller.at(&bucket.name, key, To::PutRetention)?;
-                Some(Retention {
-                    mode: mode_of(Some(mode.as_str()))?,
-                    until_seconds: until(date, bucket.now_seconds())?,
-                })
-            }
+            (Some(mode), Some(date)) => Some(Retention {
+                mode: mode_of(Some(mode.as_str()))?,
+                until_seconds: until(date, bucket.now_seconds())?,
+            }),
             (None, None) => None,
             _ => {
                 return Err(s3_error!(
@@ -135,16 +124,6 @@ impl Told {
                 .then(|| ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::ON)),
         }
     }
-}
-
-/// Whether a lock in governance mode is bypassed: who asks for it may.
-pub fn bypasses(caller: &Caller, bucket: &str, key: &str, asked: Option<bool>) -> S3Result<bool> {
-    if asked != Some(true) {
-        return Ok(false);
-    }
-    caller.at(bucket, key, To::BypassGovernance)?;
-    caller.sets(bucket)?;
-    Ok(true)
 }
 
 fn default_of(rule: ObjectLockRule) -> S3Result<Option<DefaultRetention>> {
@@ -221,7 +200,7 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectLockConfigurationOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.sets(&input.bucket)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let wanted = input.object_lock_configuration.unwrap_or_default();
         let is_enabled = wanted
             .object_lock_enabled
@@ -253,7 +232,7 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::GetRetention)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let version = values::version(input.version_id.as_ref());
         let info = bucket.object_or_version(&caller.who, &input.key, version);
         let told_of = Told::of(&info.await.map_err(told)?);
@@ -277,9 +256,8 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::PutRetention)?;
-        let asked = input.bypass_governance_retention;
-        let bypass = bypasses(&caller, &input.bucket, &input.key, asked)?;
+        let bucket = caller.bucket(&input.bucket)?;
+        let bypass = input.bypass_governance_retention == Some(true);
         let wanted = match input.retention {
             None => None,
             Some(ObjectLockRetention {
@@ -307,7 +285,7 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::GetLegalHold)?;
+        let bucket = caller.bucket(&input.bucket)?;
         if bucket.record.settings.lock.is_none() {
             return Err(not_set(
                 "NoSuchObjectLockConfiguration",
@@ -331,7 +309,7 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::PutLegalHold)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let status = input.legal_hold.and_then(|hold| hold.status);
         let status = status.ok_or_else(|| s3_error!(MalformedXML, "a legal hold is ON or OFF"))?;
         let hold = is_held(&status)?;

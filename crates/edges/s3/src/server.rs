@@ -39,6 +39,7 @@ use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
 use crate::service::Service;
+use crate::signed;
 use crate::stores::Stores;
 use crate::website;
 
@@ -66,6 +67,8 @@ pub struct Settings {
     pub held_bytes_max: usize,
     /// Names of hosts below these are buckets.
     pub domains: Vec<String>,
+    /// What clients sign for.
+    pub region: String,
     /// Each request is a line of the log.
     pub audit: bool,
     /// With one, only HTTPS is spoken.
@@ -79,6 +82,7 @@ impl Default for Settings {
             connection_count_max: CONNECTION_COUNT_MAX,
             held_bytes_max: 256 << 20,
             domains: Vec::new(),
+            region: signed::REGION_DEFAULT.to_owned(),
             audit: false,
             certificate: None,
         }
@@ -267,7 +271,7 @@ impl Running {
             .build()?;
         let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
         builder.set_auth(Keys(Arc::clone(&shared)));
-        builder.set_access(Access);
+        builder.set_access(Access(Arc::clone(&shared)));
         builder.set_host(shared.hosts.clone());
         let service = builder.build();
         let certificate = shared.settings.certificate.as_ref();
@@ -599,14 +603,18 @@ async fn answer_here(
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
+    let region = &shared.settings.region;
     let asked = cors::asked(shared, &request);
     let shown = website::answer(shared, &serving.service, &request).await;
     let mut response = match (asked.as_ref().and_then(cors::Asked::preflight), shown) {
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
-        (None, None) => match body::document(shared, request).await {
-            Ok(request) => serving.service.call(request).await?,
-            Err(error) => refusal(&error),
+        (None, None) => match signed::check(request.uri(), request.headers(), region) {
+            Ok(()) => match body::document(shared, request).await {
+                Ok(request) => serving.service.call(request).await?,
+                Err(error) => refusal(&error),
+            },
+            Err(refused) => refused.answer(region),
         },
     };
     if let Some(asked) = &asked {

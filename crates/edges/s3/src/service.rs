@@ -18,10 +18,12 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 use crate::body::{self, Sums};
 use crate::buckets::{self, not_set};
-use crate::caller::{Caller, To};
+use crate::caller::Caller;
 use crate::errors::told;
 use crate::locks;
+use crate::needs::{self, DELETE_OBJECT, Facts, Named};
 use crate::server::Shared;
+use crate::signed::REGION_DEFAULT;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
 /// Objects of one request that are deleted side by side.
@@ -267,7 +269,7 @@ impl Service {
         after: &str,
         limit: usize,
     ) -> S3Result<Listing> {
-        let bucket = caller.at(bucket, prefix, To::List)?;
+        let bucket = caller.bucket(bucket)?;
         if prefix.contains('\0') || after.contains('\0') {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
@@ -317,18 +319,25 @@ impl S3 for Service {
         &self,
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
-        caller.at_bucket(&request.input.bucket)?;
-        Ok(S3Response::new(HeadBucketOutput::default()))
+        let caller = self.caller(&request)?;
+        caller.bucket(&request.input.bucket)?;
+        Ok(S3Response::new(HeadBucketOutput {
+            bucket_region: Some(self.0.settings.region.clone()),
+            ..HeadBucketOutput::default()
+        }))
     }
 
     async fn get_bucket_location(
         &self,
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
-        caller.at_bucket(&request.input.bucket)?;
-        Ok(S3Response::new(GetBucketLocationOutput::default()))
+        let caller = self.caller(&request)?;
+        caller.bucket(&request.input.bucket)?;
+        let region = self.0.settings.region.as_str();
+        let told = (region != REGION_DEFAULT).then(|| region.to_owned());
+        Ok(S3Response::new(GetBucketLocationOutput {
+            location_constraint: told.map(BucketLocationConstraint::from),
+        }))
     }
 
     async fn get_bucket_versioning(
@@ -350,14 +359,7 @@ impl S3 for Service {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let caller = self.caller(&request)?;
-        caller.may(To::Put)?;
         let name = request.input.bucket;
-        if !caller.key()?.only.is_empty() {
-            return Err(s3_error!(
-                AccessDenied,
-                "the access key is for certain buckets only"
-            ));
-        }
         let elsewhere = self.0.stores.all().into_iter().any(|objects| {
             objects.fs().volume() != caller.objects.fs().volume() && objects.bucket(&name).is_ok()
         });
@@ -370,7 +372,7 @@ impl S3 for Service {
             acl => buckets::public_read(acl, None, &caller.owner())?,
         };
         let has_lock = request.input.object_lock_enabled_for_bucket == Some(true);
-        let made = caller.objects.create_bucket(&caller.who, &name, None).await;
+        let made = caller.objects.create_own_bucket(&caller.who, &name).await;
         let made = made.map_err(told)?;
         if is_public || has_lock {
             let now = made.now_seconds();
@@ -395,14 +397,6 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
-        caller.bucket(&name)?;
-        caller.may(To::Delete)?;
-        if !caller.key()?.only.is_empty() {
-            return Err(s3_error!(
-                AccessDenied,
-                "the access key is for certain buckets only"
-            ));
-        }
         let deleted = caller
             .objects
             .delete_bucket(&caller.who, &name, false)
@@ -415,8 +409,8 @@ impl S3 for Service {
         &self,
         mut request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
-        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Put)?;
+        let caller = self.caller(&request)?;
+        let bucket = caller.bucket(&request.input.bucket)?;
         let body = request.input.body.take();
         let checksum = Checksum {
             checksum_crc32: request.input.checksum_crc32.take(),
@@ -455,7 +449,7 @@ impl S3 for Service {
             tags: input.tagging,
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
-        lock.note(&caller, &bucket, &input.key, &mut record)?;
+        lock.note(&bucket, &input.key, &mut record)?;
         let arrival = bucket.arrive(&input.key);
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = bucket.stage(&caller.who, arrival).await.map_err(told)?;
@@ -482,7 +476,24 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        // Who makes a link could have a page shown of what is none.
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        if request.credentials.is_none()
+            && (is_overridden || request.input.response_expires.is_some())
+        {
+            return Err(s3_error!(
+                InvalidRequest,
+                "headers of the answer are set by requests with a signature only"
+            ));
+        }
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -548,7 +559,7 @@ impl S3 for Service {
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -598,19 +609,18 @@ impl S3 for Service {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let deleted = match values::version(input.version_id.as_ref()) {
             Some(version) => {
-                let bucket = caller.at(&input.bucket, &input.key, To::DeleteVersion)?;
-                let asked = input.bypass_governance_retention;
-                let bypass = locks::bypasses(&caller, &input.bucket, &input.key, asked)?;
+                let bucket = caller.bucket(&input.bucket)?;
+                let bypass = input.bypass_governance_retention == Some(true);
                 bucket
                     .delete_version(&caller.who, &input.key, version, bypass)
                     .await
             }
             None => {
-                let bucket = caller.at(&input.bucket, &input.key, To::Delete)?;
+                let bucket = caller.bucket(&input.bucket)?;
                 let condition = values::condition(input.if_match.as_ref(), None);
                 bucket.delete(&caller.who, &input.key, &condition).await
             }
@@ -627,11 +637,12 @@ impl S3 for Service {
         &self,
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let bucket = caller.bucket(&request.input.bucket)?;
-        caller.may(To::Delete)?;
+        caller.require_change()?;
         let Delete { objects, quiet } = request.input.delete;
-        let bypass_asked = request.input.bypass_governance_retention;
+        let bypass = request.input.bypass_governance_retention == Some(true);
+        let row = needs::row(DELETE_OBJECT)?;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
                 MalformedXML,
@@ -639,16 +650,24 @@ impl S3 for Service {
             ));
         }
         let name = &request.input.bucket;
-        let caller = &caller;
+        let (caller, bucket) = (&caller, &bucket);
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
-                if let Some(version) = values::version(object.version_id.as_ref()) {
-                    let bucket = caller.at(name, &object.key, To::DeleteVersion)?;
-                    let bypass = locks::bypasses(caller, name, &object.key, bypass_asked)?;
+                let version = values::version(object.version_id.as_ref());
+                let facts = Facts {
+                    target: Named {
+                        bucket: name.clone(),
+                        key: object.key.clone(),
+                        is_version: version.is_some(),
+                    },
+                    bypasses: bypass,
+                    ..Facts::default()
+                };
+                caller.allow(row, &facts).await?;
+                if let Some(version) = version {
                     let deleted = bucket.delete_version(&caller.who, &object.key, version, bypass);
                     return deleted.await.map_err(told);
                 }
-                let bucket = caller.at(name, &object.key, To::Delete)?;
                 let condition = Condition {
                     if_match: object
                         .e_tag
@@ -722,7 +741,7 @@ impl S3 for Service {
             hold: input.object_lock_legal_hold_status.as_ref(),
         };
         let (from, from_key, info) = self.source(&caller, &input.copy_source).await?;
-        let to = caller.at(&input.bucket, &input.key, To::Put)?;
+        let to = caller.bucket(&input.bucket)?;
         ReadCondition {
             if_match: input.copy_source_if_match.as_ref(),
             if_none_match: input.copy_source_if_none_match.as_ref(),
@@ -769,7 +788,7 @@ impl S3 for Service {
         record.is_composite = before.is_composite;
         // As with tags, rights are not copied.
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
-        lock.note(&caller, &to, &input.key, &mut record)?;
+        lock.note(&to, &input.key, &mut record)?;
         let is_itself = from.record.directory == to.record.directory
             && from_key == input.key
             && info.version_id == source_version_before(&to, &caller, &input.key).await;
@@ -808,7 +827,7 @@ impl S3 for Service {
         &self,
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -841,7 +860,7 @@ impl S3 for Service {
         &self,
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -897,7 +916,7 @@ impl S3 for Service {
             until: input.object_lock_retain_until_date.as_ref(),
             hold: input.object_lock_legal_hold_status.as_ref(),
         };
-        let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
             headers: [
@@ -911,7 +930,7 @@ impl S3 for Service {
             tags: input.tagging,
         })?;
         record.public_read = acl_of(input.acl.as_ref(), &caller)?;
-        lock.note(&caller, &bucket, &input.key, &mut record)?;
+        lock.note(&bucket, &input.key, &mut record)?;
         let checksum = values::upload_checksum(
             input.checksum_algorithm.as_ref(),
             input.checksum_type.as_ref(),
@@ -935,7 +954,7 @@ impl S3 for Service {
         mut request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let caller = self.caller(&request)?;
-        let bucket = caller.at(&request.input.bucket, &request.input.key, To::Put)?;
+        let bucket = caller.bucket(&request.input.bucket)?;
         let body = request.input.body.take();
         let checksum = Checksum {
             checksum_crc32: request.input.checksum_crc32.take(),
@@ -975,7 +994,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
-        let to = caller.at(&input.bucket, &input.key, To::Put)?;
+        let to = caller.bucket(&input.bucket)?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -1026,7 +1045,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -1105,7 +1124,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::Abort)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let aborted = bucket
             .abort_upload(&caller.who, &input.key, &input.upload_id)
             .await;
@@ -1119,7 +1138,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<ListPartsOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.at(&input.bucket, &input.key, To::ListParts)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let limit = limit(input.max_parts)?;
         let after = u32::try_from(input.part_number_marker.unwrap_or(0));
         let after = after.map_err(|_| s3_error!(InvalidArgument))?;
@@ -1162,7 +1181,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
-        let bucket = caller.at(&input.bucket, &prefix, To::ListUploads)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -1240,10 +1259,10 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
-        let bucket = caller.at(&input.bucket, &input.key, To::GetTags)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let info = bucket.object_or_version(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let tags = info.record.map(|record| record.tags).unwrap_or_default();
@@ -1264,7 +1283,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
-        let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let tags = values::tags(input.tagging.tag_set)?;
         let set = |record: &mut cairn_objects::ObjectRecord| record.tags = tags;
         let changed = bucket.change_record(&caller.who, &input.key, version, set);
@@ -1280,7 +1299,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
-        let bucket = caller.at(&input.bucket, &input.key, To::PutTags)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let clear = |record: &mut cairn_objects::ObjectRecord| record.tags.clear();
         let changed = bucket.change_record(&caller.who, &input.key, version, clear);
         Ok(S3Response::new(DeleteObjectTaggingOutput {
@@ -1292,7 +1311,7 @@ impl S3 for Service {
         &self,
         request: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -1328,7 +1347,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
-        let bucket = caller.at(&input.bucket, &input.key, To::GetAcl)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let info = bucket.object_or_version(&caller.who, &input.key, version);
         let info = info.await.map_err(told)?;
         let owner = caller.owner();
@@ -1347,7 +1366,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
-        let bucket = caller.at(&input.bucket, &input.key, To::PutAcl)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
@@ -1376,7 +1395,6 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutBucketAclOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
         let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let set = |settings: &mut BucketSettings| settings.public_read = is_public;
@@ -1419,8 +1437,9 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
-        Policy::parse(&input.policy, &input.bucket).map_err(told)?;
+        let policy = Policy::parse(&input.policy, &input.bucket).map_err(told)?;
+        let is_key = |id: &str| caller.objects.access_key(id).is_some();
+        policy.check(is_key).map_err(told)?;
         let set = |settings: &mut BucketSettings| settings.policy = Some(input.policy);
         caller.set(&input.bucket, set).await?;
         Ok(S3Response::new(PutBucketPolicyOutput::default()))
@@ -1431,7 +1450,6 @@ impl S3 for Service {
         request: S3Request<DeleteBucketPolicyInput>,
     ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
         let caller = self.caller(&request)?;
-        caller.sets(&request.input.bucket)?;
         let set = |settings: &mut BucketSettings| settings.policy = None;
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketPolicyOutput::default()))
@@ -1460,7 +1478,6 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutBucketCorsOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
         let rules = buckets::cors_of(input.cors_configuration)?;
         let set = |settings: &mut BucketSettings| settings.cors = rules;
         caller.set(&input.bucket, set).await?;
@@ -1472,7 +1489,6 @@ impl S3 for Service {
         request: S3Request<DeleteBucketCorsInput>,
     ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
         let caller = self.caller(&request)?;
-        caller.sets(&request.input.bucket)?;
         let set = |settings: &mut BucketSettings| settings.cors.clear();
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketCorsOutput::default()))
@@ -1502,7 +1518,6 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutBucketLifecycleConfigurationOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
         let rules = input.lifecycle_configuration.map(|it| it.rules);
         let rules = buckets::lifecycle_of(rules.unwrap_or_default())?;
         let set = |settings: &mut BucketSettings| settings.lifecycle = rules;
@@ -1517,7 +1532,6 @@ impl S3 for Service {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         let caller = self.caller(&request)?;
-        caller.sets(&request.input.bucket)?;
         let set = |settings: &mut BucketSettings| settings.lifecycle.clear();
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketLifecycleOutput::default()))
@@ -1543,7 +1557,6 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
         let tags = values::bucket_tags(input.tagging.tag_set)?;
         let set = |settings: &mut BucketSettings| settings.tags = tags;
         caller.set(&input.bucket, set).await?;
@@ -1555,7 +1568,6 @@ impl S3 for Service {
         request: S3Request<DeleteBucketTaggingInput>,
     ) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
         let caller = self.caller(&request)?;
-        caller.sets(&request.input.bucket)?;
         let set = |settings: &mut BucketSettings| settings.tags.clear();
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketTaggingOutput::default()))

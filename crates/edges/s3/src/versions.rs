@@ -10,7 +10,6 @@ use s3s::dto::{
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-use crate::caller::To;
 use crate::errors::told;
 use crate::service::{Service, limit, number};
 use crate::values;
@@ -37,7 +36,7 @@ impl Service {
     ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        let bucket = caller.sets(&input.bucket)?;
+        let bucket = caller.bucket(&input.bucket)?;
         let wanted = input.versioning_configuration;
         let asks_mfa = wanted.mfa_delete.is_some_and(|it| it.as_str() == "Enabled");
         if asks_mfa {
@@ -73,7 +72,7 @@ impl Service {
         &self,
         request: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-        let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
+        let caller = self.caller(&request)?;
         let input = request.input;
         let encoding = input.encoding_type.as_ref();
         values::encoding(encoding)?;
@@ -87,7 +86,7 @@ impl Service {
                 "a version-id-marker comes with a key-marker"
             ));
         }
-        let bucket = caller.at(&input.bucket, prefix, To::ListVersions)?;
+        let bucket = caller.bucket(&input.bucket)?;
         if prefix.contains('\0') || after.contains('\0') {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }

@@ -191,7 +191,6 @@ impl Service {
     ) -> S3Result<S3Response<PutBucketWebsiteOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
-        caller.sets(&input.bucket)?;
         let wanted = input.website_configuration;
         if wanted.routing_rules.is_some_and(|rules| !rules.is_empty()) {
             return Err(s3_error!(
@@ -248,7 +247,6 @@ impl Service {
         request: S3Request<DeleteBucketWebsiteInput>,
     ) -> S3Result<S3Response<DeleteBucketWebsiteOutput>> {
         let caller = self.caller(&request)?;
-        caller.sets(&request.input.bucket)?;
         let set = |settings: &mut BucketSettings| settings.website = None;
         caller.set(&request.input.bucket, set).await?;
         Ok(S3Response::new(DeleteBucketWebsiteOutput::default()))

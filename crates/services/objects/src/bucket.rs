@@ -137,6 +137,26 @@ impl Bucket {
         self.objects.env.clock.now().seconds
     }
 
+    /// Whose it is: the owner of its directory. `None`: that is gone.
+    pub async fn owner(&self) -> Result<Option<Credentials>, ObjectError> {
+        match self.objects.fs().attr(self.record.directory).await {
+            Ok(attr) => Ok(Some(Credentials {
+                uid: attr.uid,
+                gid: attr.gid,
+                groups: Vec::new(),
+                request: None,
+            })),
+            Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether it is this user's. Everything is root's.
+    pub async fn is_of(&self, who: &Credentials) -> Result<bool, ObjectError> {
+        let is = |owner: Credentials| owner.uid == who.uid;
+        Ok(who.is_root() || self.owner().await?.is_some_and(is))
+    }
+
     pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
     }

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
 mod arrivals;
 mod bucket;
 mod checksums;
@@ -27,6 +28,7 @@ mod version_listing;
 mod versions;
 mod volume;
 
+pub use actions::Action;
 pub use arrivals::Arrival;
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
 pub use checksums::UploadChecksum;

@@ -1,14 +1,16 @@
 //! Objects and uploads that go by themselves.
 //!
-//! Owns: when it is looked for them, and that only what a rule means goes. Must not know: what rules say (`settings`).
+//! Owns: when it is looked for them, that only what a rule means goes, and only as the bucket's owner may. Must not know: what
+//! rules say (`settings`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_fs::Credentials;
+use cairn_fs::{Credentials, FsError};
 
 use crate::bucket::{Bucket, Condition};
 use crate::listing::{Listed, ListedObject};
+use crate::path::KeyPath;
 use crate::records::ObjectError;
 use crate::settings::LifecycleRule;
 use crate::version_listing::{ListedVersion, VersionsWanted};
@@ -37,9 +39,12 @@ impl Objects {
             let rules = &record.settings.lifecycle;
             if rules.iter().any(|rule| rule.is_enabled) {
                 let bucket = self.bucket(&name)?;
-                objects += bucket.expire_objects().await?;
-                objects += bucket.expire_versions().await?;
-                uploads += bucket.expire_uploads().await?;
+                let Some(owner) = bucket.owner().await? else {
+                    continue;
+                };
+                objects += bucket.expire_objects(&owner).await?;
+                objects += bucket.expire_versions(&owner).await?;
+                uploads += bucket.expire_uploads(&owner).await?;
             }
         }
         Ok((objects, uploads))
@@ -87,6 +92,14 @@ fn ending<'a>(
     rules.iter().filter(ends).collect()
 }
 
+/// Whether something stays because the bucket's owner may not change it.
+fn is_another_s(error: &ObjectError) -> bool {
+    matches!(
+        error,
+        ObjectError::Fs(FsError::AccessDenied | FsError::NotOwner)
+    )
+}
+
 /// The version that was looked at before.
 struct Seen {
     version: ListedVersion,
@@ -97,9 +110,8 @@ struct Seen {
 }
 
 impl Bucket {
-    async fn expire_objects(&self) -> Result<u64, ObjectError> {
+    async fn expire_objects(&self, who: &Credentials) -> Result<u64, ObjectError> {
         let rules = &self.record.settings.lifecycle;
-        let who = &Credentials::ROOT;
         let mut count = 0;
         let mut after = String::new();
         loop {
@@ -116,6 +128,7 @@ impl Bucket {
                 let info = match self.object(who, &object.key).await {
                     Ok(info) => info,
                     Err(ObjectError::NoObject) => continue,
+                    Err(error) if is_another_s(&error) => continue,
                     Err(error) => return Err(error),
                 };
                 let record = info.record.as_ref();
@@ -130,6 +143,7 @@ impl Bucket {
                 match self.delete(who, &object.key, &this).await {
                     Ok(_) => count += 1,
                     Err(ObjectError::Precondition) => {}
+                    Err(error) if is_another_s(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -141,13 +155,12 @@ impl Bucket {
     }
 
     /// Removes versions that were replaced long ago, and markers that are alone.
-    async fn expire_versions(&self) -> Result<u64, ObjectError> {
+    async fn expire_versions(&self, who: &Credentials) -> Result<u64, ObjectError> {
         let rules = &self.record.settings.lifecycle;
         let is_about = |rule: &LifecycleRule| rule.noncurrent_days.is_some() || rule.lone_markers;
         if self.versioning().is_none() || !rules.iter().any(is_about) {
             return Ok(0);
         }
-        let who = &Credentials::ROOT;
         let mut count = 0;
         let mut at: (String, Option<String>) = Default::default();
         let mut seen: Option<Seen> = None;
@@ -167,7 +180,7 @@ impl Bucket {
                 let newer = match seen.take() {
                     Some(newer) if newer.version.key == version.key => Some(newer),
                     Some(last) => {
-                        count += self.expire_marker(&last).await?;
+                        count += self.expire_marker(who, &last).await?;
                         None
                     }
                     None => None,
@@ -183,7 +196,7 @@ impl Bucket {
                         rule.ends_version(&version.key, size, replaced, noncurrent, now)
                     };
                     let ends: Vec<_> = rules.iter().filter(ends).collect();
-                    is_gone = self.expire_version(&version, &ends).await?;
+                    is_gone = self.expire_version(who, &version, &ends).await?;
                     count += u64::from(is_gone);
                 }
                 seen = Some(Seen {
@@ -198,17 +211,17 @@ impl Bucket {
             }
         }
         if let Some(last) = seen {
-            count += self.expire_marker(&last).await?;
+            count += self.expire_marker(who, &last).await?;
         }
         Ok(count)
     }
 
     async fn expire_version(
         &self,
+        who: &Credentials,
         version: &ListedVersion,
         ends: &[&LifecycleRule],
     ) -> Result<bool, ObjectError> {
-        let who = &Credentials::ROOT;
         let (key, id) = (&version.key, &version.version_id);
         if ends.is_empty() {
             return Ok(false);
@@ -216,6 +229,7 @@ impl Bucket {
         let record = match self.version(who, key, id).await {
             Ok(info) => info.record,
             Err(ObjectError::NoVersion) => return Ok(false),
+            Err(error) if is_another_s(&error) => return Ok(false),
             Err(error) => return Err(error),
         };
         if !ends.iter().any(|rule| rule.is_for(record.as_ref())) {
@@ -224,25 +238,29 @@ impl Bucket {
         match self.delete_version(who, key, id, false).await {
             Ok(_) => Ok(true),
             Err(ObjectError::Locked(_)) => Ok(false),
+            Err(error) if is_another_s(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Removes the last version of a key if it is a marker and there is no other.
-    async fn expire_marker(&self, last: &Seen) -> Result<u64, ObjectError> {
+    async fn expire_marker(&self, who: &Credentials, last: &Seen) -> Result<u64, ObjectError> {
         let Seen { version, .. } = last;
         let rules = &self.record.settings.lifecycle;
         let is_lone = version.is_marker && version.is_latest && last.is_alone;
         if !is_lone || !rules.iter().any(|rule| rule.ends_marker(&version.key)) {
             return Ok(0);
         }
-        let who = &Credentials::ROOT;
         let (key, id) = (&version.key, &version.version_id);
-        self.delete_version(who, key, id, false).await?;
-        Ok(1)
+        match self.delete_version(who, key, id, false).await {
+            Ok(_) => Ok(1),
+            Err(error) if is_another_s(&error) => Ok(0),
+            Err(error) => Err(error),
+        }
     }
 
-    async fn expire_uploads(&self) -> Result<u64, ObjectError> {
+    /// Whoever sends them: they are to be objects where the owner may remove objects.
+    async fn expire_uploads(&self, owner: &Credentials) -> Result<u64, ObjectError> {
         let rules = &self.record.settings.lifecycle;
         if rules.iter().all(|rule| rule.abort_days.is_none()) {
             return Ok(0);
@@ -254,6 +272,12 @@ impl Bucket {
             let is_over =
                 |rule: &LifecycleRule| rule.aborts(&upload.key, upload.created_seconds, now);
             if rules.iter().any(is_over) {
+                let path = KeyPath::parse(upload.key.as_bytes())?;
+                match self.require_write(owner, &path).await {
+                    Ok(()) => {}
+                    Err(error) if is_another_s(&error) => continue,
+                    Err(error) => return Err(error),
+                }
                 match self.abort_upload(who, &upload.key, &id).await {
                     Ok(()) => count += 1,
                     Err(ObjectError::NoUpload) => {}

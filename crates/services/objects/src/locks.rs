@@ -3,7 +3,7 @@
 //! Owns: who may shorten that. Must not know: how it is kept from happening (`fs` refuses it to everybody).
 
 use cairn_base::Timestamp;
-use cairn_fs::Credentials;
+use cairn_fs::{Credentials, FsError, access};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{Bucket, ObjectInfo};
@@ -161,6 +161,11 @@ impl Bucket {
         info: &ObjectInfo,
         change: impl FnOnce(&mut ObjectRecord) + Send,
     ) -> Result<(), ObjectError> {
+        let fs = self.objects.fs();
+        // The lock comes before the record says so: who may not write that takes none.
+        if let (0, _) = fs.access(who, info.ino, access::MODIFY).await? {
+            return Err(FsError::AccessDenied.into());
+        }
         let before = info.record.clone().unwrap_or_default();
         let mut after = before.clone();
         change(&mut after);
@@ -169,7 +174,6 @@ impl Bucket {
             before.retained_until_seconds(),
             after.retained_until_seconds(),
         );
-        let fs = self.objects.fs();
         if new > old {
             fs.retain(info.ino, new).await?;
         }

@@ -2,10 +2,12 @@
 //!
 //! Owns: the part of the language that there is, and what a policy says to a request. Must not know: requests.
 //!
-//! What is not understood is refused when a policy is put: one that was half understood would allow what it was to deny.
+//! What is not understood is refused when a policy is put: one that was half understood would allow what it was to deny. So
+//! is what can never be meant: a name that was written wrongly would deny nothing, and nobody would notice.
 
 use serde::Deserialize;
 
+use crate::actions::Action;
 use crate::records::ObjectError;
 
 /// Of a policy, as AWS has it.
@@ -84,18 +86,89 @@ struct Named {
     aws: Many<String>,
 }
 
-/// Everybody, or an access key: by itself, or at the end of an ARN.
+/// The access key that is named: by itself, or at the end of an ARN.
+fn last_of(named: &str) -> &str {
+    named.rsplit(['/', ':']).next().unwrap_or_default()
+}
+
+/// Everybody, or an access key.
 fn is_principal(named: &str, key: Option<&str>) -> bool {
-    let last = named.rsplit(['/', ':']).next().unwrap_or_default();
-    named == "*" || key.is_some_and(|key| last == key)
+    named == "*" || key.is_some_and(|key| last_of(named) == key)
+}
+
+/// Whether a pattern means an action: capitals are no matter.
+fn is_action(pattern: &str, action: Action) -> bool {
+    let pattern = pattern.to_ascii_lowercase();
+    is_like(
+        pattern.as_bytes(),
+        action.name().to_ascii_lowercase().as_bytes(),
+    )
 }
 
 impl Principal {
+    fn is_somebody(&self) -> bool {
+        match self {
+            Self::Any(_) => true,
+            Self::Named(named) => named.aws.iter().len() > 0,
+        }
+    }
+
     fn is(&self, key: Option<&str>) -> bool {
         match self {
             Self::Any(any) => is_principal(any, None),
             Self::Named(named) => named.aws.iter().any(|named| is_principal(named, key)),
         }
+    }
+}
+
+impl Statement {
+    fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), String> {
+        if let Principal::Named(named) = &self.principal {
+            let mut names = named.aws.iter();
+            if let Some(name) = names.find(|name| *name != "*" && !is_key(last_of(name))) {
+                return Err(format!(
+                    "\"{name}\" is no access key of the volume; a principal is \"*\", a key, or an ARN that ends with one"
+                ));
+            }
+        }
+        let is_empty = self.action.iter().len() == 0 || self.resource.iter().len() == 0;
+        if is_empty || !self.principal.is_somebody() {
+            return Err("a statement has a principal, an action and a resource".to_owned());
+        }
+        for resource in self.resource.iter() {
+            if resource.contains("${") {
+                return Err(format!(
+                    "\"{resource}\" has a variable, which there are none of"
+                ));
+            }
+        }
+        for pattern in self.action.iter() {
+            let meant = Action::ALL
+                .iter()
+                .filter(|action| !action.is_of_volume() && is_action(pattern, **action));
+            let meant: Vec<&Action> = meant.collect();
+            if meant.is_empty() {
+                return Err(format!(
+                    "\"{pattern}\" is no action that there is here for a bucket or its objects"
+                ));
+            }
+            let applies = |resource: &String| {
+                // All of a star; else with a slash it is of objects.
+                let is_any = resource.strip_prefix(ARN) == Some("*");
+                let of_object = resource.contains('/');
+                is_any
+                    || meant
+                        .iter()
+                        .any(|action| action.is_of_object() == of_object)
+            };
+            if !self.resource.iter().any(applies) {
+                return Err(format!(
+                    "\"{pattern}\" applies to none of the resources: actions on a bucket are for {ARN}BUCKET, those on objects for \
+                     {ARN}BUCKET/KEY"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +201,10 @@ impl Policy {
                 return Err(refused(format!("there is no principal \"{any}\"")));
             }
             for action in statement.action.iter() {
-                if action != "*" && !action.starts_with("s3:") {
+                let is_of_s3 = action
+                    .get(..3)
+                    .is_some_and(|service| service.eq_ignore_ascii_case("s3:"));
+                if action != "*" && !is_of_s3 {
                     return Err(refused(format!("\"{action}\" is no action of S3")));
                 }
             }
@@ -145,8 +221,31 @@ impl Policy {
         Ok(Self { statements })
     }
 
-    /// What it says to an action (`s3:GetObject`) on a resource (`bucket` or `bucket/key`) by an access key, or by nobody.
-    pub fn verdict(&self, key: Option<&str>, action: &str, resource: &str) -> Verdict {
+    /// What holds in the place of one that cannot be read: everything is denied.
+    pub fn closed() -> Self {
+        let any = || Many::One("*".to_owned());
+        let statement = Statement {
+            _sid: None,
+            effect: Effect::Deny,
+            principal: Principal::Any("*".to_owned()),
+            action: any(),
+            resource: any(),
+        };
+        Self {
+            statements: vec![statement],
+        }
+    }
+
+    /// Refuses what would never be meant, of a policy that is put. `is_key`: whether there is an access key of that name.
+    pub fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), ObjectError> {
+        for statement in &self.statements {
+            statement.check(&is_key).map_err(ObjectError::Policy)?;
+        }
+        Ok(())
+    }
+
+    /// What it says to an action on a resource (`bucket` or `bucket/key`) by an access key, or by nobody.
+    pub fn verdict(&self, key: Option<&str>, action: Action, resource: &str) -> Verdict {
         let arn = format!("{ARN}{resource}");
         let mut verdict = Verdict::Silent;
         for statement in &self.statements {
@@ -154,7 +253,7 @@ impl Policy {
                 && statement
                     .action
                     .iter()
-                    .any(|pattern| is_like(pattern.as_bytes(), action.as_bytes()))
+                    .any(|pattern| is_action(pattern, action))
                 && statement
                     .resource
                     .iter()
@@ -240,31 +339,36 @@ mod tests {
         let policy = Policy::parse(text, "photos").unwrap();
         assert!(policy.is_public());
         for (key, action, resource, want) in [
-            (None, "s3:GetObject", "photos/public/a", Verdict::Allow),
+            (None, Action::GetObject, "photos/public/a", Verdict::Allow),
             (
                 Some("ANY"),
-                "s3:GetObject",
+                Action::GetObject,
                 "photos/public/a",
                 Verdict::Allow,
             ),
-            (None, "s3:GetObject", "photos/private", Verdict::Silent),
-            (None, "s3:PutObject", "photos/public/a", Verdict::Silent),
+            (None, Action::GetObject, "photos/private", Verdict::Silent),
+            (None, Action::PutObject, "photos/public/a", Verdict::Silent),
             (
                 Some("KEY"),
-                "s3:PutObject",
+                Action::PutObject,
                 "photos/public/a",
                 Verdict::Deny,
             ),
-            (Some("OTHER"), "s3:DeleteObject", "photos/b", Verdict::Deny),
+            (
+                Some("OTHER"),
+                Action::DeleteObject,
+                "photos/b",
+                Verdict::Deny,
+            ),
             (
                 Some("THIRD"),
-                "s3:DeleteObject",
+                Action::DeleteObject,
                 "photos/b",
                 Verdict::Silent,
             ),
         ] {
             let got = policy.verdict(key, action, resource);
-            assert_eq!(got, want, "{key:?} {action} {resource}");
+            assert_eq!(got, want, "{key:?} {action:?} {resource}");
         }
     }
 
@@ -290,6 +394,86 @@ mod tests {
             "x".repeat(POLICY_LEN_BYTES_MAX + 1),
         ] {
             assert!(Policy::parse(&wrong, "photos").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_actions_are_matched_as_aws_does() {
+        for (pattern, action, want) in [
+            ("s3:getobject", Action::GetObject, true),
+            ("S3:GETOBJECT", Action::GetObject, true),
+            ("s3:get*", Action::GetBucketPolicy, true),
+            ("s3:*Object", Action::DeleteObject, true),
+            ("s3:G?tObject", Action::GetObject, true),
+            ("s3:GetObjct", Action::GetObject, false),
+            ("s3:GetObject", Action::GetObjectVersion, false),
+            ("*", Action::PutBucketAcl, true),
+        ] {
+            assert_eq!(is_action(pattern, action), want, "{pattern}");
+            let text = format!(
+                r#"{{"Statement": {{"Effect": "Deny", "Principal": "*", "Action": "{pattern}", "Resource": ["arn:aws:s3:::photos/*", "arn:aws:s3:::photos"]}}}}"#
+            );
+            let policy = Policy::parse(&text, "photos").unwrap();
+            let resource = match action.is_of_object() {
+                true => "photos/a",
+                false => "photos",
+            };
+            let denies = policy.verdict(Some("KEY"), action, resource) == Verdict::Deny;
+            assert_eq!(denies, want, "{pattern}");
+        }
+    }
+
+    /// A policy that means nobody or nothing was taken, and denied nothing.
+    #[test]
+    fn what_would_never_be_meant_is_refused() {
+        let made = |principal: &str, action: &str, resource: &str| {
+            let text = format!(
+                r#"{{"Statement": {{"Effect": "Deny", "Principal": {principal}, "Action": {action}, "Resource": {resource}}}}}"#
+            );
+            Policy::parse(&text, "photos").and_then(|policy| policy.check(|key| key == "KEY"))
+        };
+        let (bucket, objects) = (r#""arn:aws:s3:::photos""#, r#""arn:aws:s3:::photos/*""#);
+        for (principal, action, resource) in [
+            (r#""*""#, r#""s3:getobject""#, objects),
+            (
+                r#"{"AWS": "KEY"}"#,
+                r#"["s3:Get*", "s3:PutObject"]"#,
+                objects,
+            ),
+            (
+                r#"{"AWS": ["arn:aws:iam::1:user/KEY", "*"]}"#,
+                r#""*""#,
+                bucket,
+            ),
+            (r#""*""#, r#""s3:*""#, bucket),
+            (r#""*""#, r#""s3:ListBucket""#, r#""arn:aws:s3:::*""#),
+        ] {
+            let taken = made(principal, action, resource);
+            assert!(taken.is_ok(), "{principal} {action} {resource}: {taken:?}");
+        }
+        for (principal, action, resource) in [
+            (r#""*""#, r#""s3:GetObjct""#, objects),
+            (r#""*""#, r#"["s3:GetObject", "s3:Nothing*"]"#, objects),
+            (r#""*""#, r#""s3:CreateBucket""#, bucket),
+            (r#""*""#, r#""s3:GetObject""#, bucket),
+            (r#""*""#, r#""s3:PutBucketPolicy""#, objects),
+            (r#"{"AWS": "KEI"}"#, r#""s3:*""#, objects),
+            (
+                r#"{"AWS": ["KEY", "arn:aws:iam::1:user/OTHER"]}"#,
+                r#""s3:*""#,
+                objects,
+            ),
+            (r#"{"AWS": []}"#, r#""s3:*""#, objects),
+            (r#""*""#, "[]", objects),
+            (r#""*""#, r#""s3:*""#, "[]"),
+            (
+                r#""*""#,
+                r#""s3:*""#,
+                r#""arn:aws:s3:::photos/${aws:username}/*""#,
+            ),
+        ] {
+            let taken = made(principal, action, resource);
+            assert!(taken.is_err(), "{principal} {action} {resource}");
         }
     }
 

@@ -41,6 +41,8 @@ pub enum ObjectError {
     NoAccessKey(String),
     #[error("bucket {0} exists")]
     BucketExists(String),
+    #[error("the directory {0} is there and another's, so it becomes no bucket by this access key")]
+    NotOwner(String),
     #[error("bucket {0} is not empty")]
     BucketNotEmpty(String),
     #[error("{0}")]

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_base::{Ino, Timestamp};
-use cairn_fs::{Credentials, FsError};
+use cairn_fs::{Credentials, FsError, access};
 
 use crate::bucket::{Bucket, Directories, text};
 use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, past};
 use crate::records::ObjectError;
+use crate::versions::{Pair, READ};
 
 /// Of a page.
 const LIST_COUNT_MAX: usize = 1000;
@@ -47,15 +48,9 @@ pub struct VersionsWanted<'a> {
     pub limit: usize,
 }
 
-/// A directory of the bucket, and the one that has previous versions.
-#[derive(Clone, Copy)]
-struct Pair {
-    live: Option<Ino>,
-    kept: Option<Ino>,
-}
-
 struct Both<'a> {
     live: Directories<'a>,
+    /// Whoever may see a folder sees all of it.
     kept: Directories<'a>,
 }
 
@@ -108,6 +103,16 @@ fn merged(live: Page, kept: Page) -> Names<Pair, Pair> {
 }
 
 impl Both<'_> {
+    async fn may_list(&self, live: Option<Ino>) -> Result<bool, FsError> {
+        let Directories { objects, who } = &self.live;
+        let Some(live) = live else { return Ok(true) };
+        match objects.fs().access(who, live, access::READ).await {
+            Ok((allowed, _)) => Ok(allowed != 0),
+            Err(FsError::Stale) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn page(
         tree: &Directories<'_>,
         dir: Option<Ino>,
@@ -139,8 +144,11 @@ impl Tree for Both<'_> {
         inclusive: bool,
         limit: usize,
     ) -> Result<Names<Pair, Pair>, FsError> {
+        let Directories { objects, who } = &self.live;
+        let may_see = self.may_list(dir.live).await? && objects.folder_lets(who, dir, READ).await?;
         let live = Self::page(&self.live, dir.live, after, inclusive, limit).await?;
-        let mut kept = Self::page(&self.kept, dir.kept, after, inclusive, limit).await?;
+        let kept = dir.kept.filter(|_| may_see);
+        let mut kept = Self::page(&self.kept, kept, after, inclusive, limit).await?;
         // Versions of the directory's own key come after all keys below it.
         let is_key = |entry: &Entry<Ino, Ino>| std::str::from_utf8(&entry.name).is_ok();
         let count = kept
@@ -154,15 +162,13 @@ impl Tree for Both<'_> {
     }
 
     async fn directory(&self, dir: Pair, name: &[u8]) -> Result<Option<Pair>, FsError> {
-        let live = match dir.live {
-            Some(dir) => self.live.directory(dir, name).await?,
-            None => None,
-        };
-        let kept = match dir.kept {
-            Some(dir) => self.kept.directory(dir, name).await?,
-            None => None,
-        };
-        Ok((live.is_some() || kept.is_some()).then_some(Pair { live, kept }))
+        let Directories { objects, who } = &self.live;
+        match objects.enter(who, dir, name).await {
+            Ok(pair) => Ok((pair.live.is_some() || pair.kept.is_some()).then_some(pair)),
+            // What the key's user may not see is not there.
+            Err(FsError::AccessDenied | FsError::NameTooLong) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn own(&self, dir: Pair) -> Result<Option<Pair>, FsError> {
@@ -192,10 +198,7 @@ impl Bucket {
                 who: &Credentials::ROOT,
             },
         };
-        let root = Pair {
-            live: Some(self.record.directory),
-            kept: objects.kept_of(self.record.directory, false).await?,
-        };
+        let root = self.pair().await?;
         let limit = wanted.limit.min(LIST_COUNT_MAX);
         let mut page = VersionListing {
             entries: Vec::new(),

@@ -7,12 +7,17 @@
 //! a folder that no name leads to. The directories of the bucket are there again as far as they are needed, and each key is
 //! one of them, with a file for each version: the newest comes first. Names of versions begin with a byte that no key has,
 //! so that they never meet those of keys below. There nobody can change them.
+//!
+//! A folder lets in whom the directory lets in that it is for; when that is gone, whom it let in: it has a note of owner and mode.
+//! Another directory that takes its name opens nothing of it, unless it is the same owner's.
 
 use std::pin::Pin;
 
 use bytes::Bytes;
 use cairn_base::{Ino, Timestamp};
-use cairn_fs::{Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, access};
+use cairn_fs::{
+    Attr, Credentials, Expected, FileKind, FsError, Placing, SetAttr, SetTime, XattrMode, access,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{ATTEMPTS_MAX, Bucket, Condition, OF_OBJECT, ObjectInfo};
@@ -24,6 +29,8 @@ use crate::volume::Objects;
 pub const NO_VERSION: &str = "null";
 /// Keys are UTF-8, so that no part of one begins so.
 const MARK: u8 = 0xff;
+/// On a folder: a [`FolderRecord`].
+const OF_FOLDER: &[u8] = b"user.s3.directory";
 /// Ends the name of the version that is called [`NO_VERSION`].
 const NO_VERSION_END: u8 = b'n';
 /// Hexadecimal digits of a version's number.
@@ -142,20 +149,32 @@ impl Bucket {
         }
     }
 
-    /// The folder with previous versions of a key.
-    async fn kept_folder(&self, path: &KeyPath) -> Result<Option<Ino>, ObjectError> {
-        let fs = self.objects.fs();
-        let Some(mut dir) = self.objects.kept_of(self.record.directory, false).await? else {
-            return Ok(None);
-        };
+    /// The folder with previous versions of a key, if there is one for `who`; and of the directory above it.
+    async fn kept_with_above(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+    ) -> Result<Option<(Ino, Pair)>, ObjectError> {
+        let mut at = self.pair().await?;
+        let mut above = at;
         for part in path.parts() {
-            match fs.child(&WHO, dir, part).await {
-                Ok(Some((ino, FileKind::Directory))) => dir = ino,
+            above = at;
+            at = match self.objects.enter(who, at, part).await {
+                Ok(next) if next.kept.is_some() => next,
                 Ok(_) | Err(FsError::Stale) => return Ok(None),
                 Err(error) => return Err(error.into()),
-            }
+            };
         }
-        Ok(Some(dir))
+        Ok(at.kept.map(|kept| (kept, above)))
+    }
+
+    async fn kept_folder(
+        &self,
+        who: &Credentials,
+        path: &KeyPath,
+    ) -> Result<Option<Ino>, ObjectError> {
+        let found = self.kept_with_above(who, path).await?;
+        Ok(found.map(|(folder, _)| folder))
     }
 
     pub(crate) async fn make_kept_folder(&self, path: &KeyPath) -> Result<Ino, ObjectError> {
@@ -163,8 +182,17 @@ impl Bucket {
         'again: loop {
             let root = self.objects.kept_of(self.record.directory, true).await?;
             let mut dir = root.ok_or(FsError::Stale)?;
-            for part in path.parts() {
-                dir = match self.objects.make_folder(dir, part, 0o777).await {
+            let mut live = Some(self.record.directory);
+            for (index, part) in path.parts().iter().enumerate() {
+                let made = async {
+                    let made = self.objects.make_folder(dir, part, 0o777).await?;
+                    // The last is the key's own.
+                    if index < path.parents().len() {
+                        live = self.objects.follow(live, part, made).await?;
+                    }
+                    Ok::<_, ObjectError>(made)
+                };
+                dir = match made.await {
                     Ok(ino) => ino,
                     // The last version of another key went, and its directories with it.
                     Err(ObjectError::Fs(FsError::Stale | FsError::NotFound))
@@ -309,7 +337,7 @@ impl Bucket {
         let kept = there.filter(|there| is_enabled || there.has_number());
         let folder = match kept {
             Some(_) => Some(self.make_kept_folder(path).await?),
-            None => self.kept_folder(path).await?,
+            None => self.kept_folder(&WHO, path).await?,
         };
         let version_id = match is_enabled {
             true => Some(self.next_number(there, folder).await?),
@@ -329,7 +357,7 @@ impl Bucket {
         path: &KeyPath,
         but: Option<Ino>,
     ) -> Result<(), ObjectError> {
-        let Some(folder) = self.kept_folder(path).await? else {
+        let Some(folder) = self.kept_folder(&WHO, path).await? else {
             return Ok(());
         };
         for (name, ino) in self.all_kept(folder).await? {
@@ -374,24 +402,41 @@ impl Bucket {
         }
     }
 
-    /// Refuses who may not remove names where the key is, or would be.
+    /// Refuses who may not remove names where the key is, or was when a version of it was kept, or would be.
     pub(crate) async fn require_write(
         &self,
         who: &Credentials,
         path: &KeyPath,
     ) -> Result<(), ObjectError> {
-        let fs = self.objects.fs();
-        let mut dir = self.record.directory;
+        let objects = &self.objects;
+        let mut at = self.pair().await?;
+        let mut last = self.record.directory;
         for part in path.parents() {
-            match fs.child(who, dir, part).await? {
-                Some((ino, FileKind::Directory)) => dir = ino,
-                _ => break,
+            let next = objects.enter(who, at, part).await?;
+            if next.live.is_none() && next.kept.is_none() {
+                break;
             }
+            at = next;
+            last = at.live.unwrap_or(last);
         }
-        match fs.access(who, dir, access::MODIFY).await? {
+        let may_write = match at.live {
+            Some(_) => true,
+            None => objects.folder_lets(who, at, WRITE | EXECUTE).await?,
+        };
+        match objects.fs().access(who, last, access::MODIFY).await? {
             (0, _) => Err(FsError::AccessDenied.into()),
+            _ if !may_write => Err(FsError::AccessDenied.into()),
             _ => Ok(()),
         }
+    }
+
+    /// The bucket's directory, and the folder with versions for it.
+    pub(crate) async fn pair(&self) -> Result<Pair, ObjectError> {
+        let directory = self.record.directory;
+        Ok(Pair {
+            live: Some(directory),
+            kept: self.objects.kept_of(directory, false).await?,
+        })
     }
 
     /// Puts a marker in the place of an object, which is kept.
@@ -557,7 +602,8 @@ impl Bucket {
         bypass: bool,
     ) -> Result<Removed, ObjectError> {
         let there = self.found(who, path).await?;
-        let folder = self.kept_folder(path).await?;
+        let kept = self.kept_with_above(who, path).await?;
+        let folder = kept.map(|(folder, _)| folder);
         let removed = |is_marker| Removed {
             version_id: Some(id.to_owned()),
             is_marker,
@@ -583,12 +629,16 @@ impl Bucket {
             }
             return Ok(removed(false));
         }
-        let Some(folder) = folder else {
+        let Some((folder, above)) = kept else {
             return Ok(removed(false));
         };
         let Some((name, ino)) = self.kept_version(folder, id).await? else {
             return Ok(removed(false));
         };
+        let may_write = self.objects.folder_lets(who, above, WRITE | EXECUTE);
+        if !may_write.await? {
+            return Err(FsError::AccessDenied.into());
+        }
         let info = self.kept_info(&name, ino).await?;
         let is_marker = info.as_ref().is_some_and(|info| info.is_marker);
         if let Some(info) = &info {
@@ -639,7 +689,7 @@ impl Bucket {
         if let Some(there) = there.filter(|there| there.id() == id) {
             return Ok(there);
         }
-        if let Some(folder) = self.kept_folder(&path).await?
+        if let Some(folder) = self.kept_folder(who, &path).await?
             && let Some((name, ino)) = self.kept_version(folder, id).await?
             && let Some(info) = self.kept_info(&name, ino).await?
         {
@@ -649,9 +699,17 @@ impl Bucket {
     }
 
     /// The number of the marker that is the latest version of a key without an object.
-    pub async fn latest_marker(&self, key: &str) -> Result<Option<String>, ObjectError> {
+    pub async fn latest_marker(
+        &self,
+        who: &Credentials,
+        key: &str,
+    ) -> Result<Option<String>, ObjectError> {
         let path = KeyPath::parse(key.as_bytes())?;
-        if let Some(folder) = self.kept_folder(&path).await?
+        let folder = match self.kept_folder(who, &path).await {
+            Err(ObjectError::Fs(FsError::AccessDenied)) => None,
+            folder => folder?,
+        };
+        if let Some(folder) = folder
             && let Some((name, ino)) = self.newest_kept(folder).await?
             && let Some(info) = self.kept_info(&name, ino).await?
             && info.is_marker
@@ -720,7 +778,153 @@ impl Bucket {
     }
 }
 
+/// A directory of a bucket, and the folder with previous versions of what is, or was, in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    pub live: Option<Ino>,
+    pub kept: Option<Ino>,
+}
+
+/// Which directory a folder of versions is for, and whom that lets in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FolderRecord {
+    directory: Ino,
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+/// Of three bits of a mode.
+pub(crate) const READ: u32 = 4;
+const WRITE: u32 = 2;
+const EXECUTE: u32 = 1;
+
+impl FolderRecord {
+    fn of(attr: &Attr) -> Self {
+        Self {
+            directory: attr.ino,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: attr.mode & 0o777,
+        }
+    }
+
+    /// As a directory of this mode would.
+    fn lets(&self, who: &Credentials, wanted: u32) -> bool {
+        let is_in_group = who.gid == self.gid || who.groups.contains(&self.gid);
+        let bits = match (who.uid == self.uid, is_in_group) {
+            (true, _) => self.mode >> 6,
+            (false, true) => self.mode >> 3,
+            (false, false) => self.mode,
+        };
+        who.is_root() || bits & wanted == wanted
+    }
+
+    /// What is noted of a folder that had `self` when `now` has the directory's name. Another owner's directory opens nothing.
+    fn followed_by(self, now: Self) -> Self {
+        match self.directory == now.directory || self.uid == now.uid {
+            true => now,
+            false => self,
+        }
+    }
+}
+
 impl Objects {
+    async fn record_of_folder(&self, folder: Ino) -> Result<Option<FolderRecord>, FsError> {
+        match self.fs.xattr(&WHO, folder, OF_FOLDER).await {
+            // Nobody but the server can write there. What it cannot read lets nobody in.
+            Ok(value) => Ok(Some(serde_json::from_slice(&value).unwrap_or(
+                FolderRecord {
+                    directory: Ino(0),
+                    uid: 0,
+                    gid: 0,
+                    mode: 0,
+                },
+            ))),
+            // A key's own, or one that was made before there were such records.
+            Err(FsError::NoAttribute | FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the folder of a pair lets somebody in, as far as it has a say in that: its directory is gone, or is another one.
+    pub(crate) async fn folder_lets(
+        &self,
+        who: &Credentials,
+        pair: Pair,
+        wanted: u32,
+    ) -> Result<bool, FsError> {
+        let Some(kept) = pair.kept else {
+            return Ok(true);
+        };
+        let record = self.record_of_folder(kept).await?;
+        let lets =
+            |record: FolderRecord| Some(record.directory) == pair.live || record.lets(who, wanted);
+        Ok(record.is_none_or(lets))
+    }
+
+    /// What is below a pair by a name, for who is let in by the directory that is there and by the one that was.
+    pub(crate) async fn enter(
+        &self,
+        who: &Credentials,
+        at: Pair,
+        name: &[u8],
+    ) -> Result<Pair, FsError> {
+        let directory = |found: Option<(Ino, FileKind)>| {
+            let found = found.filter(|(_, kind)| *kind == FileKind::Directory);
+            found.map(|(ino, _)| ino)
+        };
+        let live = match at.live {
+            Some(dir) => match self.fs.child(who, dir, name).await {
+                Ok(found) => directory(found),
+                // It went meanwhile.
+                Err(FsError::Stale) => None,
+                Err(error) => return Err(error),
+            },
+            None => None,
+        };
+        let is_let = self.folder_lets(who, at, EXECUTE).await?;
+        let kept = match at.kept {
+            Some(dir) if is_let => directory(self.fs.child(&WHO, dir, name).await?),
+            // What is there is not touched by what was.
+            Some(_) if at.live.is_none() => return Err(FsError::AccessDenied),
+            _ => None,
+        };
+        Ok(Pair { live, kept })
+    }
+
+    /// Notes on a folder whom the directory lets in that it is for; returns that. `above` is the directory that has it.
+    async fn follow(
+        &self,
+        above: Option<Ino>,
+        name: &[u8],
+        folder: Ino,
+    ) -> Result<Option<Ino>, FsError> {
+        let Some(above) = above else { return Ok(None) };
+        let read = async {
+            match self.fs.child(&WHO, above, name).await? {
+                Some((live, FileKind::Directory)) => self.fs.attr(live).await.map(Some),
+                _ => Ok(None),
+            }
+        };
+        let attr = match read.await {
+            Ok(Some(attr)) => attr,
+            // It went meanwhile.
+            Ok(None) | Err(FsError::Stale) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let has = self.record_of_folder(folder).await?;
+        let now = FolderRecord::of(&attr);
+        let wanted = has.map_or(now, |has| has.followed_by(now));
+        if has != Some(wanted) {
+            let value = serde_json::to_vec(&wanted).map_err(|_| FsError::Invalid)?;
+            self.fs
+                .set_xattr(&WHO, folder, OF_FOLDER, &value, XattrMode::Any)
+                .await?;
+        }
+        Ok(Some(attr.ino))
+    }
+
     /// The folder for versions of a bucket's objects, by the bucket's directory.
     pub(crate) async fn kept_of(
         &self,
@@ -810,6 +1014,43 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_let_in_whom_their_directory_lets_in() {
+        let who = |uid, gid, groups: &[u32]| Credentials {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+            request: None,
+        };
+        let of = |directory, uid, mode| FolderRecord {
+            directory: Ino(directory),
+            uid,
+            gid: 100,
+            mode,
+        };
+        let (owner, member, other) = (who(3000, 1, &[]), who(1, 2, &[100]), who(2000, 1, &[]));
+        for (mode, wanted, lets) in [
+            (0o700, READ | WRITE | EXECUTE, [true, false, false]),
+            (0o750, READ | EXECUTE, [true, true, false]),
+            (0o750, WRITE, [true, false, false]),
+            (0o711, EXECUTE, [true, true, true]),
+            (0o711, READ, [true, false, false]),
+            // The owner is not one of the others.
+            (0o077, READ, [false, true, true]),
+        ] {
+            let record = of(7, 3000, mode);
+            let got = [&owner, &member, &other].map(|who| record.lets(who, wanted));
+            assert_eq!(got, lets, "{mode:o} {wanted}");
+            assert!(record.lets(&who(0, 0, &[]), wanted));
+        }
+        let was = of(7, 3000, 0o700);
+        // Its mode was changed, it has another owner, or the owner made it anew.
+        for now in [of(7, 3000, 0o755), of(7, 2000, 0o755), of(8, 3000, 0o755)] {
+            assert_eq!(was.followed_by(now), now);
+        }
+        assert_eq!(was.followed_by(of(8, 2000, 0o777)), was);
+    }
 
     #[test]
     fn later_versions_come_first_and_names_are_read_back() {

@@ -299,6 +299,25 @@ impl Objects {
         name: &str,
         path: Option<&str>,
     ) -> Result<Bucket, ObjectError> {
+        self.make_bucket(owner, name, path, false).await
+    }
+
+    /// The same by a user, who makes a bucket of no directory that is another's.
+    pub async fn create_own_bucket(
+        self: &Arc<Self>,
+        owner: &Credentials,
+        name: &str,
+    ) -> Result<Bucket, ObjectError> {
+        self.make_bucket(owner, name, None, true).await
+    }
+
+    async fn make_bucket(
+        self: &Arc<Self>,
+        owner: &Credentials,
+        name: &str,
+        path: Option<&str>,
+        only_own: bool,
+    ) -> Result<Bucket, ObjectError> {
         let _turn = self.turn.lock().await;
         check_bucket_name(name)?;
         {
@@ -328,6 +347,10 @@ impl Objects {
                     self.fs.set_attr(&WHO, directory, owned, None).await?;
                 }
             }
+        }
+        let attr = self.fs.attr(directory).await?;
+        if only_own && !owner.is_root() && attr.uid != owner.uid {
+            return Err(ObjectError::NotOwner(name.to_owned()));
         }
         let record = BucketRecord {
             version: VERSION,
