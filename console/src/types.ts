@@ -58,6 +58,7 @@ export type ScrubSchedule = Schemas["ScrubSchedule"];
 export type ServiceClass = Schemas["ClassView"];
 export type Session = Schemas["SessionView"];
 export type SessionOpen = Schemas["SessionOpen"];
+export type Spread = Schemas["SpreadView"];
 export type Snapshot = Schemas["SnapshotView"];
 export type SnapshotList = Schemas["SnapshotList"];
 export type Status = Schemas["Status"];

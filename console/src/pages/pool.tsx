@@ -3,9 +3,9 @@ import { useState } from "preact/hooks";
 import type { Call } from "../api";
 import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
-import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond } from "../format";
+import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond, percent } from "../format";
 import { useLive } from "../live";
-import type { Cache, Disk, Rebuild, Scrub, ScrubReport, ScrubSchedule } from "../types";
+import type { Cache, Disk, Rebuild, Scrub, ScrubReport, ScrubSchedule, Spread } from "../types";
 import type { Tone } from "../ui";
 import { ActionForm, Badge, Card, Check, Choice, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
 import { useApi } from "../use";
@@ -33,7 +33,7 @@ const ROLES: [Role, string][] = [
   ["cache", "Read cache: what is read often, on a faster disk"],
 ];
 
-type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "schedule"; schedule: ScrubSchedule };
+type Action = { kind: "uncache"; cache: Cache } | { kind: "add" } | { kind: "drain" | "cancel" | "media" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" } | { kind: "hold" | "resume" } | { kind: "schedule"; schedule: ScrubSchedule };
 
 export function Pool() {
   const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
@@ -41,6 +41,7 @@ export function Pool() {
   const rebuild = useApi<Rebuild>("/rebuild", 5_000);
   const scrub = useApi<Scrub>("/scrub", 5_000);
   const schedule = useApi<ScrubSchedule>("/scrub/schedule", 60_000);
+  const spread = useApi<Spread>("/spread", 5_000);
   const { live } = useLive();
   const [action, setAction] = useState<Action>();
   const changed = () => {
@@ -49,11 +50,12 @@ export function Pool() {
     void rebuild.again();
     void scrub.again();
     void schedule.again();
+    void spread.again();
   };
   const disks = data?.disks ?? [];
   return (
     <Page title="Pool" actions={<button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a disk</button>}>
-      <Failure error={error ?? caches.error ?? rebuild.error ?? scrub.error ?? schedule.error} />
+      <Failure error={error ?? caches.error ?? rebuild.error ?? scrub.error ?? schedule.error ?? spread.error} />
       {live && (
         <p class="lead">
           New data is stored as <b>{live.pool.protection}</b>:{" "}
@@ -66,6 +68,7 @@ export function Pool() {
       {caches.data && caches.data.caches.length > 0 && <Caches caches={caches.data.caches} onAction={setAction} />}
       <div class="cards">
         <RebuildCard rebuild={rebuild.data} />
+        <SpreadCard spread={spread.data} onAction={setAction} />
         <ScrubCard scrub={scrub.data} onAction={setAction} />
         <ScheduleCard scrub={scrub.data} schedule={schedule.data} onAction={setAction} />
       </div>
@@ -172,6 +175,39 @@ function RebuildCard({ rebuild }: { rebuild: Rebuild | undefined }) {
         ]}
       />
       {rebuild.problems.map((problem) => <Notice key={problem} tone="warn" title={problem} />)}
+    </Card>
+  );
+}
+
+const SPREAD_STAGES: Record<Spread["stage"], [word: string, tone: Tone, what: string]> = {
+  even: ["Even", "good", "Disks of a kind are about equally full."],
+  moving: ["Moving", "warn", "Data moves to emptier disks, beside clients."],
+  paused: ["Paused", "warn", "Somebody paused it, on all nodes."],
+  resting: ["Waiting", "calm", "The maintenance window is closed."],
+  waiting: ["Waiting", "calm", "Disks are away, or other data has to move first."],
+  settled: ["Settled", "calm", "This node has nothing that would be as safe on an emptier disk."],
+};
+
+function SpreadCard({ spread, onAction }: { spread: Spread | undefined; onAction: (action: Action) => void }) {
+  if (!spread) return null;
+  const [word, tone, what] = SPREAD_STAGES[spread.stage];
+  const share = (permille: number) => percent(permille / 10);
+  return (
+    <Card title="Moving to emptier disks" extra={<Badge tone={tone}>{word}</Badge>}>
+      <p class="hint">{what}</p>
+      <Facts
+        facts={[
+          ["In use", `${share(spread.least_permille)} of the emptiest disk, ${share(spread.most_permille)} of the fullest`],
+          ["Above the mean", bytes(spread.excess_bytes)],
+          ["Moved since the start", bytes(spread.moved_bytes)],
+          ...(spread.rests_until_seconds != null ? [["Waits until", date(spread.rests_until_seconds)] as [string, string]] : []),
+        ]}
+      />
+      <div class="buttons">
+        {spread.paused
+          ? <button type="button" onClick={() => onAction({ kind: "resume" })} aria-label="Go on moving to emptier disks">Go on</button>
+          : <button type="button" onClick={() => onAction({ kind: "hold" })} aria-label="Pause moving to emptier disks">Pause</button>}
+      </div>
     </Card>
   );
 }
@@ -300,7 +336,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
           {choice}
           <p>{role === "journal"
             ? "Logs and metadata of all volumes go there, and no data. It takes as many as a log has copies to gain all there is to gain: three in a pool of three disks or more."
-            : "New data is spread over it as well. What is stored already stays where it is."}</p>
+            : "New data is spread over it as well. What is stored already moves to it in the background, until all disks are about equally full."}</p>
           <Choice label="Kind of disk" value={media} onValue={setMedia} choices={MEDIA} />
           {folder}
         </ActionForm>
@@ -364,6 +400,17 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
     }
     case "schedule":
       return <ScheduleForm schedule={action.schedule} {...common} />;
+    case "hold":
+    case "resume": {
+      const paused = action.kind === "hold";
+      return (
+        <ActionForm {...common} title={paused ? "Pause moving to emptier disks" : "Go on moving to emptier disks"} submit={paused ? "Pause" : "Go on"}
+          done={paused ? "It is paused." : "It goes on."} request={{ method: "PUT", path: "/spread", body: { paused } }}
+          command={cairn("disk", "spread", paused ? "--pause" : "--resume")}>
+          <p>{paused ? "It stays paused over restarts, on all nodes. New data goes to all disks meanwhile." : "Data moves until all disks of a kind are about equally full."}</p>
+        </ActionForm>
+      );
+    }
     case "pause":
       return (
         <ActionForm {...common} title="Pause the scrub" submit="Pause" done="The scrub is paused." request={{ method: "POST", path: "/scrub/pause" }}
