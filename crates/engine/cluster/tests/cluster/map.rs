@@ -547,7 +547,8 @@ async fn addresses_of_pools_have_one_holder(world: &World) {
         .await
         .unwrap();
     assert_eq!(pool("d").await.value, record("d", &many(10)));
-    let late = map.set_address_pool(Some(&full), &record("d", &many(180)));
+    let other = record("d", &many(180));
+    let late = map.set_address_pool(Some(&full), &other);
     assert!(
         matches!(late.await, Err(MapError::Changed { .. })),
         "{}",

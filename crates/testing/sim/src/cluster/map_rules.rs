@@ -184,13 +184,15 @@ impl SeenVolume {
                 "a change of the log in {epoch} does not follow the one before: {problem}"
             )));
         }
-        // Copies on one node are lost together, and none would be left of a single one.
+        // Copies on one node are lost together, and none would be left of a single one. A sealed part keeps the disks that it
+        // has beside others that took their place.
+        let open = log.open().map(|open| open.id);
         let problem = log.ensembles.iter().find_map(|part| {
             let (number, disks) = (part.id, &part.disks);
             let on: BTreeSet<&NodeId> = disks.iter().filter_map(|id| nodes.get(id)).collect();
             match () {
-                () if on.len() < disks.len() => Some(format!(
-                    "part {number} of the log has two of its disks {disks:?} on one node"
+                () if open == Some(number) && on.len() < disks.len() => Some(format!(
+                    "the open part {number} of the log has two of its disks {disks:?} on one node"
                 )),
                 () if disks.len() < COPIES_LEAST => Some(format!(
                     "part {number} of the log has no more copies than {disks:?}"
