@@ -26,6 +26,7 @@ RARE = {
     "cairn_class_read_bytes_total",
     "cairn_class_waiting",
     "cairn_class_written_bytes_total",
+    "cairn_dns_connections_refused_total",
     "cairn_dns_questions_total",
     "cairn_forward_connections_ended_total",
     "cairn_forward_streams_opened_total",
