@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
@@ -68,6 +67,8 @@ fn now_us(clock: &dyn Clock) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
