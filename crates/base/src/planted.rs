@@ -182,7 +182,7 @@ pub enum Bug {
     /// A connection outlives its term, and a stream for it is opened under the one that the node has then.
     ForwardTermOfNow,
     ForwardStreamBringsNoNews,
-    /// As it was until the simulator looked for it.
+    /// A newer map is taken in only when what an older one ended is finished.
     NewsWaitForOlderOnes,
     ForwardClientNotAwaited,
     ForwardOwnTermNotShown,
