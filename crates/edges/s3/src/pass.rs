@@ -5,8 +5,10 @@
 //!
 //! A request is passed on as it came, headers and all, so that its signature is good at the owner, which looks at it as if
 //! the client had come there. Bodies stream through: nothing of an object is kept here. Each connection of a client has
-//! one stream to the owner that it talks to. While a volume is taken over its requests wait for some seconds. Then, and
-//! whenever it is not known what became of a request with a body, the answer is 503, after which clients try again.
+//! one stream to the owner that it talks to. While a volume is taken over its requests wait, for ten seconds. A change that has
+//! waited for more than a second is not passed on any more, nor is a request with a body of which nobody knows what became: it
+//! is answered with 503, after which clients try again, and that as soon as there is an owner again, so that clients that try
+//! a few times only find one.
 //!
 //! Between nodes: a question is a frame, and so is its answer; after the answer to [`Ask::Serve`] HTTP/1.1 follows. A frame
 //! is its length in bytes, four of them, big-endian, and JSON.
@@ -336,11 +338,11 @@ pub(crate) async fn route(
                     Some(link) => Some(link),
                     None => Link::open(forward, admission, owner, volume).await,
                 };
-                // The client may have sent it elsewhere by now.
-                if is_change && !admission.is_fresh(read_at) {
-                    return Routed::Unavailable;
-                }
                 if let Some(link) = link {
+                    // The client may have sent it elsewhere by now.
+                    if is_change && !admission.is_fresh(read_at) {
+                        return Routed::Unavailable;
+                    }
                     let next = match (request.take(), &again) {
                         (Some(request), _) => request.map(Body::from),
                         (None, Some(again)) => again.clone().map(|()| Body::empty()),
@@ -353,14 +355,13 @@ pub(crate) async fn route(
                             }
                             return Routed::Answered(response);
                         }
-                        // Nobody knows how much of its body was sent.
-                        Err(()) if again.is_none() => return Routed::Unavailable,
+                        // Of one with a body nobody knows how much was sent. The client hears so when there is an owner again.
                         Err(()) => {}
                     }
                 }
             }
         }
-        if Instant::now() >= deadline {
+        if Instant::now() >= deadline || !admission.is_live() {
             return Routed::Unavailable;
         }
         tokio::time::sleep(ASK_AGAIN).await;
