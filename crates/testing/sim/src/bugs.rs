@@ -93,7 +93,6 @@ pub const ONE_SERVER: &[Bug] = &[
     Bug::DiskUsedBeforeItIsMember,
     Bug::LostDiskNotedEmptyEarly,
     Bug::AwayDiskCountsAsThere,
-    Bug::StateMovedBeforeItIsCopied,
 ];
 
 /// Those that the simulation of a cluster finds.
@@ -117,6 +116,12 @@ pub const CLUSTER: &[Bug] = &[
     Bug::LogCopiesOnOneNode,
     Bug::GivenUpBeforeItIsClosed,
     Bug::ForwardLateCall,
+    Bug::ForwardTermIgnored,
+    Bug::ForwardNotCaughtUp,
+    Bug::ForwardNotSettled,
+    Bug::ForwardStandstillIgnored,
+    Bug::ForwardOldBytesTaken,
+    Bug::ForwardStreamBringsNoNews,
 ];
 
 /// Those that a search of a minute each did not find: something else stands in front of them, or they bite in orders that are seldom.
@@ -146,13 +151,11 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
-    Bug::ForwardTermIgnored,
-    Bug::ForwardNotCaughtUp,
-    Bug::ForwardNotSettled,
-    Bug::ForwardStandstillIgnored,
-    Bug::ForwardOldBytesTaken,
+    // Its one seed that fails, 1251, fails without it, too.
     Bug::ForwardTermOfNow,
-    Bug::ForwardStreamBringsNoNews,
+    // Eight runs in which a node stands still found nothing.
+    Bug::SuspensionIsNoStandstill,
+    // These and the following ones were not searched for here. Tests of the crates that they are in plant most of them.
     Bug::NewsWaitForOlderOnes,
     Bug::ForwardClientNotAwaited,
     Bug::ForwardOwnTermNotShown,
@@ -160,7 +163,6 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::BeatTellsServingOnce,
     Bug::BeatOfOtherProcessTaken,
     Bug::EchoCountsWhenItCame,
-    Bug::SuspensionIsNoStandstill,
     Bug::WaitingConnectionTaken,
     Bug::OwnerProcessNotCompared,
     Bug::GivenUpForWhoeverOwnsIt,
