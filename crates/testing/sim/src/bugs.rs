@@ -151,7 +151,7 @@ pub const CLUSTER_NOT_FOUND: &[Bug] = &[
     Bug::PromiseNotSynced,
     Bug::LogCutBehindTheOwnState,
     Bug::LeaseLastsOverSuspension,
-    // Its one seed that fails, 1251, fails without it, too.
+    // The one seed that failed with it, 1251, failed without it, too, by a mistake of the simulator.
     Bug::ForwardTermOfNow,
     // Eight runs in which a node stands still found nothing.
     Bug::SuspensionIsNoStandstill,

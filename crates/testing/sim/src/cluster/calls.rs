@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cairn_base::env::{Clock, Env};
 use cairn_base::{Epoch, NodeId, VolumeId};
-use cairn_forward::Term;
+use cairn_forward::Stamp;
 use cairn_testkit::{ManualClock, Rng};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -184,8 +184,8 @@ pub struct Calls {
     memory: Mutex<BTreeMap<(VolumeId, Epoch, u32, u32), Memory>>,
     arrivals: Mutex<BTreeMap<(VolumeId, Epoch, u32), Arrivals>>,
     waiting: Mutex<Vec<Waiting>>,
-    /// Under which term each connection was admitted.
-    terms: Mutex<BTreeMap<SocketAddr, Term>>,
+    /// Under which term each connection was admitted, at which revision of the map.
+    stamps: Mutex<BTreeMap<SocketAddr, Stamp>>,
     is_over: AtomicBool,
     running: AtomicU32,
     counts: Mutex<CallsCounted>,
@@ -207,7 +207,7 @@ impl Calls {
             memory: Mutex::default(),
             arrivals: Mutex::default(),
             waiting: Mutex::default(),
-            terms: Mutex::default(),
+            stamps: Mutex::default(),
             is_over: AtomicBool::new(false),
             running: AtomicU32::new(0),
             counts: Mutex::default(),
@@ -247,8 +247,8 @@ impl Calls {
     }
 
     /// A node has admitted a connection.
-    pub fn admitted(&self, client: SocketAddr, term: Term) {
-        self.terms.lock().insert(client, term);
+    pub fn admitted(&self, client: SocketAddr, stamp: Stamp) {
+        self.stamps.lock().insert(client, stamp);
     }
 
     /// A call is there now.
@@ -546,10 +546,10 @@ impl Caller {
                 if clock.monotonic().saturating_sub(since) >= patience {
                     return Unanswered::Silent;
                 }
-                let term = calls.terms.lock().get(&address).copied();
+                let stamp = calls.stamps.lock().get(&address).copied();
                 if follows_address
-                    && let Some(term) = term
-                    && let Some(to) = new_holder(&cluster, node, term)
+                    && let Some(stamp) = stamp
+                    && let Some(to) = new_holder(&cluster, node, stamp)
                 {
                     return Unanswered::Moved(to);
                 }
@@ -651,8 +651,9 @@ impl Caller {
     }
 }
 
-/// A node that knows that this term of another one has ended, so that it may have the address.
-fn new_holder(cluster: &Weak<Cluster>, node: usize, term: Term) -> Option<usize> {
+/// A node that knows that this term of another one has ended, so that it may have the address. One whose map is older than the
+/// connection may not have heard yet that the term began.
+fn new_holder(cluster: &Weak<Cluster>, node: usize, stamp: Stamp) -> Option<usize> {
     let cluster = cluster.upgrade()?;
     let count = cluster.scenario.node_count;
     (1..count).map(|by| (node + by) % count).find(|other| {
@@ -661,6 +662,7 @@ fn new_holder(cluster: &Weak<Cluster>, node: usize, term: Term) -> Option<usize>
         };
         let view = process.member.view();
         let alive = view.alive.get(&node_id(node));
-        process.member.lease_is_valid() && alive.is_none_or(|alive| alive.value.process.0 != term.0)
+        let has_ended = alive.is_none_or(|alive| alive.value.process.0 != stamp.term.0);
+        process.member.lease_is_valid() && view.revision.0 >= stamp.revision && has_ended
     })
 }

@@ -177,7 +177,7 @@ impl Edge {
         let Ok(Some(admission)) = entry.admit(client).await else {
             return;
         };
-        self.calls.admitted(client, admission.stamp().term);
+        self.calls.admitted(client, admission.stamp());
         let ended = admission.ended();
         let serving = async {
             let mut ways = BTreeMap::new();
