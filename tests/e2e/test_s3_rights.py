@@ -43,7 +43,7 @@ ALLOW_POLICY = json.dumps({"Statement": [
     {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/open/*"},
 ]})
 #: Operation, kind, method, path, headers, body. `{upload}` and `{version}` are of the object; `{caller}` makes a name unique.
-OPERATIONS = (
+OPERATIONS: tuple[tuple[str, str, str, str, dict[str, str], str], ...] = (
     ("ListBuckets", "volume", "GET", "/", {}, ""),
     ("CreateBucket", "make", "PUT", "/made-{caller}", {}, ""),
     ("HeadBucket", "read", "HEAD", "/photos", {}, ""),
@@ -200,7 +200,7 @@ class Rights(WorldTest):
             mount.chmod(f"/{BUCKET}", 0o777)
             mount.chmod(f"/{BUCKET}/a", 0o666)
         source = f"/{BUCKET}/a"
-        reads = (
+        reads: tuple[tuple[str, str, dict[str, str]], ...] = (
             ("GET", source, {}), ("GET", f"{source}?versionId=null", {}), ("HEAD", source, {}), ("HEAD", f"{source}?versionId=null", {}),
             ("GET", f"{source}?attributes", {"x_amz_object_attributes": "ETag"}),
             ("GET", f"{source}?attributes&versionId=null", {"x_amz_object_attributes": "ETag"}),
@@ -339,11 +339,12 @@ class Rights(WorldTest):
         self.s3_server()
         good = {"Effect": "Deny", "Principal": {"AWS": self.other_keys.id}, "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/*"}
         self.allowed(self.keys, "PUT", f"/{BUCKET}?policy", {}, json.dumps({"Statement": [good]}))
-        for change in (
+        changes: tuple[dict[str, object], ...] = (
             {"Action": "s3:GetObjct"}, {"Action": ["s3:GetObject", "s3:Reed*"]}, {"Principal": {"AWS": "NOBODYHASTHISKEY"}},
             {"Principal": {"AWS": [self.other_keys.id, "arn:aws:iam::123456789012:root"]}}, {"Resource": f"arn:aws:s3:::{BUCKET}"},
             {"Action": "s3:PutBucketPolicy"}, {"Action": []}, {"Resource": f"arn:aws:s3:::{BUCKET}/${{aws:username}}/*"},
-        ):
+        )
+        for change in changes:
             answer = self.send(self.keys, "PUT", f"/{BUCKET}?policy", {}, json.dumps({"Statement": [good | change]}))
             self.assertEqual((answer[0], "<Code>MalformedPolicy</Code>" in answer[1]), (400, True), (change, answer))
         self.assertIn("GetObject", self.allowed(self.keys, "GET", f"/{BUCKET}?policy"))

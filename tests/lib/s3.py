@@ -118,11 +118,11 @@ class Signer:
         path, _, query = path.partition("?")
         signed = {"host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
         names = ";".join(sorted(signed))
-        given = {
+        fields = {
             "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{self.keys.id}/{self._scope(day)}", "X-Amz-Date": time,
             "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": names,
         }
-        given = [f"{name}={urllib.parse.quote(value, safe='')}" for name, value in given.items()]
+        given = [f"{name}={urllib.parse.quote(value, safe='')}" for name, value in fields.items()]
         words = sorted([part if "=" in part else f"{part}=" for part in query.split("&") if part] + given)
         lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
         request = "\n".join([method, path, "&".join(words), lines, names, "UNSIGNED-PAYLOAD"])
