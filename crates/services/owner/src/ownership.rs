@@ -341,7 +341,7 @@ impl Ownership {
     }
 
     /// Volumes whose metadata other nodes are to have before one of them gets it. Each once.
-    fn to_ship(&mut self) -> Vec<VolumeId> {
+    fn take_shipping(&mut self) -> Vec<VolumeId> {
         let going = self.going.iter_mut();
         let new = going.filter(|(_, going)| going.shipped == Shipped::No);
         let begun = new.map(|(id, going)| {
@@ -663,7 +663,7 @@ impl ClusterMember {
                 ownership.rest(now, id, GIVEN_REST);
                 self.give(pool, id, lease).await;
             }
-            for id in ownership.to_ship() {
+            for id in ownership.take_shipping() {
                 self.ship_later(pool, id, shipping.clone());
             }
             let wait = self.env.clock.sleep(LOOK);
@@ -1023,8 +1023,8 @@ mod tests {
         };
         let mut own = Ownership::default();
         assert_eq!(gives(&mut own, &view, 0), None);
-        assert_eq!(own.to_ship(), [VOLUME]);
-        assert!(own.to_ship().is_empty(), "once");
+        assert_eq!(own.take_shipping(), [VOLUME]);
+        assert!(own.take_shipping().is_empty(), "once");
         tell(&mut view, 5);
         assert_eq!(gives(&mut own, &view, 1), None, "a newer copy is made");
         own.note_shipped(VOLUME, Revision(7));

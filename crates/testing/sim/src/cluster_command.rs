@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use cairn_sim::cluster::{ClusterScenario, Counts, Report, What, run, shrink};
+use cairn_sim::cluster::{ClusterScenario, Counts, Report, What, has_late_calls, run, shrink};
 use cairn_sim::{Verdict, bugs};
 use clap::{Args, Subcommand};
 use parking_lot::Mutex;
@@ -48,6 +48,9 @@ pub struct ClusterRun {
     /// Threads; each runs seeds of its own.
     #[arg(long)]
     threads: Option<usize>,
+    /// Leave out runs that aim at late calls, one of eight.
+    #[arg(long)]
+    no_late_calls: bool,
     /// Go on after a failure.
     #[arg(long)]
     keep_going: bool,
@@ -196,6 +199,9 @@ fn many(args: &ClusterRun) -> anyhow::Result<()> {
             let nth = next.fetch_add(1, Ordering::Relaxed);
             if nth >= args.seeds || until.is_some_and(|until| Instant::now() >= until) {
                 return;
+            }
+            if args.no_late_calls && has_late_calls(from + nth) {
+                continue;
             }
             let scenario = ClusterScenario::from_seed(from + nth);
             let report = run(&scenario);

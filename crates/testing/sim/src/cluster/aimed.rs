@@ -174,11 +174,20 @@ const LATE: [fn(&mut Aim); 8] = [
     Aim::killed_and_guarded,
 ];
 
+fn draws_late_calls(rng: &mut Rng) -> bool {
+    rng.below(8) == 0
+}
+
+/// Whether the run of a seed is one that [`aim_at_late_calls`] changes.
+pub fn has_late_calls(seed: u64) -> bool {
+    draws_late_calls(&mut Rng::new(seed ^ LATE_PICK))
+}
+
 /// In one of eight runs clients turn to another node as early as they may, and go on there at once, while a call of theirs is on
 /// its way for as long as it may be: each rule that keeps late calls out is the last one somewhere.
 pub fn aim_at_late_calls(scenario: &mut ClusterScenario, seed: u64) {
     let mut rng = Rng::new(seed ^ LATE_PICK);
-    if rng.below(8) != 0 {
+    if !draws_late_calls(&mut rng) {
         return;
     }
     let turnings = [

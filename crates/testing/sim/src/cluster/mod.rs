@@ -28,6 +28,7 @@ mod terms;
 mod tiers;
 mod volumes;
 
+pub use aimed::has_late_calls;
 pub use calls::{CallPlan, Moment, Turning};
 pub use promises::Verb;
 pub use report::{CallsCounted, Counts, Report};
