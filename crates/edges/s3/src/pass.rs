@@ -348,15 +348,12 @@ pub(crate) async fn route(
                         (None, Some(again)) => again.clone().map(|()| Body::empty()),
                         (None, None) => return Routed::Unavailable,
                     };
-                    match pass(shared, forward, link, links, next).await {
-                        Ok(response) => {
-                            if response.status() == StatusCode::SERVICE_UNAVAILABLE {
-                                shared.known.forget(&named);
-                            }
-                            return Routed::Answered(response);
+                    // Of one with a body nobody knows how much was sent then. The client hears so when there is an owner again.
+                    if let Ok(response) = pass(shared, forward, link, links, next).await {
+                        if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                            shared.known.forget(&named);
                         }
-                        // Of one with a body nobody knows how much was sent. The client hears so when there is an owner again.
-                        Err(()) => {}
+                        return Routed::Answered(response);
                     }
                 }
             }

@@ -603,7 +603,7 @@ async fn connections_that_waited_in_a_standstill_are_turned_away() {
 /// Each rule is left out once. What the simulation of clusters finds beside these, `crates/testing/sim/src/bugs.rs` says.
 #[test]
 fn planted_mistakes_are_noticed() {
-    let mistakes: [(Bug, fn()); 11] = [
+    let mistakes: [(Bug, fn()); 10] = [
         (
             Bug::ForwardTermIgnored,
             the_owner_refuses_a_term_that_it_knows_to_have_ended,
@@ -623,10 +623,6 @@ fn planted_mistakes_are_noticed() {
         (
             Bug::ForwardClientNotAwaited,
             a_client_that_comes_again_waits_for_what_it_had_begun,
-        ),
-        (
-            Bug::ForwardOldBytesTaken,
-            bytes_that_were_on_their_way_for_long_are_refused,
         ),
         (Bug::ForwardLateCall, an_old_change_goes_to_nobody),
         (
