@@ -391,15 +391,9 @@ fn wanted_at(view: &MapView, id: VolumeId, today: Timestamp, owner: NodeId) -> O
 
 /// Volumes that `me` is about to get, each with how far the copy of the state goes that it should have before.
 fn coming(view: &MapView, today: Timestamp, me: NodeId) -> BTreeMap<VolumeId, LogPosition> {
-    // Most stay: who stands in line for them all is not asked.
-    let staying = view.alive.keys().filter(|node| takes(view, **node, today));
-    let staying: BTreeSet<NodeId> = staying.copied().collect();
     let of_others = view.volumes.iter().filter_map(|(id, state)| {
         let owner = state.owner.as_ref()?.value.node;
-        let alive = view.alive.get(&owner);
-        let stays = alive.is_some_and(|alive| !alive.value.locked.contains(id));
-        let stays = stays && staying.contains(&owner) && state.preferred != Some(me);
-        (owner != me && !stays).then_some((*id, owner))
+        (owner != me).then_some((*id, owner))
     });
     let coming = of_others.filter(|(id, owner)| wanted_at(view, *id, today, *owner) == Some(me));
     let through = coming.filter_map(|(id, _)| Some((id, copied_through(view, id)?)));
@@ -1037,14 +1031,6 @@ mod tests {
         assert_eq!(gives(&mut own.clone(), &view, 20), Some(VOLUME));
         tell(&mut view, 9);
         assert_eq!(gives(&mut own, &view, 1), Some(VOLUME));
-        // Nor does a volume whose node is in maintenance stay there.
-        state.preferred = None;
-        view.volumes.insert(VOLUME, Arc::new(state.clone()));
-        assert!((1..=3).all(|node| come(&view, node).is_empty()));
-        let owner = view.nodes.get_mut(&NodeId(1)).unwrap();
-        owner.value.maintenance_until = Some(Timestamp::new(200, 0));
-        let to = line(&view, VOLUME, TODAY, None)[0];
-        assert_eq!(come(&view, to.0).len(), 1);
         // Without a copy there is nothing to get.
         state.log.log.state = None;
         view.volumes.insert(VOLUME, Arc::new(state));

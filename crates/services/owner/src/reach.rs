@@ -153,6 +153,8 @@ impl Outdone {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use cairn_base::{DiskId, DiskRole, Timestamp};
     use cairn_cluster::Revision;
     use cairn_cluster::map::{AliveRecord, DiskRecord, ProcessNonce, Versioned};
