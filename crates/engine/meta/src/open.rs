@@ -153,43 +153,6 @@ pub(crate) async fn take_over(
     Ok((store, recovered))
 }
 
-/// Gets the copy of the state that counts to the first of these disks of this node, and makes it the state there, unless they have
-/// one that is as new.
-pub(crate) async fn prepare(
-    env: Env,
-    settings: MetaSettings,
-    seat: Seat,
-    disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<(), MetaError> {
-    let settings = within_limits(settings);
-    let Some(counts) = seat.list.state.clone() else {
-        return Ok(());
-    };
-    let disks = DiskSet::new(seat.volume, disks, 1);
-    let first = disks.healthy().first().copied();
-    let Some(first) = first.filter(|index| disks.get(*index).disk.folder().is_some()) else {
-        return Ok(());
-    };
-    let (found, _) = state::discover(&disks, &settings).await;
-    let is_new = |found: &Candidate| found.is_primary && found.applied.position >= counts.applied;
-    let is_there = found.iter().any(is_new);
-    let is_free = found.iter().any(|it| it.is_primary && it.disk == first);
-    state::close(found).await?;
-    if is_there {
-        return Ok(());
-    }
-    if !is_free && state::is_there(&disks, first) {
-        let why = "the state on this disk is damaged, or still open".to_owned();
-        return Err(MetaError::State(why));
-    }
-    let list = Arc::new(AgreedList::new(&seat));
-    let remote = RemoteCopies::new(&env, &seat, list);
-    match remote.fetch(&disks, first).await? {
-        Some(copy) => state::install(copy, &disks, &settings, &env).await,
-        None => Ok(()),
-    }
-}
-
 /// The last epoch of a volume whose log is on the disks of this server alone, if there is one.
 pub(crate) async fn mirrored_epoch(
     volume: VolumeId,

@@ -162,18 +162,6 @@ impl MetaStore {
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
         open::take_over(env, settings, seat, disks).await
     }
-
-    /// Gets ready to take a volume over that another node owns and is about to give away: the copy of the state that `seat`'s list
-    /// names becomes the state on the first of `disks`, so that the takeover only opens it. Changes nothing elsewhere. The volume
-    /// is open nowhere in this process, and is not opened before this ends.
-    pub async fn prepare(
-        env: Env,
-        settings: MetaSettings,
-        seat: Seat,
-        disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    ) -> Result<(), MetaError> {
-        open::prepare(env, settings, seat, disks).await
-    }
 }
 
 impl<L: CommitLog> MetaStore<L> {

@@ -181,11 +181,10 @@ impl Candidate {
         }
     }
 
-    /// The copy that was shipped here, if it is one or was made of one.
+    /// What it consists of, if it is a copy that was shipped here.
     pub fn descriptor(&self) -> Option<&Descriptor> {
         match &self.source {
             Source::Replica(replica) => Some(replica.descriptor()),
-            Source::Rocks(state) => state.made_of(),
             _ => None,
         }
     }
@@ -238,36 +237,6 @@ pub(crate) async fn take_over(
             rocks::from_replica(disks, index, replica, settings, env.entropy.u64()).await?
         }
     })
-}
-
-/// Whether a disk that is a folder has a state, of whatever use.
-pub(crate) fn is_there(disks: &DiskSet, index: usize) -> bool {
-    rocks::is_there(disks, index)
-}
-
-/// Makes a copy the state of its disk, which somebody opens later. Nothing has that open.
-pub(crate) async fn install(
-    candidate: Candidate,
-    disks: &DiskSet,
-    settings: &MetaSettings,
-    env: &Env,
-) -> Result<(), MetaError> {
-    match candidate.source {
-        Source::Replica(replica) => {
-            let lineage = env.entropy.u64();
-            rocks::install(disks, candidate.disk, replica, settings, lineage).await
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Closes what was found, on a disk that may be slow.
-pub(crate) async fn close(found: Vec<Candidate>) -> Result<(), MetaError> {
-    blocking(move || {
-        drop(found);
-        Ok(())
-    })
-    .await
 }
 
 /// Makes an empty state, replacing what may be there.

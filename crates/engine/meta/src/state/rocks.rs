@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -65,34 +64,12 @@ const SHIP_ROOM_BYTES: u64 = 4 << 20;
 pub(crate) struct OpenState {
     db: DB,
     path: PathBuf,
-    /// The copy beside it that it was made of, all of whose tables it still has.
-    made_of: Option<Descriptor>,
 }
 
 impl OpenState {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    pub fn made_of(&self) -> Option<&Descriptor> {
-        self.made_of.as_ref()
-    }
-}
-
-/// Whether all tables of a copy are those of a state, in one file each.
-fn has_tables_of(state: &Path, replica: &Replica) -> bool {
-    let is_shared = |file: &FileEntry| {
-        let found = |folder: &Path| fs::metadata(folder.join(&file.name)).ok();
-        let (Some(one), Some(other)) = (found(state), found(&replica.path)) else {
-            return false;
-        };
-        (one.dev(), one.ino()) == (other.dev(), other.ino())
-    };
-    let files = &replica.descriptor.files;
-    files
-        .iter()
-        .filter(|file| is_sst(&file.name))
-        .all(is_shared)
 }
 
 /// A shipped copy that was found, not yet verified.
@@ -359,13 +336,13 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
         }
         let db = open_db(&path, settings, false)?;
         let applied = read_applied(&db, &path)?;
-        let made_of = None;
-        Ok(Some((applied, OpenState { db, path, made_of })))
+        let state = Source::Rocks(Box::new(OpenState { db, path }));
+        Ok(Some((applied, true, state)))
     });
-    let mut state = opened.unwrap_or_else(|error| {
-        tracing::error!("{error}; looking for another copy");
-        None
-    });
+    match opened {
+        Ok(candidate) => found.usable.extend(candidate),
+        Err(error) => tracing::error!("{error}; looking for another copy"),
+    }
     let mut replicas = replica_paths(folder).unwrap_or_else(|error| {
         tracing::error!("{error}; looking for copies of the state elsewhere");
         Vec::new()
@@ -377,11 +354,6 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
             Ok(Some(descriptor)) if descriptor.volume == volume => {
                 let replica = Replica { path, descriptor };
                 let applied = replica.descriptor.applied;
-                if let Some((_, state)) = &mut state
-                    && has_tables_of(&state.path, &replica)
-                {
-                    state.made_of = Some(replica.descriptor.clone());
-                }
                 found
                     .usable
                     .push((applied, false, Source::Replica(replica)));
@@ -390,11 +362,6 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
             Ok(_) => found.leftovers.push(path),
             Err(error) => tracing::warn!("copy of the state at {}: {error}", path.display()),
         }
-    }
-    if let Some((applied, state)) = state {
-        found
-            .usable
-            .push((applied, true, Source::Rocks(Box::new(state))));
     }
     let older = replicas.into_iter().map(|(_, path)| path);
     let half_made = [SHIP_NEW, SHIP_NEW_BEGUN, STATE_NEW].map(|name| folder.join(name));
@@ -442,8 +409,7 @@ pub(super) async fn reopen(
     let settings = settings.clone();
     let opened = blocking_on(disks, index, move || {
         let db = open_db(&path, &settings, false)?;
-        let made_of = None;
-        Ok(OpenState { db, path, made_of })
+        Ok(OpenState { db, path })
     });
     open(disks, index, opened.await?)
 }
@@ -487,7 +453,7 @@ pub(super) async fn create(
     Ok(state_of(disks, index, db, lineage))
 }
 
-/// Verifies a copy, makes it the state of its own disk, and opens that.
+/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved.
 pub(super) async fn from_replica(
     disks: &DiskSet,
     index: usize,
@@ -495,24 +461,9 @@ pub(super) async fn from_replica(
     settings: &MetaSettings,
     lineage: u64,
 ) -> Result<Arc<dyn StateStore>, MetaError> {
-    install(disks, index, replica, settings, lineage).await?;
     let path = state_path(disks, index)?;
     let settings = settings.clone();
-    let opening = blocking_on(disks, index, move || open_db(&path, &settings, false));
-    Ok(state_of(disks, index, opening.await?, lineage))
-}
-
-/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved. Nothing has that open.
-pub(super) async fn install(
-    disks: &DiskSet,
-    index: usize,
-    replica: Replica,
-    settings: &MetaSettings,
-    lineage: u64,
-) -> Result<(), MetaError> {
-    let path = state_path(disks, index)?;
-    let settings = settings.clone();
-    blocking_on(disks, index, move || {
+    let db = blocking_on(disks, index, move || {
         let made = path.with_file_name(STATE_NEW);
         remove_folder(&made)?;
         fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
@@ -541,21 +492,17 @@ pub(super) async fn install(
         sync_folder(&made)?;
         remove_folder(&path)?;
         fs::rename(&made, &path).map_err(|error| failed("renaming", &made, &error))?;
-        sync_parent(&path)
+        sync_parent(&path)?;
+        open_db(&path, &settings, false)
     })
-    .await
+    .await?;
+    Ok(state_of(disks, index, db, lineage))
 }
 
 fn state_path(disks: &DiskSet, index: usize) -> Result<PathBuf, MetaError> {
     volume_path(disks, index)
         .map(|folder| folder.join("state"))
         .ok_or_else(|| MetaError::State("the disk of the state is no folder".to_owned()))
-}
-
-/// What cannot be seen may be there.
-pub(super) fn is_there(disks: &DiskSet, index: usize) -> bool {
-    let path = state_path(disks, index).map(|path| path.join("CURRENT"));
-    path.is_ok_and(|path| path.try_exists().unwrap_or(true))
 }
 
 /// From here on the files of this state are not those of any other.
