@@ -381,19 +381,16 @@ async fn choose_state(
         }
         let was_primary = candidate.is_primary;
         let replica = candidate.replica_path();
-        let copy = candidate.descriptor().cloned();
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
             Ok((applied, state))
                 if recovered.continues(&applied) || planted::is(Bug::OldStateTaken) =>
             {
-                if source.is_some() {
+                if let Some(remote) = source {
                     // It counts as one of the copies from now on.
                     state.flush().await?;
-                }
-                if let (Some(remote), Some(copy)) = (remote, copy) {
-                    remote.note_began(copy);
+                    remote.note_began();
                 }
                 // What was replaced is gone, and must not be removed by its name.
                 let is_replaced =
@@ -449,10 +446,7 @@ async fn choose_state(
 }
 
 /// Gets the state from other nodes to the first disk that takes it.
-pub(crate) async fn fetch(
-    remote: &RemoteCopies,
-    disks: &DiskSet,
-) -> Result<Option<Candidate>, MetaError> {
+async fn fetch(remote: &RemoteCopies, disks: &DiskSet) -> Result<Option<Candidate>, MetaError> {
     let mut last = None;
     for index in disks.healthy() {
         match remote.fetch(disks, index).await {

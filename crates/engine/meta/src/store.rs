@@ -18,7 +18,6 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Ticket};
-use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::held::Held;
 use crate::log::CommitLog;
@@ -42,8 +41,6 @@ const FOLD_PERCENT: u64 = 50;
 const BRING_COUNT_MAX: usize = 64;
 /// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
-/// A copy of the state is fetched so often at most while newer ones are made meanwhile.
-const FETCH_ROUNDS: usize = 3;
 
 /// What of a segment is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -801,24 +798,6 @@ impl<L: CommitLog> MetaStore<L> {
     pub async fn ship(&self) -> Result<(), MetaError> {
         self.durable(self.last_ticket()).await?;
         self.shared.ship_now().await
-    }
-
-    /// Gets the copy of the state that counts to the first of `disks` that takes it, none of which this store works on: who
-    /// opens the volume there next need not fetch it while clients wait. Only in a cluster.
-    pub async fn fetch_copy(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) -> Result<(), MetaError> {
-        let Some(remote) = &self.shared.remote else {
-            return Ok(());
-        };
-        let disks = DiskSet::new(self.shared.disks.volume, disks, 1);
-        for _ in 0..FETCH_ROUNDS {
-            let counts = remote.newest();
-            open::fetch(remote, &disks).await?;
-            // A newer one takes most of its files from the one that is there now.
-            if remote.newest() == counts {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// Why the store takes nothing any more, if it has failed; open it again on other disks.

@@ -458,7 +458,6 @@ impl Pool {
         }
         if is_deleted {
             past.note_deleted(id);
-            self.state_stayed.lock().remove(&id);
         }
         before
     }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::env::Env;
 use cairn_formats::metadata::AppliedRecord;
-use cairn_formats::metadata::descriptor::Descriptor;
 use cairn_formats::metadata::state_file::StateFile;
 use smallvec::SmallVec;
 use tokio::sync::OwnedMutexGuard;
@@ -177,14 +176,6 @@ impl Candidate {
     pub fn replica_path(&self) -> Option<PathBuf> {
         match &self.source {
             Source::Replica(replica) => Some(replica.path().to_owned()),
-            _ => None,
-        }
-    }
-
-    /// What it consists of, if it is a copy that was shipped here.
-    pub fn descriptor(&self) -> Option<&Descriptor> {
-        match &self.source {
-            Source::Replica(replica) => Some(replica.descriptor()),
             _ => None,
         }
     }

@@ -86,10 +86,6 @@ impl Replica {
     pub fn applied(&self) -> AppliedRecord {
         self.descriptor.applied
     }
-
-    pub fn descriptor(&self) -> &Descriptor {
-        &self.descriptor
-    }
 }
 
 /// A copy that is being made of files that come from elsewhere.
@@ -110,7 +106,7 @@ impl NewReplica {
         let disk = disks.get(index).disk.clone();
         blocking_on(disks, index, move || {
             require_room(&*disk, &folder, &descriptor)?;
-            let older = replica_paths(&folder)?;
+            let older = replica_paths(&folder);
             let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
             let path = replica_path(&folder, number);
             make_folders(&path)?;
@@ -121,10 +117,6 @@ impl NewReplica {
             })
         })
         .await
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Takes a table from an older copy of the same line, if it is whole there.
@@ -328,25 +320,18 @@ pub(super) async fn discover(
 fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Found {
     let mut found = Found::default();
     let path = folder.join("state");
-    let there = path.join("CURRENT").try_exists();
-    let there = there.map_err(|error| failed("looking at", &path, &error));
-    let opened = there.and_then(|is_there| {
-        if !is_there {
-            return Ok(None);
+    if path.join("CURRENT").exists() {
+        let opened = open_db(&path, settings, false).and_then(|db| {
+            let applied = read_applied(&db, &path)?;
+            let state = Source::Rocks(Box::new(OpenState { db, path }));
+            Ok((applied, true, state))
+        });
+        match opened {
+            Ok(candidate) => found.usable.push(candidate),
+            Err(error) => tracing::error!("{error}; looking for another copy"),
         }
-        let db = open_db(&path, settings, false)?;
-        let applied = read_applied(&db, &path)?;
-        let state = Source::Rocks(Box::new(OpenState { db, path }));
-        Ok(Some((applied, true, state)))
-    });
-    match opened {
-        Ok(candidate) => found.usable.extend(candidate),
-        Err(error) => tracing::error!("{error}; looking for another copy"),
     }
-    let mut replicas = replica_paths(folder).unwrap_or_else(|error| {
-        tracing::error!("{error}; looking for copies of the state elsewhere");
-        Vec::new()
-    });
+    let mut replicas = replica_paths(folder);
     replicas.sort();
     // The newest whole one.
     while let Some((_, path)) = replicas.pop() {
@@ -370,14 +355,10 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
     found
 }
 
-/// The folders of copies in a volume's folder, with their numbers. An error: nobody knows which there are, and a new one might be
-/// written over one that counts.
-fn replica_paths(folder: &Path) -> Result<Vec<(u64, PathBuf)>, MetaError> {
-    let reading = |error: io::Error| failed_there("looking for copies in", folder, &error);
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries.collect::<io::Result<Vec<_>>>().map_err(reading)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(reading(error)),
+/// The folders of copies in a volume's folder, with their numbers.
+fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
     };
     let number = |path: &Path| {
         let digits = path.file_name()?.to_str()?.strip_prefix("replica.")?;
@@ -385,9 +366,10 @@ fn replica_paths(folder: &Path) -> Result<Vec<(u64, PathBuf)>, MetaError> {
         // There must be one after it.
         (number < u64::MAX).then_some(number)
     };
-    let paths = entries.into_iter().map(|entry| entry.path());
-    let numbered = paths.filter_map(|path| Some((number(&path)?, path)));
-    Ok(numbered.collect())
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter_map(|path| Some((number(&path)?, path)))
+        .collect()
 }
 
 pub(super) fn open(
@@ -682,7 +664,7 @@ impl Target {
 
 /// Refuses a copy that finds no room: to try it would leave nothing to others for a while, each time.
 fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
-    let older: Vec<Descriptor> = replica_paths(folder)?
+    let older: Vec<Descriptor> = replica_paths(folder)
         .iter()
         .filter_map(|(_, path)| read_descriptor(path).ok()?)
         .filter(|older| older.lineage == descriptor.lineage)
@@ -769,7 +751,7 @@ fn ship_to(
     check: &dyn Fn() -> Result<(), MetaError>,
 ) -> Result<(), MetaError> {
     check()?;
-    let older = replica_paths(folder)?;
+    let older = replica_paths(folder);
     let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
     let made = replica_path(folder, number);
     let checked = in_turn(&descriptor.files, number);
@@ -964,25 +946,4 @@ fn read_descriptor(replica: &Path) -> Result<Option<Descriptor>, MetaError> {
         .read_to_end(&mut bytes)
         .map_err(read)?;
     Ok(Some(Descriptor::decode(&bytes)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_that_cannot_be_listed_are_not_taken_for_absent() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let numbers = |path: &Path| -> Option<Vec<u64>> {
-            let found = replica_paths(path).ok()?;
-            Some(found.into_iter().map(|(number, _)| number).collect())
-        };
-        let volume = folder.path().join("volume");
-        assert_eq!(numbers(&volume), Some(Vec::new()), "nothing is there yet");
-        make_folders(&replica_path(&volume, 7)).expect("a folder");
-        assert_eq!(numbers(&volume), Some(vec![7]));
-        let file = folder.path().join("file");
-        fs::write(&file, "").expect("writes");
-        assert_eq!(numbers(&file), None);
-    }
 }

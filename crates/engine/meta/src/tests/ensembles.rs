@@ -222,18 +222,6 @@ impl Cluster {
         count
     }
 
-    /// No disk has anything of a copy of the state any more.
-    async fn remove_copies(&self) {
-        let shards = self.nodes.lock().shards.clone();
-        for disk in shards {
-            for name in disk.list(self.volume).await.expect("lists") {
-                if let ShardKind::State(_) = name.kind() {
-                    disk.remove(name).await.expect("removes");
-                }
-            }
-        }
-    }
-
     /// Who waits for a moment in time gets there.
     pub async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let passing = async {
@@ -537,45 +525,6 @@ fn states_on_folders_move_between_nodes() {
                 _ => store.close().await.expect("closes"),
             }
         }
-    });
-}
-
-/// While the volume is served: who opens it on the other disk then asks nobody for the state.
-#[test]
-fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        let mut cluster = Cluster::new(5, 3, 2).await;
-        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
-        let mut model = Model::new(5);
-        let disks = super::folders::real_disks(folder.path(), &[2, 3]);
-        let (before, after) = (vec![disks[0].clone()], vec![disks[1].clone()]);
-        let (store, _) = cluster.take_over_on(0, before).await.expect("takes over");
-        for _ in 0..40 {
-            assert!(model.submit(&store));
-        }
-        store.ship().await.expect("ships");
-        store.fetch_copy(after.clone()).await.expect("fetches");
-        // What is changed since comes from the log, which is not whole any more.
-        for _ in 0..5 {
-            assert!(model.submit(&store) && model.wait(&store).await);
-        }
-        assert!(store.stats().log_start > LogPosition(1));
-        store.abort().await;
-        drop(store);
-        cluster.remove_copies().await;
-        let (store, recovered) = cluster
-            .take_over_on(0, after)
-            .await
-            .expect("no copy is asked for");
-        model.recovered(&store, &recovered);
-        assert!(recovered.replayed_entries > 0);
-        store.abort().await;
     });
 }
 
