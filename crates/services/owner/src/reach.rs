@@ -153,7 +153,6 @@ impl Outdone {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use cairn_base::{DiskId, DiskRole, Timestamp};
     use cairn_cluster::Revision;

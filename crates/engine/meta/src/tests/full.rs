@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-
 use super::ensembles::Cluster;
 use super::*;
 
