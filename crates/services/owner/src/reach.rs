@@ -153,7 +153,6 @@ impl Outdone {
 
 #[cfg(test)]
 mod tests {
-
     use cairn_base::{DiskId, DiskRole, Timestamp};
     use cairn_cluster::Revision;
     use cairn_cluster::map::{AliveRecord, DiskRecord, ProcessNonce, Versioned};
