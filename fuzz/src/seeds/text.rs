@@ -29,6 +29,8 @@ pub fn write_seeds(corpus: &Corpus) {
     outputs(corpus);
     json(corpus);
     oidc(corpus);
+    signed(corpus);
+    policies(corpus);
     results(corpus);
     agent(corpus);
     plans(corpus)
@@ -182,6 +184,38 @@ fn oidc(corpus: &Corpus) {
     );
     seed(3, "head", r#"{"alg":"EdDSA","kid":"one"}"#);
     seed(3, "head-of-another-algorithm", r#"{"alg":"RS256"}"#)
+}
+
+/// Requests that are signed in the header and in the query, and one of nobody.
+fn signed(corpus: &Corpus) {
+    let seed = |name: &str, text: &str| write(corpus, "s3_signed", name, text.as_bytes());
+    seed(
+        "header",
+        "\nhost: localhost\nx-amz-date: 20261129T000000Z\nauthorization: AWS4-HMAC-SHA256 \
+         Credential=AKID/20261129/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=ab",
+    );
+    seed(
+        "query",
+        "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKID%2F20261129%2Fus-east-1%2Fs3%2Faws4_request\
+         &X-Amz-Date=20261129T000000Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature=ab\nhost: localhost",
+    );
+    seed("nobody", "versionId=1\nhost: localhost\nx-amz-acl: private");
+    seed(
+        "version-2",
+        "AWSAccessKeyId=AKID&Expires=1&Signature=ab\nhost: localhost",
+    )
+}
+
+fn policies(corpus: &Corpus) {
+    let seed = |name: &str, text: &str| write(corpus, "bucket_policy", name, text.as_bytes());
+    seed(
+        "public",
+        r#"{"Version":"2012-10-17","Statement":{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::photos/*"}}"#,
+    );
+    seed(
+        "several",
+        r#"{"Id":"a","Statement":[{"Sid":"b","Effect":"Deny","Principal":{"AWS":["arn:aws:iam::1:user/AKIAALICE","*"]},"Action":["s3:Put*","S3:deleteobject?ersion"],"Resource":["arn:aws:s3:::photos/a/?","arn:aws:s3:::photos"]},{"Effect":"Allow","Principal":{"AWS":"AKIAALICE"},"Action":"*","Resource":"arn:aws:s3:::*"}]}"#,
+    )
 }
 
 fn json(corpus: &Corpus) {

@@ -4,6 +4,7 @@ pub mod admin_json;
 pub mod bench_agent;
 pub mod bench_import;
 pub mod bench_result;
+pub mod bucket_policy;
 pub mod config_file;
 pub mod dns_question;
 pub mod file_handle;
@@ -22,6 +23,7 @@ pub mod pool_file;
 pub mod rpc_call;
 pub mod rpc_record;
 pub mod rpc_stream;
+pub mod s3_signed;
 pub mod scrub_file;
 pub mod scsi_command;
 pub mod segment_record;
@@ -100,6 +102,7 @@ all![
     bench_agent,
     bench_import,
     bench_result,
+    bucket_policy,
     config_file,
     dns_question,
     file_handle,
@@ -118,6 +121,7 @@ all![
     rpc_call,
     rpc_record,
     rpc_stream,
+    s3_signed,
     scrub_file,
     scsi_command,
     segment_record,

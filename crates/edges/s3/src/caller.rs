@@ -6,8 +6,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cairn_codec_s3::Policy;
+use cairn_codec_s3::signed::{self, Refused};
 use cairn_fs::Credentials;
-use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects, Policy};
+use cairn_objects::{AccessKey, Bucket, BucketSettings, ObjectError, ObjectInfo, Objects};
 use cairn_qos::Client;
 use http::Extensions;
 use s3s::access::{S3Access, S3AccessContext};
@@ -18,9 +20,9 @@ use s3s::{S3Error, S3Request, S3Result, s3_error};
 use crate::account::Account;
 use crate::errors::{deleted, told};
 use crate::needs::{self, Denial, Facts, Granted, Judge, Need, On, PUT_OBJECT, Row};
+use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
-use crate::signed::{self, Refused};
 
 /// Looks up secrets for signatures.
 pub struct Keys(pub Arc<Shared>);
@@ -311,7 +313,7 @@ impl Service {
             (Some(_), Some(signed::SERVICE)) => return Ok(()),
             (Some(_), _) => Refused::Service,
         };
-        Err(refused.error(&self.0.settings.region))
+        Err(refused::error(&refused, &self.0.settings.region))
     }
 
     /// Whose request it is, which may do what it is for.

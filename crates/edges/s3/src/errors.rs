@@ -5,7 +5,8 @@ use cairn_objects::{ObjectError, PathError};
 use s3s::{S3Error, S3ErrorCode};
 
 /// The error that a client is told. Those that S3 does not know have a code of their own and a fitting status.
-pub fn told(error: ObjectError) -> S3Error {
+pub fn told(error: impl Into<ObjectError>) -> S3Error {
+    let error = error.into();
     let (code, status) = match &error {
         ObjectError::NoBucket(_) => (S3ErrorCode::NoSuchBucket, None),
         ObjectError::NoObject => (S3ErrorCode::NoSuchKey, None),

@@ -8,12 +8,11 @@
 
 use std::sync::LazyLock;
 
-use cairn_objects::{AccessKey, Action, Policy, Verdict};
+use cairn_codec_s3::{Action, Policy, Verdict, signed};
+use cairn_objects::AccessKey;
 use s3s::dto::{CopySource, PutObjectInput};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3Result, s3_error};
-
-use crate::signed;
 
 /// What an action is needed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
+use cairn_codec_s3::signed;
 use cairn_forward::{Admission, Door, Forward};
 use cairn_https::Certificate;
 use cairn_qos::{Client, Gate, Operation, Part};
@@ -38,8 +39,8 @@ use crate::hosts::Hosts;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::refused;
 use crate::service::Service;
-use crate::signed;
 use crate::stores::Stores;
 use crate::website;
 
@@ -614,7 +615,7 @@ async fn answer_here(
                 Ok(request) => serving.service.call(request).await?,
                 Err(error) => refusal(&error),
             },
-            Err(refused) => refused.answer(region),
+            Err(refused) => refused::answer(&refused, region),
         },
     };
     if let Some(asked) = &asked {

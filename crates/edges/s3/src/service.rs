@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cairn_codec_s3::Policy;
+use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Policy, Versioning,
+    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Versioning,
     WantedPart,
 };
 use futures_util::future::BoxFuture;
@@ -23,7 +25,6 @@ use crate::errors::told;
 use crate::locks;
 use crate::needs::{self, DELETE_OBJECT, Facts, Named};
 use crate::server::Shared;
-use crate::signed::REGION_DEFAULT;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
 /// Objects of one request that are deleted side by side.
@@ -435,7 +436,7 @@ impl S3 for Service {
             hold: input.object_lock_legal_hold_status.as_ref(),
         };
         // A key that cannot be is refused before its bytes are sent.
-        cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(|error| told(error.into()))?;
+        cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(told)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
             headers: [

@@ -9,7 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-mod actions;
 mod arrivals;
 mod bucket;
 mod checksums;
@@ -19,7 +18,6 @@ mod lifecycle;
 mod listing;
 mod locks;
 mod path;
-mod policy;
 mod records;
 mod settings;
 mod staging;
@@ -28,7 +26,6 @@ mod version_listing;
 mod versions;
 mod volume;
 
-pub use actions::Action;
 pub use arrivals::Arrival;
 pub use bucket::{Bucket, Condition, ObjectInfo, Published};
 pub use checksums::UploadChecksum;
@@ -36,7 +33,6 @@ pub use keeper::{NFS_VERSIONS_SECONDS, NFS_VERSIONS_SECONDS_DEFAULT};
 pub use listing::{Listed, ListedObject, Listing};
 pub use locks::{LockMode, Retention};
 pub use path::{KeyPath, PathError};
-pub use policy::{Policy, Verdict};
 pub use records::{
     AccessKey, BucketRecord, ObjectError, ObjectRecord, PartInfo, Permission, UploadInfo,
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cairn_base::{Ino, Timestamp};
+use cairn_codec_s3::PolicyError;
 use cairn_fs::{Attr, Credentials, FsError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,8 +65,8 @@ pub enum ObjectError {
     PartOrder,
     #[error("a part that is not the last has less than 5 MiB")]
     PartTooSmall,
-    #[error("the policy cannot be used: {0}")]
-    Policy(String),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cairn_codec_s3::Policy;
 use serde::{Deserialize, Serialize};
 
 use crate::locks::LockMode;
-use crate::policy::Policy;
 use crate::records::{ObjectError, ObjectRecord, encode};
 use crate::versions::Versioning;
 use crate::volume::Objects;
@@ -228,7 +228,7 @@ impl BucketSettings {
     /// The policy, which could be read when it was put.
     pub fn policy(&self, bucket: &str) -> Result<Option<Policy>, ObjectError> {
         let text = self.policy.as_deref();
-        text.map(|text| Policy::parse(text, bucket)).transpose()
+        Ok(text.map(|text| Policy::parse(text, bucket)).transpose()?)
     }
 }
 

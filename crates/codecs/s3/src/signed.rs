@@ -8,12 +8,9 @@
 //! ("Authenticating Requests: Using the Authorization Header"); query parameters are, always. It is read here exactly as
 //! `s3s` reads it, or refused: what two read differently could be signed for one and not for the other.
 
-use std::fmt::Write as _;
-
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
-use s3s::{Body, HttpResponse, S3Error, S3ErrorCode};
 
 pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 pub const SERVICE: &str = "s3";
@@ -53,7 +50,8 @@ pub enum Refused {
 }
 
 impl Refused {
-    fn code(&self) -> (&'static str, StatusCode) {
+    /// The code of AWS.
+    pub fn code(&self) -> (&'static str, StatusCode) {
         match self {
             Self::Mechanism => ("InvalidRequest", StatusCode::BAD_REQUEST),
             Self::TwoMechanisms => ("InvalidArgument", StatusCode::BAD_REQUEST),
@@ -66,7 +64,8 @@ impl Refused {
         }
     }
 
-    fn message(&self, region: &str) -> String {
+    /// What the client is told. `region` is the one of this server.
+    pub fn message(&self, region: &str) -> String {
         match self {
             Self::Mechanism => {
                 format!("requests are signed with {ALGORITHM} (Signature Version 4) only")
@@ -83,43 +82,6 @@ impl Refused {
             Self::NotThere(name) => format!("the signed header {name} is not in the request"),
         }
     }
-
-    /// The same as an error of an operation.
-    pub fn error(&self, region: &str) -> S3Error {
-        let (code, status) = self.code();
-        let mut error =
-            S3Error::with_message(S3ErrorCode::Custom(code.into()), self.message(region));
-        error.set_status_code(status);
-        error
-    }
-
-    /// What the client is told. `region` is the one of this server.
-    pub fn answer(&self, region: &str) -> HttpResponse {
-        let (code, status) = self.code();
-        let message = escaped(&self.message(region));
-        let mut text = format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>{message}</Message>"
-        );
-        // Writing to a string does not fail.
-        let _ = match self {
-            Self::NotSigned(names) => {
-                let names = escaped(&names.join(", "));
-                write!(text, "<HeadersNotSigned>{names}</HeadersNotSigned>")
-            }
-            Self::Region => write!(text, "<Region>{}</Region>", escaped(region)),
-            _ => Ok(()),
-        };
-        text.push_str("</Error>");
-        let mut response = HttpResponse::new(Body::from(text));
-        *response.status_mut() = status;
-        response
-    }
-}
-
-/// As text of XML.
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;");
-    text.replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The parameters of a query as they are taken, in their order.

@@ -6,14 +6,19 @@
 //! is what can never be meant: a name that was written wrongly would deny nothing, and nobody would notice.
 
 use serde::Deserialize;
+use thiserror::Error;
 
 use crate::actions::Action;
-use crate::records::ObjectError;
 
 /// Of a policy, as AWS has it.
 pub const POLICY_LEN_BYTES_MAX: usize = 20 << 10;
 const ARN: &str = "arn:aws:s3:::";
 const VERSIONS: [&str; 2] = ["2008-10-17", "2012-10-17"];
+
+/// Why a policy is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the policy cannot be used: {0}")]
+pub struct PolicyError(String);
 
 /// What a policy says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +179,8 @@ impl Statement {
 
 impl Policy {
     /// Reads a policy of a bucket, or says what is wrong with it or not there.
-    pub fn parse(text: &str, bucket: &str) -> Result<Self, ObjectError> {
-        let refused = |why: String| ObjectError::Policy(why);
+    pub fn parse(text: &str, bucket: &str) -> Result<Self, PolicyError> {
+        let refused = PolicyError;
         if text.len() > POLICY_LEN_BYTES_MAX {
             return Err(refused(format!(
                 "a policy has at most {POLICY_LEN_BYTES_MAX} bytes"
@@ -237,9 +242,9 @@ impl Policy {
     }
 
     /// Refuses what would never be meant, of a policy that is put. `is_key`: whether there is an access key of that name.
-    pub fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), ObjectError> {
+    pub fn check(&self, is_key: impl Fn(&str) -> bool) -> Result<(), PolicyError> {
         for statement in &self.statements {
-            statement.check(&is_key).map_err(ObjectError::Policy)?;
+            statement.check(&is_key).map_err(PolicyError)?;
         }
         Ok(())
     }

@@ -1,0 +1,14 @@
+//! S3, what is decoded of it here: what a request says it signed, and who may do what by a policy (Amazon S3 API Reference;
+//! IAM User Guide).
+//!
+//! Owns: how they are read, and what in them is refused.
+//! Must not know: whether a signature is right, how requests arrive, what objects are.
+
+#![forbid(unsafe_code)]
+
+mod actions;
+mod policy;
+pub mod signed;
+
+pub use actions::Action;
+pub use policy::{POLICY_LEN_BYTES_MAX, Policy, PolicyError, Verdict};
