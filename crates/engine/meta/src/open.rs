@@ -153,6 +153,43 @@ pub(crate) async fn take_over(
     Ok((store, recovered))
 }
 
+/// Gets the copy of the state that counts to the first of these disks of this node, and makes it the state there, unless they have
+/// one that is as new.
+pub(crate) async fn prepare(
+    env: Env,
+    settings: MetaSettings,
+    seat: Seat,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+) -> Result<(), MetaError> {
+    let settings = within_limits(settings);
+    let Some(counts) = seat.list.state.clone() else {
+        return Ok(());
+    };
+    let disks = DiskSet::new(seat.volume, disks, 1);
+    let first = disks.healthy().first().copied();
+    let Some(first) = first.filter(|index| disks.get(*index).disk.folder().is_some()) else {
+        return Ok(());
+    };
+    let (found, _) = state::discover(&disks, &settings).await;
+    let is_new = |found: &Candidate| found.is_primary && found.applied.position >= counts.applied;
+    let is_there = found.iter().any(is_new);
+    let is_free = found.iter().any(|it| it.is_primary && it.disk == first);
+    state::close(found).await?;
+    if is_there {
+        return Ok(());
+    }
+    if !is_free && state::is_there(&disks, first) {
+        let why = "the state on this disk is damaged, or still open".to_owned();
+        return Err(MetaError::State(why));
+    }
+    let list = Arc::new(AgreedList::new(&seat));
+    let remote = RemoteCopies::new(&env, &seat, list);
+    match remote.fetch(&disks, first).await? {
+        Some(copy) => state::install(copy, &disks, &settings, &env).await,
+        None => Ok(()),
+    }
+}
+
 /// The last epoch of a volume whose log is on the disks of this server alone, if there is one.
 pub(crate) async fn mirrored_epoch(
     volume: VolumeId,
@@ -381,16 +418,19 @@ async fn choose_state(
         }
         let was_primary = candidate.is_primary;
         let replica = candidate.replica_path();
+        let copy = candidate.descriptor().cloned();
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
             Ok((applied, state))
                 if recovered.continues(&applied) || planted::is(Bug::OldStateTaken) =>
             {
-                if let Some(remote) = source {
+                if source.is_some() {
                     // It counts as one of the copies from now on.
                     state.flush().await?;
-                    remote.note_began();
+                }
+                if let (Some(remote), Some(copy)) = (remote, copy) {
+                    remote.note_began(copy);
                 }
                 // What was replaced is gone, and must not be removed by its name.
                 let is_replaced =
@@ -446,7 +486,10 @@ async fn choose_state(
 }
 
 /// Gets the state from other nodes to the first disk that takes it.
-async fn fetch(remote: &RemoteCopies, disks: &DiskSet) -> Result<Option<Candidate>, MetaError> {
+pub(crate) async fn fetch(
+    remote: &RemoteCopies,
+    disks: &DiskSet,
+) -> Result<Option<Candidate>, MetaError> {
     let mut last = None;
     for index in disks.healthy() {
         match remote.fetch(disks, index).await {

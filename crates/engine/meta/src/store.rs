@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Ticket};
+use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::held::Held;
 use crate::log::CommitLog;
@@ -41,6 +42,8 @@ const FOLD_PERCENT: u64 = 50;
 const BRING_COUNT_MAX: usize = 64;
 /// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
+/// A copy of the state is fetched so often at most while newer ones are made meanwhile.
+const FETCH_ROUNDS: usize = 3;
 
 /// What of a segment is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +161,18 @@ impl MetaStore {
         disks: Vec<(DiskId, Arc<dyn Disk>)>,
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
         open::take_over(env, settings, seat, disks).await
+    }
+
+    /// Gets ready to take a volume over that another node owns and is about to give away: the copy of the state that `seat`'s list
+    /// names becomes the state on the first of `disks`, so that the takeover only opens it. Changes nothing elsewhere. The volume
+    /// is open nowhere in this process, and is not opened before this ends.
+    pub async fn prepare(
+        env: Env,
+        settings: MetaSettings,
+        seat: Seat,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(), MetaError> {
+        open::prepare(env, settings, seat, disks).await
     }
 }
 
@@ -798,6 +813,34 @@ impl<L: CommitLog> MetaStore<L> {
     pub async fn ship(&self) -> Result<(), MetaError> {
         self.durable(self.last_ticket()).await?;
         self.shared.ship_now().await
+    }
+
+    /// Gets the copy of the state that counts to the first of `disks` that takes it, none of which this store works on: who
+    /// opens the volume there next need not fetch it while clients wait. Only in a cluster.
+    pub async fn fetch_copy(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) -> Result<(), MetaError> {
+        let Some(remote) = &self.shared.remote else {
+            return Ok(());
+        };
+        let disks = DiskSet::new(self.shared.disks.volume, disks, 1);
+        let mut rounds = 0;
+        loop {
+            let counts = remote.newest();
+            let fetched = open::fetch(remote, &disks).await.map(drop);
+            rounds += 1;
+            // Of one that is replaced meanwhile files may be gone. A newer one takes most of its files from the one that is there now.
+            if remote.newest() == counts || rounds >= FETCH_ROUNDS {
+                return fetched;
+            }
+        }
+    }
+
+    /// Whether copies of the state are made now, or will be without anything that happens.
+    #[cfg(test)]
+    pub fn makes_copies(&self) -> bool {
+        let is_making = [&self.shared.is_ship_running, &self.shared.is_ship_wanted];
+        let is_making = is_making.iter().any(|it| it.load(Ordering::SeqCst));
+        let remote = self.shared.remote.as_ref();
+        is_making || remote.is_some_and(|remote| remote.could_be_better())
     }
 
     /// Why the store takes nothing any more, if it has failed; open it again on other disks.

@@ -10,19 +10,23 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
-use cairn_base::{Backoff, DiskId, Epoch, NodeId, Timestamp, VolumeId};
+use cairn_base::{Backoff, DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign, WorkRecord};
 use cairn_cluster::{
     ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease, Revision,
 };
 use cairn_formats::pool_file::{PoolState, PoolVolume};
-use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
+use cairn_meta::{
+    Agreement, AgreementError, Copies, MetaSettings, MetaStore, Recovered, Seat, VolumeList,
+    VolumeLog,
+};
 use cairn_pool::{Pool, PoolLogDisks, SeatFuture, Seats};
 use cairn_remote::{Identity, PeerSettings};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use crate::agreement::from_map;
 use crate::peers::{Dials, PeerStatus, PeerTable};
 use crate::state::{StoreState, classes_record, maintenance_record, pool_state, store_record};
 use crate::takeover::{Node, Protection, TakeoverError};
@@ -197,6 +201,19 @@ pub struct ClusterMember {
     last_lease: Mutex<Option<LeaseView>>,
     /// The store knows that this node is gone.
     is_gone: AtomicBool,
+    /// Volumes that are about to come to this node, each with how far the state goes that it has of it.
+    prepared: Mutex<BTreeMap<VolumeId, LogPosition>>,
+    /// Held while a volume is taken over, or prepared for that: the one changes what the other opens.
+    openings: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Agrees to nothing: who only prepares for a volume does not own it.
+struct NoAgreement;
+
+impl Agreement for NoAgreement {
+    fn change(&self, _: u64, _: VolumeList) -> BoxFuture<Result<u64, AgreementError>> {
+        Box::pin(async { Err(AgreementError::Refused) })
+    }
 }
 
 impl ClusterMember {
@@ -237,6 +254,8 @@ impl ClusterMember {
             staying_addresses: Mutex::default(),
             last_lease: Mutex::default(),
             is_gone: AtomicBool::new(false),
+            prepared: Mutex::default(),
+            openings: Mutex::default(),
         })
     }
 
@@ -282,6 +301,11 @@ impl ClusterMember {
 
     pub(crate) fn asked_to_give(&self) -> BTreeSet<VolumeId> {
         std::mem::take(&mut self.asked.lock())
+    }
+
+    /// Has the loop that owns volumes look again.
+    pub(crate) fn wake(&self) {
+        self.asked_notify.notify_one();
     }
 
     pub(crate) async fn asked(&self) {
@@ -340,6 +364,7 @@ impl ClusterMember {
             allows_clear: self.settings.allows_clear,
             leaves_addresses: self.leaves_addresses.load(Ordering::Acquire),
             unfit_addresses: self.unfit_told(),
+            prepared: self.prepared.lock().clone(),
         }
     }
 
@@ -703,12 +728,73 @@ impl ClusterMember {
         }
     }
 
+    /// Nobody else opens or prepares a volume until the guard goes.
+    async fn alone_with(&self, volume: VolumeId) -> tokio::sync::OwnedMutexGuard<()> {
+        let opening = {
+            let mut openings = self.openings.lock();
+            openings.retain(|_, opening| Arc::strong_count(opening) > 1);
+            Arc::clone(openings.entry(volume).or_default())
+        };
+        opening.lock_owned().await
+    }
+
+    /// How far the state goes that this node has of a volume which is about to come to it.
+    pub(crate) fn prepared(&self) -> BTreeMap<VolumeId, LogPosition> {
+        self.prepared.lock().clone()
+    }
+
+    /// Volumes that are about to come to this node. Of others nothing is told any more.
+    pub(crate) fn keep_prepared(&self, coming: &BTreeSet<VolumeId>) {
+        self.prepared.lock().retain(|id, _| coming.contains(id));
+    }
+
+    /// This node need not get any more of a volume before that comes.
+    pub(crate) fn note_prepared(&self, volume: VolumeId, through: LogPosition) {
+        self.prepared.lock().insert(volume, through);
+        self.asked_notify.notify_one();
+    }
+
+    async fn prepare_state(
+        &self,
+        volume: &PoolVolume,
+        settings: MetaSettings,
+        disks: cairn_pool::MetaDisks,
+    ) -> Result<(), String> {
+        let _alone = self.alone_with(volume.id).await;
+        let pool = self.pool.get().and_then(Weak::upgrade);
+        let pool = pool.ok_or_else(|| "this node is starting".to_owned())?;
+        let view = self.view();
+        let known = view.volumes.get(&volume.id);
+        let known = known.ok_or_else(|| format!("there is no volume {}", volume.id))?;
+        let is_elsewhere = known
+            .owner
+            .as_ref()
+            .is_some_and(|owner| owner.value.node != self.own.node);
+        if !is_elsewhere || pool.service(volume.id).is_some() {
+            return Err("it is not at another node any more".to_owned());
+        }
+        let seat = Seat {
+            volume: volume.id,
+            epoch: Epoch(0),
+            node: self.own.node,
+            revision: 0,
+            list: from_map(&known.log.log)?,
+            agreement: Arc::new(NoAgreement),
+            disks: Arc::new(PoolLogDisks::new(self.own.node, &pool)),
+            copies: Copies::new(1, 1),
+            patience: self.settings.patience,
+        };
+        let prepared = MetaStore::prepare(self.env.clone(), settings, seat, disks).await;
+        prepared.map_err(|error| error.to_string())
+    }
+
     async fn take_over(
         &self,
         volume: &PoolVolume,
         settings: MetaSettings,
         disks: Vec<(DiskId, Arc<dyn cairn_base::disk::Disk>)>,
     ) -> Result<(Arc<MetaStore>, Recovered), String> {
+        let _alone = self.alone_with(volume.id).await;
         let pool = self.pool.get().and_then(Weak::upgrade);
         let pool = pool.ok_or_else(|| "this node is starting".to_owned())?;
         let process = self.process().filter(|_| self.lease_is_valid());
@@ -768,6 +854,15 @@ impl Seats for ClusterMember {
         disks: cairn_pool::MetaDisks,
     ) -> SeatFuture<'a, Result<(Arc<MetaStore>, Recovered), String>> {
         Box::pin(self.take_over(volume, settings, disks))
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        volume: &'a PoolVolume,
+        settings: MetaSettings,
+        disks: cairn_pool::MetaDisks,
+    ) -> SeatFuture<'a, Result<(), String>> {
+        Box::pin(self.prepare_state(volume, settings, disks))
     }
 
     fn node(&self) -> NodeId {

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Backoff, NodeId, Timestamp, VolumeId};
-use cairn_cluster::OwnedLease;
+use cairn_base::{Backoff, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{MapView, Process, ProcessNonce, VolumeState};
+use cairn_cluster::{OwnedLease, Revision};
 use cairn_pool::{Leave, Pool, VolumeService};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join, join_all, select};
@@ -48,6 +48,8 @@ const GIVEN_REST: Duration = Duration::from_secs(20);
 
 /// A volume that this node gave away for the load's sake and has again, since nobody else could take it, stays for so long.
 const GIVEN_IN_VAIN: Duration = Duration::from_secs(600);
+/// A node that is to get a volume has so long to get ready for it, before it gets it all the same: clients are served meanwhile.
+const PREPARE_MAX: Duration = Duration::from_secs(20);
 /// A takeover that takes longer than this waits for something, and keeps no other from beginning.
 const TAKEOVER_SLOW: Duration = Duration::from_secs(5);
 
@@ -85,7 +87,7 @@ struct Crew {
 }
 
 /// The loop's own memory.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ownership {
     waiting: BTreeMap<VolumeId, Waiting>,
     resting: BTreeMap<VolumeId, Resting>,
@@ -94,6 +96,24 @@ pub(crate) struct Ownership {
     owners: (Vec<Option<NodeId>>, Duration),
     /// What was given away for the load's sake, and when.
     given: BTreeMap<VolumeId, Duration>,
+    /// Volumes of this node that another one is to get at once.
+    going: BTreeMap<VolumeId, Going>,
+}
+
+/// A volume that another node gets ready for.
+#[derive(Clone, Copy, Debug)]
+struct Going {
+    since: Duration,
+    shipped: Shipped,
+}
+
+/// Whether other nodes have the metadata of a volume as it was when it began to go: the next owner has little to replay then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shipped {
+    No,
+    Begun,
+    /// It is in the map of this revision.
+    At(Revision),
 }
 
 /// What is to be done with a volume now.
@@ -268,17 +288,22 @@ impl Ownership {
             let state = view.volumes.get(id)?;
             state.owner.as_ref().map(|owner| owner.value.node)
         };
-        let mut mine = view.volumes.keys().filter(|id| owner(id) == Some(me));
-        // At once: where an operator wants it to be, or off a node all of whose disks leave.
-        let is_wanted_elsewhere = |id: &&VolumeId| {
-            let line = line(view, **id, today, None);
-            let preferred = view.volumes.get(*id).and_then(|state| state.preferred);
-            let is_there = |node: &NodeId| line.first() == Some(node);
-            let is_preferred = preferred.is_some_and(|node| node != me && is_there(&node));
-            is_preferred || !line.is_empty() && !line.contains(&me)
-        };
-        if let Some(id) = mine.find(is_wanted_elsewhere) {
-            return Some(*id);
+        let mine = view.volumes.keys().filter(|id| owner(id) == Some(me));
+        let wanted = mine.filter_map(|id| Some((*id, wanted_at(view, *id, today, me)?)));
+        let wanted: BTreeMap<VolumeId, NodeId> = wanted.collect();
+        self.going.retain(|id, _| wanted.contains_key(id));
+        for (id, to) in &wanted {
+            let going = self.going.entry(*id).or_insert(Going {
+                since: now,
+                shipped: Shipped::No,
+            });
+            let is_over = now.saturating_sub(going.since) >= PREPARE_MAX;
+            if is_over || going.is_prepared(view, *id, *to) {
+                return Some(*id);
+            }
+        }
+        if !wanted.is_empty() {
+            return None;
         }
         let crew = Crew::of(view, today);
         if self.crew.0 != crew {
@@ -314,6 +339,71 @@ impl Ownership {
         self.given.insert(next.volume, now);
         Some(next.volume)
     }
+
+    /// Volumes whose metadata other nodes are to have before one of them gets it. Each once.
+    fn take_shipping(&mut self) -> Vec<VolumeId> {
+        let going = self.going.iter_mut();
+        let new = going.filter(|(_, going)| going.shipped == Shipped::No);
+        let begun = new.map(|(id, going)| {
+            going.shipped = Shipped::Begun;
+            *id
+        });
+        begun.collect()
+    }
+
+    fn note_shipped(&mut self, id: VolumeId, at: Revision) {
+        if let Some(going) = self.going.get_mut(&id) {
+            going.shipped = Shipped::At(at);
+        }
+    }
+}
+
+impl Going {
+    /// Whether the next owner has what of the metadata it can have, as far as the map says.
+    fn is_prepared(&self, view: &MapView, id: VolumeId, to: NodeId) -> bool {
+        let Some(through) = copied_through(view, id) else {
+            return true;
+        };
+        let prepared = view
+            .alive
+            .get(&to)
+            .and_then(|to| to.value.prepared.get(&id));
+        let is_shipped = matches!(self.shipped, Shipped::At(at) if view.revision >= at);
+        is_shipped && prepared.is_some_and(|prepared| *prepared >= through)
+    }
+}
+
+/// How far the copy of a volume's state goes that counts; `None`: there is none.
+fn copied_through(view: &MapView, id: VolumeId) -> Option<LogPosition> {
+    let state = view.volumes.get(&id)?;
+    Some(state.log.log.state.as_ref()?.applied)
+}
+
+/// The node that is to get a volume from its owner at once: where an operator wants it to be, or since all of the owner's disks
+/// leave, for example.
+fn wanted_at(view: &MapView, id: VolumeId, today: Timestamp, owner: NodeId) -> Option<NodeId> {
+    let line = line(view, id, today, None);
+    let first = line.first().copied()?;
+    let preferred = view.volumes.get(&id).and_then(|state| state.preferred);
+    let is_preferred = first != owner && preferred == Some(first);
+    (is_preferred || !line.contains(&owner)).then_some(first)
+}
+
+/// Volumes that `me` is about to get, each with how far the copy of the state goes that it should have before.
+fn coming(view: &MapView, today: Timestamp, me: NodeId) -> BTreeMap<VolumeId, LogPosition> {
+    // Most stay: who stands in line for them all is not asked.
+    let staying = view.alive.keys().filter(|node| takes(view, **node, today));
+    let staying: BTreeSet<NodeId> = staying.copied().collect();
+    let of_others = view.volumes.iter().filter_map(|(id, state)| {
+        let owner = state.owner.as_ref()?.value.node;
+        let alive = view.alive.get(&owner);
+        let stays = alive.is_some_and(|alive| !alive.value.locked.contains(id));
+        let stays = stays && staying.contains(&owner) && state.preferred != Some(me);
+        (owner != me && !stays).then_some((*id, owner))
+    });
+    let coming = of_others.filter(|(id, owner)| wanted_at(view, *id, today, *owner) == Some(me));
+    let through = coming.filter_map(|(id, _)| Some((id, copied_through(view, id)?)));
+    through.collect()
 }
 
 impl Crew {
@@ -441,6 +531,9 @@ impl ClusterMember {
         let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
         // Each since when.
         let mut taking: BTreeMap<VolumeId, Duration> = BTreeMap::new();
+        let (shipping, mut shipped) = tokio::sync::mpsc::unbounded_channel();
+        let mut preparing: BTreeSet<VolumeId> = BTreeSet::new();
+        let (ready, mut prepared) = tokio::sync::mpsc::unbounded_channel();
         let mut told = self.sign(&self.view(), BTreeSet::new(), BTreeSet::new());
         let mut reach = Reach::default();
         let (mut outdone, mut outdone_at) = (Outdone::default(), Duration::ZERO);
@@ -468,6 +561,12 @@ impl ClusterMember {
                         self.note_failed(id, why);
                     }
                 }
+            }
+            while let Ok((id, at)) = shipped.try_recv() {
+                ownership.note_shipped(id, at);
+            }
+            while let Ok(id) = prepared.try_recv() {
+                preparing.remove(&id);
             }
             let Some(process) = self.process() else { break };
             let due = reach.due(now, self.peers.unreached(&self.view()));
@@ -526,6 +625,16 @@ impl ClusterMember {
                     }
                 }
             }
+            let coming = coming(&view, today, self.own.node);
+            self.keep_prepared(&coming.keys().copied().collect());
+            let known = self.prepared();
+            for (id, through) in coming {
+                let is_known = known.get(&id).is_some_and(|known| *known >= through);
+                let is_busy = preparing.len() >= self.settings.takeovers_max;
+                if !is_known && !is_busy && !taking.contains_key(&id) && preparing.insert(id) {
+                    self.prepare_later(pool, id, through, ready.clone());
+                }
+            }
             for id in self.asked_to_give() {
                 ownership.rest(now, id, GIVEN_REST);
                 self.give(pool, id, lease).await;
@@ -553,6 +662,9 @@ impl ClusterMember {
                 tracing::info!(volume = %id, "another node gets this volume");
                 ownership.rest(now, id, GIVEN_REST);
                 self.give(pool, id, lease).await;
+            }
+            for id in ownership.take_shipping() {
+                self.ship_later(pool, id, shipping.clone());
             }
             let wait = self.env.clock.sleep(LOOK);
             tokio::select! {
@@ -585,6 +697,45 @@ impl ClusterMember {
             };
             taking.remove(&id);
         }
+    }
+
+    /// What could not be got ready is got when the volume comes, as without this.
+    fn prepare_later(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        id: VolumeId,
+        through: LogPosition,
+        done: tokio::sync::mpsc::UnboundedSender<VolumeId>,
+    ) {
+        let (member, pool) = (Arc::clone(self), Arc::clone(pool));
+        let task = async move {
+            let begun = member.env.clock.monotonic();
+            let result = pool.prepare(id).await;
+            let took = member.env.clock.monotonic().saturating_sub(begun);
+            tracing::debug!(volume = %id, took_ms = took.as_millis(), ?result, "this node got ready for a volume");
+            // The loop may have ended.
+            let _ = done.send(id);
+            member.note_prepared(id, through);
+        };
+        self.env.spawner.spawn("prepare volume", Box::pin(task));
+    }
+
+    fn ship_later(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        id: VolumeId,
+        done: tokio::sync::mpsc::UnboundedSender<(VolumeId, Revision)>,
+    ) {
+        let (member, pool) = (Arc::clone(self), Arc::clone(pool));
+        let task = async move {
+            if let Err(why) = pool.ship(id).await {
+                tracing::warn!(volume = %id, why, "the next owner has more to read of this volume's log");
+            }
+            // The loop may have ended.
+            let _ = done.send((id, member.map.written()));
+            member.wake();
+        };
+        self.env.spawner.spawn("ship volume", Box::pin(task));
     }
 
     fn take_later(
@@ -719,11 +870,11 @@ fn served(pool: &Pool) -> BTreeSet<VolumeId> {
 #[cfg(test)]
 mod tests {
     use cairn_base::{DiskId, DiskRole, Epoch};
+    use cairn_cluster::LeaseId;
     use cairn_cluster::map::{
-        AliveRecord, ChangeNonce, DiskRecord, EpochRecord, LogAt, NodeRecord, Opaque, OwnerRecord,
-        VersionRange, Versioned, VolumeLog, VolumeRecord, WEIGHT_NORMAL,
+        AliveRecord, ChangeNonce, DiskRecord, EnsembleId, EpochRecord, LogAt, NodeRecord, Opaque,
+        OwnerRecord, StateAt, VersionRange, Versioned, VolumeLog, VolumeRecord, WEIGHT_NORMAL,
     };
-    use cairn_cluster::{LeaseId, Revision};
     use cairn_formats::settings::Maintenance;
 
     use super::*;
@@ -835,6 +986,69 @@ mod tests {
         assert_eq!(step(&view, Here::Closed), Step::Take);
         assert_eq!(step(&view, Here::Locked), Step::GiveUp);
         assert_eq!(step(&view, Here::Served), Step::Nothing);
+    }
+
+    /// Clients are served while the next owner gets the metadata.
+    #[test]
+    fn a_volume_goes_once_its_next_owner_has_its_metadata() {
+        let mut view = view();
+        let me = Process {
+            node: NodeId(1),
+            nonce: ProcessNonce(1),
+            lease: LeaseId(1),
+        };
+        let mut state = owned(me);
+        let copied = |applied| StateAt {
+            id: EnsembleId {
+                epoch: Epoch(1),
+                counter: 1,
+            },
+            len_bytes: 1,
+            applied: LogPosition(applied),
+            disks: vec![DiskId(2)],
+        };
+        state.preferred = Some(NodeId(2));
+        state.log.log.state = Some(copied(5));
+        view.volumes.insert(VOLUME, Arc::new(state.clone()));
+        let come = |view: &MapView, node| coming(view, TODAY, NodeId(node));
+        assert_eq!(come(&view, 2), BTreeMap::from([(VOLUME, LogPosition(5))]));
+        assert!(come(&view, 1).is_empty() && come(&view, 3).is_empty());
+        let gives = |own: &mut Ownership, view: &MapView, seconds| {
+            let now = Duration::from_secs(seconds);
+            own.next_to_give((now, TODAY), view, NodeId(1), PACE)
+        };
+        let tell = |view: &mut MapView, through| {
+            let to = view.alive.get_mut(&NodeId(2)).unwrap();
+            to.value.prepared = BTreeMap::from([(VOLUME, LogPosition(through))]);
+        };
+        let mut own = Ownership::default();
+        assert_eq!(gives(&mut own, &view, 0), None);
+        assert_eq!(own.take_shipping(), [VOLUME]);
+        assert!(own.take_shipping().is_empty(), "once");
+        tell(&mut view, 5);
+        assert_eq!(gives(&mut own, &view, 1), None, "a newer copy is made");
+        own.note_shipped(VOLUME, Revision(7));
+        assert_eq!(gives(&mut own, &view, 1), None, "this view is older");
+        view.revision = Revision(7);
+        state.log.log.state = Some(copied(9));
+        view.volumes.insert(VOLUME, Arc::new(state.clone()));
+        assert_eq!(gives(&mut own, &view, 1), None, "it has the older copy");
+        // It does not wait for ever.
+        assert_eq!(gives(&mut own.clone(), &view, 20), Some(VOLUME));
+        tell(&mut view, 9);
+        assert_eq!(gives(&mut own, &view, 1), Some(VOLUME));
+        // Nor does a volume whose node is in maintenance stay there.
+        state.preferred = None;
+        view.volumes.insert(VOLUME, Arc::new(state.clone()));
+        assert!((1..=3).all(|node| come(&view, node).is_empty()));
+        let owner = view.nodes.get_mut(&NodeId(1)).unwrap();
+        owner.value.maintenance_until = Some(Timestamp::new(200, 0));
+        let to = line(&view, VOLUME, TODAY, None)[0];
+        assert_eq!(come(&view, to.0).len(), 1);
+        // Without a copy there is nothing to get.
+        state.log.log.state = None;
+        view.volumes.insert(VOLUME, Arc::new(state));
+        assert_eq!(gives(&mut Ownership::default(), &view, 0), Some(VOLUME));
     }
 
     /// The lease that it had the volume under is over: others may have changed it since.

@@ -22,9 +22,9 @@ use crate::table::Condition;
 
 /// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(15);
-/// How often it is looked whether the disk with the metadata that somebody waits for works.
 /// A state that could not be had on another disk stays where it is for so long: each try costs clients a pause.
 const STAYED_REST: Duration = Duration::from_secs(3600);
+/// How often it is looked whether the disk with the metadata that somebody waits for works.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
 const ABANDON_PAUSE: Duration = Duration::from_secs(1);
@@ -167,7 +167,8 @@ impl Pool {
     }
 
     /// In a cluster: the volume is opened as a new owner would open it, from the copy of its state that the list names, with the
-    /// log from there on. What the former disk had of it is discarded when the volume is opened next.
+    /// log from there on. The copy is fetched while the volume is served. What the former disk had of it is discarded when the
+    /// volume is opened next.
     async fn state_from_copy(&self, fs: &Fs, to: &[DiskId]) -> Result<(), String> {
         let (id, name) = (fs.volume(), fs.name().to_owned());
         let now = self.env.clock.monotonic();
@@ -193,6 +194,11 @@ impl Pool {
         for disk in to {
             let found = there.iter().find(|(id, _)| id == disk);
             disks.extend(found.map(|(id, disk)| (*id, Arc::clone(disk))));
+        }
+        let fetched = self.change_metadata(fs, fs.meta().fetch_copy(disks.clone()));
+        if let Err(why) = fetched.await {
+            self.state_stayed.lock().insert(id, now);
+            return Err(why);
         }
         tracing::info!(
             volume = name,

@@ -458,6 +458,7 @@ impl Pool {
         }
         if is_deleted {
             past.note_deleted(id);
+            self.state_stayed.lock().remove(&id);
         }
         before
     }

@@ -35,6 +35,15 @@ pub trait Seats: Send + Sync + 'static {
         disks: MetaDisks,
     ) -> SeatFuture<'a, Result<(Arc<MetaStore>, Recovered), String>>;
 
+    /// Gets this node ready to take a volume over that another one is about to give to it, so that clients wait for less. Ends
+    /// before a [`Self::take`] of the volume begins. An error says why that is not possible now.
+    fn prepare<'a>(
+        &'a self,
+        volume: &'a PoolVolume,
+        settings: MetaSettings,
+        disks: MetaDisks,
+    ) -> SeatFuture<'a, Result<(), String>>;
+
     /// This node.
     fn node(&self) -> NodeId;
 
@@ -89,6 +98,31 @@ impl Pool {
         }
         self.publish();
         Ok(())
+    }
+
+    /// Gets ready to own a volume that another node is about to give to this one.
+    pub async fn prepare(&self, id: VolumeId) -> Result<(), String> {
+        let state = self.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == id);
+        let (Some(seats), Some(volume)) = (&self.seats, volume) else {
+            return Err(format!("there is no volume {id}"));
+        };
+        let disks = self.all_meta_disks(Some(id));
+        let copies = self.metadata_copies(&volume.settings);
+        let count = state.volumes.len();
+        let settings = self.host.meta_settings(volume, copies, count);
+        seats.prepare(volume, settings, disks).await
+    }
+
+    /// Has other nodes have all of a volume's metadata that is there now, before one of them gets the volume.
+    pub async fn ship(&self, id: VolumeId) -> Result<(), String> {
+        let Some(VolumeService::Serving(fs)) = self.service(id) else {
+            return Ok(());
+        };
+        match self.while_it_works(&fs, fs.meta().ship()).await {
+            Some(shipped) => shipped.map_err(|error| error.to_string()),
+            None => Err("the disk of its state does not answer".to_owned()),
+        }
     }
 
     /// Stops serving a volume.

@@ -398,6 +398,7 @@ impl ClusterMap {
                 allows_clear: sign.allows_clear,
                 leaves_addresses: sign.leaves_addresses,
                 unfit_addresses: sign.unfit_addresses.clone(),
+                prepared: sign.prepared.clone(),
             };
             let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
             let written = self

@@ -311,6 +311,9 @@ pub struct AliveRecord {
     /// Addresses of pools that it could not put on an interface, each with why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unfit_addresses: BTreeMap<IpAddr, String>,
+    /// Volumes that are about to come to it, each with how far the state goes that it has of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prepared: BTreeMap<VolumeId, LogPosition>,
 }
 
 impl AliveRecord {
@@ -329,6 +332,7 @@ impl AliveRecord {
             allows_clear: false,
             leaves_addresses: false,
             unfit_addresses: BTreeMap::new(),
+            prepared: BTreeMap::new(),
         }
     }
 }
@@ -369,6 +373,7 @@ pub struct Sign {
     pub allows_clear: bool,
     pub leaves_addresses: bool,
     pub unfit_addresses: BTreeMap<IpAddr, String>,
+    pub prepared: BTreeMap<VolumeId, LogPosition>,
 }
 
 impl Value for AliveRecord {

@@ -183,6 +183,17 @@ impl Receiver {
         Ok(())
     }
 
+    /// It is not to be finished: what came of it makes room again.
+    pub async fn discard(self) {
+        if let Into::Folder(replica, open) = self.into {
+            drop(open);
+            let work = move || rocks::remove_folder(replica.path());
+            if let Err(error) = blocking_on(&self.disks, self.index, work).await {
+                tracing::warn!(%error, "a copy of the state that was begun stays");
+            }
+        }
+    }
+
     /// All files are there.
     pub async fn finish(self) -> Result<Candidate, MetaError> {
         let index = self.index;

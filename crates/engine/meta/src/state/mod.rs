@@ -19,6 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::env::Env;
 use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::descriptor::Descriptor;
 use cairn_formats::metadata::state_file::StateFile;
 use smallvec::SmallVec;
 use tokio::sync::OwnedMutexGuard;
@@ -180,6 +181,15 @@ impl Candidate {
         }
     }
 
+    /// The copy that was shipped here, if it is one or was made of one.
+    pub fn descriptor(&self) -> Option<&Descriptor> {
+        match &self.source {
+            Source::Replica(replica) => Some(replica.descriptor()),
+            Source::Rocks(state) => state.made_of(),
+            _ => None,
+        }
+    }
+
     /// Closes it, so that what is at its place may be replaced. It can still be taken over.
     pub fn close(&mut self) {
         if let Source::Rocks(state) = &self.source {
@@ -228,6 +238,36 @@ pub(crate) async fn take_over(
             rocks::from_replica(disks, index, replica, settings, env.entropy.u64()).await?
         }
     })
+}
+
+/// Whether a disk that is a folder has a state, of whatever use.
+pub(crate) fn is_there(disks: &DiskSet, index: usize) -> bool {
+    rocks::is_there(disks, index)
+}
+
+/// Makes a copy the state of its disk, which somebody opens later. Nothing has that open.
+pub(crate) async fn install(
+    candidate: Candidate,
+    disks: &DiskSet,
+    settings: &MetaSettings,
+    env: &Env,
+) -> Result<(), MetaError> {
+    match candidate.source {
+        Source::Replica(replica) => {
+            let lineage = env.entropy.u64();
+            rocks::install(disks, candidate.disk, replica, settings, lineage).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Closes what was found, on a disk that may be slow.
+pub(crate) async fn close(found: Vec<Candidate>) -> Result<(), MetaError> {
+    blocking(move || {
+        drop(found);
+        Ok(())
+    })
+    .await
 }
 
 /// Makes an empty state, replacing what may be there.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +16,9 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::env::{Clock, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId, crc32c, crc32c_append};
-use cairn_formats::metadata::descriptor::{FileEntry, RemoteCopy, STATE_PART_BYTES, part_count};
+use cairn_formats::metadata::descriptor::{
+    Descriptor, FileEntry, RemoteCopy, STATE_PART_BYTES, part_count,
+};
 use cairn_formats::shard::name::{ShardKind, ShardName};
 use cairn_shard::{ShardError, ShardService, ShardWrite};
 use futures_util::future::{Either, join_all, select};
@@ -44,8 +46,8 @@ pub(crate) struct RemoteCopies {
     made: AtomicU64,
     /// What the copy that the list names consists of, once that was read or made.
     held: Mutex<Option<Arc<Held>>>,
-    /// The state began as that copy: files of the same name are the same.
-    began_as_held: AtomicBool,
+    /// What the state began as, if that was a copy: files of the same name are the same.
+    began_as: Mutex<Option<Descriptor>>,
     look_at: Mutex<Duration>,
 }
 
@@ -72,7 +74,7 @@ impl RemoteCopies {
             counter: AtomicU64::new(0),
             made: AtomicU64::new(0),
             held: Mutex::default(),
-            began_as_held: AtomicBool::new(false),
+            began_as: Mutex::default(),
             look_at: Mutex::default(),
         }
     }
@@ -123,6 +125,11 @@ impl RemoteCopies {
             }
             *look_at = now.saturating_add(LOOK_AFTER);
         }
+        self.could_be_better()
+    }
+
+    /// A copy could be on more of the disks that it should be on, or something is left on one of them that nothing names.
+    pub fn could_be_better(&self) -> bool {
         let choices = self.choices(&BTreeSet::new());
         let there: BTreeSet<DiskId> = choices.iter().map(|disk| disk.id()).collect();
         let held = self.newest().map_or_else(Vec::new, |copy| copy.disks);
@@ -135,9 +142,9 @@ impl RemoteCopies {
         disks.any(|(_, disk)| !disk.is_avoided() && self.list.wants_sweep(&disk))
     }
 
-    /// The state began as the copy that was fetched last.
-    pub fn note_began(&self) {
-        self.began_as_held.store(true, Ordering::Release);
+    /// The state began as a copy.
+    pub fn note_began(&self, copy: Descriptor) {
+        *self.began_as.lock() = Some(copy);
     }
 
     fn next_number(&self, count: u64) -> Result<u64, MetaError> {
@@ -266,7 +273,7 @@ impl RemoteCopies {
                     self.list.change(|list| list.state = Some(at)).await?;
                     let new = Arc::new(new);
                     *self.held.lock() = Some(new.clone());
-                    self.began_as_held.store(false, Ordering::Release);
+                    *self.began_as.lock() = None;
                     self.made.fetch_add(1, Ordering::Relaxed);
                     if let Some(held) = held {
                         self.remove_unneeded(&held, &new).await;
@@ -351,7 +358,7 @@ impl RemoteCopies {
     fn is_same_line(&self, held: &Held, files: &Exported) -> bool {
         let lineage = files.descriptor.lineage;
         let is_same = lineage != 0 && held.copy.descriptor.lineage == lineage;
-        is_same || self.began_as_held.load(Ordering::Acquire)
+        is_same || self.began_as.lock().as_ref() == Some(&held.copy.descriptor)
     }
 
     /// Whether a disk gives what it should; what it does not give at all is left to those who look after disks.
@@ -534,6 +541,16 @@ impl RemoteCopies {
             return Ok(None);
         };
         let mut receiver = Receiver::begin(disks, index, &held.copy.descriptor).await?;
+        match self.fetch_files(&held, &mut receiver).await {
+            Ok(()) => Ok(Some(receiver.finish().await?)),
+            Err(error) => {
+                receiver.discard().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn fetch_files(&self, held: &Held, receiver: &mut Receiver) -> Result<(), MetaError> {
         for (file, first) in held.copy.files() {
             if receiver.has(file).await? {
                 continue;
@@ -541,7 +558,7 @@ impl RemoteCopies {
             let mut absent = Vec::new();
             for id in &held.at.disks {
                 receiver.begin_file(file).await?;
-                match self.fetch_file(*id, file, first, &mut receiver).await? {
+                match self.fetch_file(*id, file, first, receiver).await? {
                     None => {
                         absent.clear();
                         break;
@@ -554,7 +571,7 @@ impl RemoteCopies {
             }
             receiver.end_file().await?;
         }
-        Ok(Some(receiver.finish().await?))
+        Ok(())
     }
 
     /// From one disk; says why it is not to be had there.

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -64,12 +65,34 @@ const SHIP_ROOM_BYTES: u64 = 4 << 20;
 pub(crate) struct OpenState {
     db: DB,
     path: PathBuf,
+    /// The copy beside it that it was made of, all of whose tables it still has.
+    made_of: Option<Descriptor>,
 }
 
 impl OpenState {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    pub fn made_of(&self) -> Option<&Descriptor> {
+        self.made_of.as_ref()
+    }
+}
+
+/// Whether all tables of a copy are those of a state, in one file each.
+fn has_tables_of(state: &Path, replica: &Replica) -> bool {
+    let is_shared = |file: &FileEntry| {
+        let found = |folder: &Path| fs::metadata(folder.join(&file.name)).ok();
+        let (Some(one), Some(other)) = (found(state), found(&replica.path)) else {
+            return false;
+        };
+        (one.dev(), one.ino()) == (other.dev(), other.ino())
+    };
+    let files = &replica.descriptor.files;
+    files
+        .iter()
+        .filter(|file| is_sst(&file.name))
+        .all(is_shared)
 }
 
 /// A shipped copy that was found, not yet verified.
@@ -85,6 +108,10 @@ impl Replica {
 
     pub fn applied(&self) -> AppliedRecord {
         self.descriptor.applied
+    }
+
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
     }
 }
 
@@ -106,7 +133,7 @@ impl NewReplica {
         let disk = disks.get(index).disk.clone();
         blocking_on(disks, index, move || {
             require_room(&*disk, &folder, &descriptor)?;
-            let older = replica_paths(&folder);
+            let older = replica_paths(&folder)?;
             let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
             let path = replica_path(&folder, number);
             make_folders(&path)?;
@@ -117,6 +144,10 @@ impl NewReplica {
             })
         })
         .await
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Takes a table from an older copy of the same line, if it is whole there.
@@ -320,18 +351,25 @@ pub(super) async fn discover(
 fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Found {
     let mut found = Found::default();
     let path = folder.join("state");
-    if path.join("CURRENT").exists() {
-        let opened = open_db(&path, settings, false).and_then(|db| {
-            let applied = read_applied(&db, &path)?;
-            let state = Source::Rocks(Box::new(OpenState { db, path }));
-            Ok((applied, true, state))
-        });
-        match opened {
-            Ok(candidate) => found.usable.push(candidate),
-            Err(error) => tracing::error!("{error}; looking for another copy"),
+    let there = path.join("CURRENT").try_exists();
+    let there = there.map_err(|error| failed("looking at", &path, &error));
+    let opened = there.and_then(|is_there| {
+        if !is_there {
+            return Ok(None);
         }
-    }
-    let mut replicas = replica_paths(folder);
+        let db = open_db(&path, settings, false)?;
+        let applied = read_applied(&db, &path)?;
+        let made_of = None;
+        Ok(Some((applied, OpenState { db, path, made_of })))
+    });
+    let mut state = opened.unwrap_or_else(|error| {
+        tracing::error!("{error}; looking for another copy");
+        None
+    });
+    let mut replicas = replica_paths(folder).unwrap_or_else(|error| {
+        tracing::error!("{error}; looking for copies of the state elsewhere");
+        Vec::new()
+    });
     replicas.sort();
     // The newest whole one.
     while let Some((_, path)) = replicas.pop() {
@@ -339,6 +377,11 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
             Ok(Some(descriptor)) if descriptor.volume == volume => {
                 let replica = Replica { path, descriptor };
                 let applied = replica.descriptor.applied;
+                if let Some((_, state)) = &mut state
+                    && has_tables_of(&state.path, &replica)
+                {
+                    state.made_of = Some(replica.descriptor.clone());
+                }
                 found
                     .usable
                     .push((applied, false, Source::Replica(replica)));
@@ -348,6 +391,11 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
             Err(error) => tracing::warn!("copy of the state at {}: {error}", path.display()),
         }
     }
+    if let Some((applied, state)) = state {
+        found
+            .usable
+            .push((applied, true, Source::Rocks(Box::new(state))));
+    }
     let older = replicas.into_iter().map(|(_, path)| path);
     let half_made = [SHIP_NEW, SHIP_NEW_BEGUN, STATE_NEW].map(|name| folder.join(name));
     let half_made = half_made.into_iter().filter(|path| path.exists());
@@ -355,10 +403,14 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
     found
 }
 
-/// The folders of copies in a volume's folder, with their numbers.
-fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
+/// The folders of copies in a volume's folder, with their numbers. An error: nobody knows which there are, and a new one might be
+/// written over one that counts.
+fn replica_paths(folder: &Path) -> Result<Vec<(u64, PathBuf)>, MetaError> {
+    let reading = |error: io::Error| failed_there("looking for copies in", folder, &error);
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>().map_err(reading)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(reading(error)),
     };
     let number = |path: &Path| {
         let digits = path.file_name()?.to_str()?.strip_prefix("replica.")?;
@@ -366,10 +418,9 @@ fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
         // There must be one after it.
         (number < u64::MAX).then_some(number)
     };
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter_map(|path| Some((number(&path)?, path)))
-        .collect()
+    let paths = entries.into_iter().map(|entry| entry.path());
+    let numbered = paths.filter_map(|path| Some((number(&path)?, path)));
+    Ok(numbered.collect())
 }
 
 pub(super) fn open(
@@ -391,7 +442,8 @@ pub(super) async fn reopen(
     let settings = settings.clone();
     let opened = blocking_on(disks, index, move || {
         let db = open_db(&path, &settings, false)?;
-        Ok(OpenState { db, path })
+        let made_of = None;
+        Ok(OpenState { db, path, made_of })
     });
     open(disks, index, opened.await?)
 }
@@ -435,7 +487,7 @@ pub(super) async fn create(
     Ok(state_of(disks, index, db, lineage))
 }
 
-/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved.
+/// Verifies a copy, makes it the state of its own disk, and opens that.
 pub(super) async fn from_replica(
     disks: &DiskSet,
     index: usize,
@@ -443,9 +495,24 @@ pub(super) async fn from_replica(
     settings: &MetaSettings,
     lineage: u64,
 ) -> Result<Arc<dyn StateStore>, MetaError> {
+    install(disks, index, replica, settings, lineage).await?;
     let path = state_path(disks, index)?;
     let settings = settings.clone();
-    let db = blocking_on(disks, index, move || {
+    let opening = blocking_on(disks, index, move || open_db(&path, &settings, false));
+    Ok(state_of(disks, index, opening.await?, lineage))
+}
+
+/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved. Nothing has that open.
+pub(super) async fn install(
+    disks: &DiskSet,
+    index: usize,
+    replica: Replica,
+    settings: &MetaSettings,
+    lineage: u64,
+) -> Result<(), MetaError> {
+    let path = state_path(disks, index)?;
+    let settings = settings.clone();
+    blocking_on(disks, index, move || {
         let made = path.with_file_name(STATE_NEW);
         remove_folder(&made)?;
         fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
@@ -474,17 +541,21 @@ pub(super) async fn from_replica(
         sync_folder(&made)?;
         remove_folder(&path)?;
         fs::rename(&made, &path).map_err(|error| failed("renaming", &made, &error))?;
-        sync_parent(&path)?;
-        open_db(&path, &settings, false)
+        sync_parent(&path)
     })
-    .await?;
-    Ok(state_of(disks, index, db, lineage))
+    .await
 }
 
 fn state_path(disks: &DiskSet, index: usize) -> Result<PathBuf, MetaError> {
     volume_path(disks, index)
         .map(|folder| folder.join("state"))
         .ok_or_else(|| MetaError::State("the disk of the state is no folder".to_owned()))
+}
+
+/// What cannot be seen may be there.
+pub(super) fn is_there(disks: &DiskSet, index: usize) -> bool {
+    let path = state_path(disks, index).map(|path| path.join("CURRENT"));
+    path.is_ok_and(|path| path.try_exists().unwrap_or(true))
 }
 
 /// From here on the files of this state are not those of any other.
@@ -664,7 +735,7 @@ impl Target {
 
 /// Refuses a copy that finds no room: to try it would leave nothing to others for a while, each time.
 fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
-    let older: Vec<Descriptor> = replica_paths(folder)
+    let older: Vec<Descriptor> = replica_paths(folder)?
         .iter()
         .filter_map(|(_, path)| read_descriptor(path).ok()?)
         .filter(|older| older.lineage == descriptor.lineage)
@@ -751,7 +822,7 @@ fn ship_to(
     check: &dyn Fn() -> Result<(), MetaError>,
 ) -> Result<(), MetaError> {
     check()?;
-    let older = replica_paths(folder);
+    let older = replica_paths(folder)?;
     let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
     let made = replica_path(folder, number);
     let checked = in_turn(&descriptor.files, number);
@@ -946,4 +1017,25 @@ fn read_descriptor(replica: &Path) -> Result<Option<Descriptor>, MetaError> {
         .read_to_end(&mut bytes)
         .map_err(read)?;
     Ok(Some(Descriptor::decode(&bytes)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_that_cannot_be_listed_are_not_taken_for_absent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let numbers = |path: &Path| -> Option<Vec<u64>> {
+            let found = replica_paths(path).ok()?;
+            Some(found.into_iter().map(|(number, _)| number).collect())
+        };
+        let volume = folder.path().join("volume");
+        assert_eq!(numbers(&volume), Some(Vec::new()), "nothing is there yet");
+        make_folders(&replica_path(&volume, 7)).expect("a folder");
+        assert_eq!(numbers(&volume), Some(vec![7]));
+        let file = folder.path().join("file");
+        fs::write(&file, "").expect("writes");
+        assert_eq!(numbers(&file), None);
+    }
 }

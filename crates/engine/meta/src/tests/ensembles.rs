@@ -222,6 +222,51 @@ impl Cluster {
         count
     }
 
+    /// What a node knows of the volume that it does not own.
+    fn looks_on(&self, node: usize) -> Seat {
+        let agreed = self.agreed.lock();
+        Seat {
+            volume: self.volume,
+            epoch: Epoch(0),
+            node: NodeId(node as u128 + 1),
+            revision: agreed.revision,
+            list: agreed.list.clone(),
+            agreement: Arc::new(Seal {
+                agreed: self.agreed.clone(),
+                epoch: Epoch(0),
+            }),
+            disks: self.nodes.clone(),
+            copies: Copies::new(1, 1),
+            patience: Duration::from_secs(5),
+        }
+    }
+
+    /// The files of copies of the state that disks have.
+    async fn state_numbers(&self) -> BTreeSet<u64> {
+        let shards = self.nodes.lock().shards.clone();
+        let mut numbers = BTreeSet::new();
+        for disk in shards {
+            for name in disk.list(self.volume).await.expect("lists") {
+                if let ShardKind::State(number) = name.kind() {
+                    numbers.insert(number);
+                }
+            }
+        }
+        numbers
+    }
+
+    /// No disk has anything of a copy of the state any more.
+    async fn remove_copies(&self) {
+        let shards = self.nodes.lock().shards.clone();
+        for disk in shards {
+            for name in disk.list(self.volume).await.expect("lists") {
+                if let ShardKind::State(_) = name.kind() {
+                    disk.remove(name).await.expect("removes");
+                }
+            }
+        }
+    }
+
     /// Who waits for a moment in time gets there.
     pub async fn while_time_passes<T>(&self, work: impl Future<Output = T>) -> T {
         let passing = async {
@@ -523,6 +568,122 @@ fn states_on_folders_move_between_nodes() {
             match round % 2 {
                 0 => store.abort().await,
                 _ => store.close().await.expect("closes"),
+            }
+        }
+    });
+}
+
+/// Until no copy is made in the background any more, in real time: the first change of a term has one made.
+async fn until_copies_stay(store: &MetaStore, model: &mut Model) {
+    assert!(model.submit(store) && model.wait(store).await);
+    for _ in 0..3_000 {
+        if !store.makes_copies() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("copies are made without end");
+}
+
+/// While the volume is served: who opens it on the other disk then asks nobody for the state.
+#[test]
+fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut cluster = Cluster::new(5, 3, 2).await;
+        cluster.ship_bytes = 1 << 30;
+        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        let mut model = Model::new(5);
+        let disks = super::folders::real_disks(folder.path(), &[2, 3]);
+        let (before, after) = (vec![disks[0].clone()], vec![disks[1].clone()]);
+        let (store, _) = cluster.take_over_on(0, before).await.expect("takes over");
+        until_copies_stay(&store, &mut model).await;
+        for _ in 0..40 {
+            assert!(model.submit(&store));
+        }
+        store.ship().await.expect("ships");
+        store.fetch_copy(after.clone()).await.expect("fetches");
+        // What is changed since comes from the log, which is not whole any more.
+        for _ in 0..5 {
+            assert!(model.submit(&store) && model.wait(&store).await);
+        }
+        assert!(store.stats().log_start > LogPosition(1));
+        store.abort().await;
+        drop(store);
+        cluster.remove_copies().await;
+        let (store, recovered) = cluster
+            .take_over_on(0, after)
+            .await
+            .expect("no copy is asked for");
+        model.recovered(&store, &recovered);
+        assert!(recovered.replayed_entries > 0);
+        store.abort().await;
+    });
+}
+
+/// The next owner has the state before it takes the volume over: it asks nobody for it then, and copies of it that others have
+/// are taken for what they are.
+#[test]
+fn who_is_about_to_own_a_volume_has_its_state_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut cluster = Cluster::new(6, 3, 2).await;
+        cluster.ship_bytes = 1 << 30;
+        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        let mut model = Model::new(6);
+        let disks = super::folders::real_disks(folder.path(), &[2, 3]);
+        let (before, after) = (vec![disks[0].clone()], vec![disks[1].clone()]);
+        let (mut store, _) = cluster
+            .take_over_on(0, before.clone())
+            .await
+            .expect("takes over");
+        for has_copies in [true, false] {
+            until_copies_stay(&store, &mut model).await;
+            for _ in 0..40 {
+                assert!(model.submit(&store));
+            }
+            store.ship().await.expect("ships");
+            // The second time it has a state, which is older.
+            let (env, disks) = (cluster.world.env.clone(), after.clone());
+            let prepared = MetaStore::prepare(env, settings(1), cluster.looks_on(1), disks);
+            prepared.await.expect("prepares");
+            for _ in 0..5 {
+                assert!(model.submit(&store) && model.wait(&store).await);
+            }
+            assert!(store.stats().log_start > LogPosition(1));
+            store.abort().await;
+            drop(store);
+            let copies = cluster.state_numbers().await;
+            if !has_copies {
+                cluster.remove_copies().await;
+            }
+            let taken = cluster.take_over_on(1, after.clone()).await;
+            let (new, recovered) = taken.expect("no copy is asked for");
+            model.recovered(&new, &recovered);
+            assert!(recovered.replayed_entries > 0);
+            if has_copies {
+                new.ship().await.expect("ships");
+                let kept = cluster.state_numbers().await;
+                assert!(!kept.is_disjoint(&copies), "all is copied anew");
+                new.abort().await;
+                drop(new);
+                let taken = cluster.take_over_on(0, before.clone()).await;
+                let (again, recovered) = taken.expect("takes over");
+                model.recovered(&again, &recovered);
+                store = again;
+            } else {
+                new.abort().await;
+                return;
             }
         }
     });

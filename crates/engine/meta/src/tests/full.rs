@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
+
 use super::ensembles::Cluster;
 use super::*;
 
@@ -42,10 +44,16 @@ async fn empty_all(cluster: &Cluster) {
 #[test]
 fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
     let retained_bytes = (RECORD_COUNT + 8) * 4096 + 4 * SHORT_FILE_BYTES;
-    // Nodes, copies, and the room that is left on each disk.
+    // Nodes, copies, and the room that is left on each disk: on those that have the log, and on the others.
     let cases = [
-        ("two others have it", 4, 3, SHORT_FILE_BYTES),
-        ("one other has it", 3, 2, retained_bytes),
+        ("two others have it", 4, 3, [SHORT_FILE_BYTES; 2]),
+        ("one other has it", 3, 2, [retained_bytes; 2]),
+        (
+            "one other has it and no more room",
+            3,
+            2,
+            [SHORT_FILE_BYTES, 3 * retained_bytes],
+        ),
     ];
     for (name, node_count, copies, left_bytes) in cases {
         block_on(async {
@@ -56,8 +64,12 @@ fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
                     write(&store, ino).await;
                 }
                 assert!(store.stats().log_start < LogPosition(3), "nothing was cut");
-                let lost = cluster.open_disks()[0];
-                fill_all(&cluster, left_bytes).await;
+                let having = cluster.open_disks();
+                let lost = having[0];
+                for (index, disk) in cluster.disks().iter().enumerate() {
+                    let left_bytes = left_bytes[usize::from(!having.contains(&index))];
+                    limits::fill(disk, "ballast", left_bytes).await;
+                }
                 cluster.lose(lost);
                 store.abort().await;
                 let heir = (lost + 1) % node_count;
@@ -192,7 +204,9 @@ fn a_log_that_goes_on_leaves_room_for_a_takeover() {
             assert!(last > RECORD_COUNT);
             for disk in cluster.disks() {
                 let free_bytes = disk.space().expect("tells").free_bytes;
-                assert!(free_bytes > MIB / 2, "{free_bytes} bytes are left");
+                // The 256th part of a disk stays free for logs, a fourth of that for the next owner's.
+                let least_bytes = (1 << 30) / 256 / 4;
+                assert!(free_bytes >= least_bytes, "{free_bytes} bytes are left");
             }
             store.abort().await;
             let (store, _) = cluster.take_over(1).await.expect("takes over");
@@ -202,4 +216,21 @@ fn a_log_that_goes_on_leaves_room_for_a_takeover() {
         };
         cluster.while_time_passes(work).await;
     });
+}
+
+#[test]
+fn planted_mistakes_are_noticed() {
+    let mistakes: [(Bug, fn()); 2] = [
+        (
+            Bug::LogTakesTheLastRoom,
+            a_log_that_goes_on_leaves_room_for_a_takeover,
+        ),
+        (
+            Bug::KeptWithTooFewCopies,
+            a_volume_is_taken_over_where_no_disk_has_room_for_its_log,
+        ),
+    ];
+    for (bug, test) in mistakes {
+        assert!(planted::is_noticed_by(bug, test), "{bug:?}");
+    }
 }
