@@ -13,6 +13,8 @@ use crate::exit::Failure;
 use crate::print;
 use crate::upgrade::in_the_way;
 
+/// Volumes that move for other reasons have so long to arrive before they are in the way.
+const SETTLED_MAX: Duration = Duration::from_secs(10);
 /// Volumes of a node have so long to move.
 const MOVED_MAX: Duration = Duration::from_secs(120);
 /// Then its addresses: they move within seconds, if another node can have them.
@@ -29,7 +31,7 @@ fn owned<'a>(view: &'a ClusterView, node: &str) -> Vec<&'a str> {
 pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let (node, seconds) = (args.node.as_str(), args.time.as_secs());
-    let view = client.cluster()?;
+    let view = settled(&client)?;
     let is_in = |name: &str| {
         let mut nodes = view.nodes.iter();
         nodes.any(|known| known.name == name && known.maintenance_seconds.is_some())
@@ -62,6 +64,19 @@ pub fn on(args: &MaintenanceOnArgs) -> Result<(), Failure> {
          off {node}",
         crate::status::duration(seconds)
     ))
+}
+
+/// The cluster, once no volume is on its way from one node to another, or after a while.
+fn settled(client: &Client) -> Result<ClusterView, Failure> {
+    let until = Instant::now() + SETTLED_MAX;
+    loop {
+        let view = client.cluster()?;
+        let is_moving = view.volumes.iter().any(|volume| volume.owner.is_none());
+        if !is_moving || Instant::now() >= until {
+            return Ok(view);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
 }
 
 /// Addresses of pools that a node still has when others had the time to take them.

@@ -440,6 +440,11 @@ impl Truth for MapTruth {
                     false => SaveError::Map(error.to_string()),
                 }
             })?;
+            // This node acts upon its own change at once, without having followed the map to it. The change is made, whatever
+            // becomes of this.
+            if let Err(error) = self.map.remember() {
+                tracing::warn!(%error, "a map without this change would be taken for this one if this node ended now");
+            }
             let (local, local_before) = (self.local(state), self.local(before));
             let have_it = disks.iter().map(|(id, _)| *id);
             let have_it: Vec<DiskId> = have_it.collect();
@@ -490,6 +495,44 @@ mod tests {
         let one = MapTruth::new(made.await.unwrap(), NodeId(1));
         let opened = ClusterMap::open(store.client("b".to_owned()), env, "test", memory);
         (one, MapTruth::new(opened.await.unwrap(), NodeId(2)))
+    }
+
+    #[derive(Default)]
+    struct Kept(parking_lot::Mutex<Option<HighWater>>);
+
+    impl HighWaterStore for Kept {
+        fn load(&self) -> Result<Option<HighWater>, String> {
+            Ok(*self.0.lock())
+        }
+
+        fn store(&self, seen: HighWater) -> Result<(), String> {
+            *self.0.lock() = Some(seen);
+            Ok(())
+        }
+    }
+
+    /// It acts upon it before it follows the map to it.
+    #[tokio::test]
+    async fn what_a_node_changed_itself_is_kept_in_mind() {
+        let env = test_env();
+        let store = MemoryCoordinator::new(env.clone());
+        let kept = Arc::new(Kept::default());
+        let made = ClusterMap::create_cluster(
+            store.client("a".to_owned()),
+            env,
+            ClusterId(1),
+            "test",
+            kept.clone(),
+        );
+        let truth = MapTruth::new(made.await.unwrap(), NodeId(1));
+        let before = PoolState {
+            volumes: Vec::new(),
+            ..example_pool(0)
+        };
+        let kept = || kept.load().unwrap().map_or(0, |seen| seen.revision);
+        let first = kept();
+        truth.save(&[], &example_pool(0), &before).await.unwrap();
+        assert!(kept() > first && kept() >= truth.map.written().0);
     }
 
     /// Clones that come and go at several nodes, and the volume that they came from.
