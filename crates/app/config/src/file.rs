@@ -55,6 +55,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("credential_host", |settings, value, _| {
+        settings.credential_host = texts(value, "credential_host = [\"minio.example.org:9000\"]")?;
+        Ok(())
+    }),
     ("data", |settings, value, folder| {
         let list = value
             .as_array()
@@ -387,6 +391,7 @@ mod tests {
             oidc_text = "Example"
             oidc_viewer = ["staff", "guests"]
             rpcbind = true
+            credential_host = ["minio.example.org:9000"]
             cluster_dir = "cluster"
             address_hook = "address-hook"
             internal_encryption = false
@@ -441,6 +446,7 @@ mod tests {
                 oidc_viewer: vec!["staff".to_owned(), "guests".to_owned()],
             },
             rpcbind: Some(true),
+            credential_host: vec!["minio.example.org:9000".to_owned()],
             cluster_dir: Some("/etc/cairn/cluster".into()),
             address_hook: Some("/etc/cairn/address-hook".into()),
             internal_encryption: Some(false),

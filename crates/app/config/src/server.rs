@@ -164,6 +164,11 @@ pub struct Settings {
     pub admin_name: Vec<String>,
     #[command(flatten)]
     pub oidc: OidcSettings,
+    /// HOST or HOST:PORT of an object store that gets the credentials of this machine (its environment, its identity in a
+    /// cloud) when a tier is there and has no file with credentials: else they go to the cloud's own hosts alone, over TLS;
+    /// repeat the flag for more
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub credential_host: Vec<String>,
     /// Also serve the port mapper on port 111, so that clients need no port options [default: if
     /// the port is free and may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -259,6 +264,23 @@ fn check_domain(domain: &str) -> Result<(), String> {
     }
 }
 
+/// `HOST` or `HOST:PORT`, of a name or an address; an IPv6 address with a port is in brackets.
+fn check_host(text: &str) -> Result<(), String> {
+    if text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok() {
+        return Ok(());
+    }
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, port.parse::<u16>().ok()),
+        None => (text, Some(1)),
+    };
+    match port.is_some_and(|port| port > 0) && check_domain(host).is_ok() {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{text}\" is no host: write minio.example.org, minio.example.org:9000 or [fd00::1]:9000"
+        )),
+    }
+}
+
 fn check_region(region: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match !region.is_empty() && region.bytes().all(is_plain) {
@@ -346,6 +368,11 @@ impl Settings {
                 self.admin_name
             },
             oidc: self.oidc.or(below.oidc),
+            credential_host: if self.credential_host.is_empty() {
+                below.credential_host
+            } else {
+                self.credential_host
+            },
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
             address_hook: self.address_hook.or(below.address_hook),
@@ -396,6 +423,7 @@ impl Settings {
             },
             admin_names: self.admin_name,
             oidc: self.oidc.resolve(),
+            credential_hosts: self.credential_host,
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
             address_hook: self.address_hook,
@@ -509,6 +537,11 @@ impl Settings {
             }
         }
         self.oidc.check(&mut refuse);
+        for host in &self.credential_host {
+            if let Err(why) = check_host(host) {
+                refuse(format!("credential_host: {why}"));
+            }
+        }
         if self.master_key_file.is_some() && self.master_key_command.is_some() {
             refuse(
                 "master_key_file and master_key_command are given: choose one, which has all keys"
@@ -605,6 +638,8 @@ pub struct Config {
     pub admin_names: Vec<String>,
     /// `None`: nobody logs in by a provider.
     pub oidc: Option<Oidc>,
+    /// `HOST` or `HOST:PORT` of object stores that get the credentials of this machine.
+    pub credential_hosts: Vec<String>,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,
     /// `None`: the usual one, if it is there.
@@ -655,6 +690,36 @@ mod tests {
         for (text, want) in cases {
             let got = parse_address(text).ok().map(|address| address.to_string());
             assert_eq!(got.as_deref(), *want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_taken_or_refused() {
+        let good = [
+            "minio",
+            "minio.example.org",
+            "minio:9000",
+            "10.0.0.1",
+            "10.0.0.1:9000",
+            "::1",
+            "[::1]:9000",
+        ];
+        for text in good {
+            assert_eq!(check_host(text), Ok(()), "{text}");
+        }
+        let bad = [
+            "",
+            "http://minio",
+            "minio:",
+            "minio:0",
+            "minio:70000",
+            "minio/a",
+            "*.example.org",
+            "a b",
+            "a:1:2",
+        ];
+        for text in bad {
+            assert!(check_host(text).is_err(), "{text}");
         }
     }
 
