@@ -27,7 +27,7 @@ MOVED_SECONDS_MAX = 120
 FAILED, USAGE, REFUSED = 1, 2, 4
 FILE_LEN_BYTES = 300_001
 # What the guide's commands leave to the machine.
-SERVE_FLAGS = "--memory-limit 512MiB --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
+SERVE_FLAGS = "--memory-limit 512MiB --disk-root /srv --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
 CLIENT_NUMBER = 100
 
 PAGES = {

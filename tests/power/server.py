@@ -90,7 +90,7 @@ class GuestServer(harness.Server):
         option = ",snapshot=on" if throw_away else ""
         self.machine = vm.Machine(self.root, [drive.url + option for drive in self.drives], shares, forward)
         data = [word for index in self.members for word in ("--data", self.folder(index))]
-        self.arguments = [self.file_system, *map(str, away), "--", *data, *self.flags]
+        self.arguments = [self.file_system, *map(str, away), "--", *data, "--disk-root", "/disks", *self.flags]
         self.boots_left = BOOTS_AGAIN_COUNT_MAX
         self.start_machine()
 

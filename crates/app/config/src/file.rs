@@ -72,6 +72,11 @@ const KEYS: &[(&str, Setter)] = &[
     ("disk_io", |settings, value, _| {
         word(&mut settings.disk_io, value)
     }),
+    ("disk_root", |settings, value, folder| {
+        let roots = texts(value, "disk_root = [\"/srv/cairn\"]")?;
+        settings.disk_root = roots.iter().map(|root| folder.join(root)).collect();
+        Ok(())
+    }),
     ("disk_size_limit", |settings, value, _| {
         word(&mut settings.disk_size_limit, value)
     }),
@@ -364,6 +369,7 @@ mod tests {
     fn a_full_file_is_read() {
         let content = r#"
             data = ["disk1", "/srv/disk2"]
+            disk_root = ["disks", "/srv"]
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
             iscsi_portal = ["10.0.0.1:3260", "10.1.0.1:3260"]
@@ -414,6 +420,7 @@ mod tests {
         "#;
         let want = Settings {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
+            disk_root: vec!["/etc/cairn/disks".into(), "/srv".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: vec!["0.0.0.0:3260".parse().unwrap()],
             iscsi_portal: vec![

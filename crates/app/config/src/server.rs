@@ -93,6 +93,10 @@ pub struct Settings {
     /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
+    /// A folder below which an administrator may put disks, read caches and directories of tiers by the admin API; repeat the
+    /// flag for more [default: nowhere but in the folders of --data]
+    #[arg(long, value_name = "DIR")]
+    pub disk_root: Vec<PathBuf>,
     /// The folder in which this node keeps what it knows of its cluster: `cairn cluster init` or `cairn cluster join` made
     /// it [default: /var/lib/cairn/cluster, if it is there]
     #[arg(long, value_name = "DIR")]
@@ -335,6 +339,11 @@ impl Settings {
             } else {
                 self.data
             },
+            disk_root: if self.disk_root.is_empty() {
+                below.disk_root
+            } else {
+                self.disk_root
+            },
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_iscsi: if self.listen_iscsi.is_empty() {
                 below.listen_iscsi
@@ -403,6 +412,7 @@ impl Settings {
         }
         Ok(Config {
             data: self.data,
+            disk_roots: self.disk_root,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
             iscsi_portals: self.iscsi_portal,
@@ -482,6 +492,13 @@ impl Settings {
                     folder.display()
                 ));
             }
+        }
+        if self
+            .disk_root
+            .iter()
+            .any(|root| root.as_os_str().is_empty())
+        {
+            refuse("disk_root: a folder has an empty name".to_owned());
         }
         for (name, addresses) in [
             ("listen_iscsi", &self.listen_iscsi),
@@ -615,6 +632,8 @@ impl fmt::Display for KeySource {
 pub struct Config {
     /// One folder per disk; at least one, no two alike.
     pub data: Vec<PathBuf>,
+    /// Below these, folders are used that the admin API names.
+    pub disk_roots: Vec<PathBuf>,
     pub listen_nfs: SocketAddr,
     /// None: the usual one, as soon as there is a LUN.
     pub listen_iscsi: Vec<SocketAddr>,

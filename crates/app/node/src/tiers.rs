@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use cairn_tier::{Credentials, ObjectTier, TierAddress};
 use futures_util::FutureExt;
 
 use crate::control::{Controller, refusal};
+use crate::disk_folders::allowed_place;
 use crate::node::Inner;
 
 /// How often tiers that could not be used are tried again, and objects of deleted volumes are looked for.
@@ -60,6 +62,10 @@ pub fn open(
 ) -> Result<Arc<dyn HostTier>, String> {
     let address: Result<TierAddress, _> = tier.url.parse();
     let address = address.map_err(|error| error.to_string())?;
+    // It is written to and emptied, as a disk is.
+    if let TierAddress::Directory(path) = &address {
+        allowed_place(Path::new(path), &config.disk_roots, &[])?;
+    }
     let credentials = Credentials {
         file: tier.credentials_file.as_deref(),
         machine_hosts: &config.credential_hosts,

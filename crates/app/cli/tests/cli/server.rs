@@ -57,6 +57,7 @@ impl Scratch {
             "--listen-admin",
             "127.0.0.1:0",
         ]);
+        command.arg("--disk-root").arg(self.folder.path());
         command.args(["--memory-limit", "256MiB", "--ready-file"]);
         command.arg(self.path("ready.json"));
         command
