@@ -98,7 +98,7 @@ fn write(out: Option<&Path>, content: &str) -> Result<(), Failure> {
 
 fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
-        .map(|json| json + "\n")
+        .map(|json| cairn_base::printable::in_json(&json).into_owned() + "\n")
         .map_err(|error| Failure::failed(format!("writing JSON: {error}")))
 }
 
