@@ -52,7 +52,7 @@ class GuestServer(harness.Server):
         self.members = list(range(POOL_DISKS_COUNT))
         self.ready = {"nfs": {"port": self.nfs_port}, "admin": {"url": f"http://127.0.0.1:{self.admin_port}"}}
         self.flags = [
-            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}",
+            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}", "--insecure",
             "--listen-iscsi", f"0.0.0.0:{ISCSI_PORT}", "--rpcbind=false",
             "--ready-file", "/told/ready.json", "--token-file", "/told/admin-token", "--rebuild-delay", "0",
             "--memory-limit", "512MiB",

@@ -87,6 +87,10 @@ const KEYS: &[(&str, Setter)] = &[
         word(&mut settings.hang_after, value)?;
         settings.hang_after.map_or(Ok(()), check_hang_after)
     }),
+    ("insecure", |settings, value, _| {
+        settings.insecure = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("internal_encryption", |settings, value, _| {
         settings.internal_encryption = Some(yes_or_no(value)?);
         Ok(())
@@ -382,6 +386,7 @@ mod tests {
             s3_domain = ["s3.example.org"]
             s3_region = "eu-west-1"
             listen_admin = "localhost:0"
+            insecure = false
             admin_certificate = "admin.crt"
             admin_key = "/etc/admin.key"
             admin_self_signed = false
@@ -436,6 +441,7 @@ mod tests {
             s3_domain: vec!["s3.example.org".to_owned()],
             s3_region: Some("eu-west-1".to_owned()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
+            insecure: Some(false),
             admin_certificate: Some("/etc/cairn/admin.crt".into()),
             admin_key: Some("/etc/admin.key".into()),
             admin_self_signed: Some(false),

@@ -151,6 +151,10 @@ pub struct Settings {
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
+    /// Let it be on an address that other machines reach without HTTPS: whoever listens on that network reads the token, passwords
+    /// and secrets that are made. In a cluster of this machine, or behind a proxy that speaks TLS
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub insecure: Option<bool>,
     /// Speak HTTPS on it, with this certificate and those that signed it (PEM); one that is put in its place is used within
     /// seconds
     #[arg(long, value_name = "PATH")]
@@ -368,6 +372,7 @@ impl Settings {
             },
             s3_region: self.s3_region.or(below.s3_region),
             listen_admin: self.listen_admin.or(below.listen_admin),
+            insecure: self.insecure.or(below.insecure),
             admin_certificate: self.admin_certificate.or(below.admin_certificate),
             admin_key: self.admin_key.or(below.admin_key),
             admin_self_signed: self.admin_self_signed.or(below.admin_self_signed),
@@ -539,6 +544,17 @@ impl Settings {
                 "admin_name is for HTTPS: give admin_certificate and admin_key, or admin_self_signed"
                     .to_owned(),
             );
+        }
+        if let Some(address) = self.listen_admin
+            && !address.ip().to_canonical().is_loopback()
+            && !is_https
+            && self.insecure != Some(true)
+        {
+            refuse(format!(
+                "listen_admin: other machines reach {address}, and whoever listens in between would read the admin token and \
+                 passwords: give admin_certificate and admin_key, or admin_self_signed = true, or a loopback address; \
+                 insecure = true (--insecure) does without"
+            ));
         }
         if self.admin_name.len() > ADMIN_NAMES_MAX {
             refuse(format!(
@@ -766,6 +782,34 @@ mod tests {
         assert_eq!(without.resolve(1).unwrap().rpcbind, None);
         assert_eq!(config.threads, 3);
         assert_eq!(config.memory_limit_bytes, 2 << 30);
+    }
+
+    #[test]
+    fn the_admin_api_is_https_for_other_machines() {
+        let cases = [
+            ("127.0.0.1:8049", None, None, true),
+            ("127.1.2.3:8049", None, None, true),
+            ("[::1]:8049", None, None, true),
+            ("[::ffff:127.0.0.1]:8049", None, None, true),
+            ("0.0.0.0:8049", None, None, false),
+            ("[::]:8049", None, None, false),
+            ("10.0.0.1:8049", None, None, false),
+            ("10.0.0.1:8049", Some(false), None, false),
+            ("10.0.0.1:8049", Some(true), None, true),
+            ("10.0.0.1:8049", None, Some(true), true),
+            ("10.0.0.1:8049", None, Some(false), false),
+        ];
+        for (address, insecure, admin_self_signed, want) in cases {
+            let settings = Settings {
+                data: vec!["/a".into()],
+                listen_admin: Some(address.parse().unwrap()),
+                insecure,
+                admin_self_signed,
+                ..Settings::default()
+            };
+            let config = settings.resolve(1);
+            assert_eq!(config.is_ok(), want, "{address} {insecure:?}: {config:?}");
+        }
     }
 
     #[test]
