@@ -99,10 +99,21 @@ export function useLog<E extends Entry, P extends EntryPage<E>>(address: string,
 /** A text, a number, a time, or a word that is none of somebody's own. */
 type Cell = string | number | Date | { bare: string };
 
+/** Control characters, and those that separate lines or change directions, written out: as the command line does. */
+export function onOneLine(text: string): string {
+  const notPlain = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
+  const short: Record<string, string> = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+  return text.replace(notPlain, (letter) => short[letter] ?? `\\u{${letter.charCodeAt(0).toString(16)}}`);
+}
+
 /** Rows as CSV (RFC 4180): texts are quoted, and times are in UTC. */
 export function asCsv(names: string[], rows: Cell[][]): string {
   // What a spreadsheet would take for a formula gets a mark: as the command line does.
-  const quoted = (text: string) => `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text.replaceAll('"', '""')}"`;
+  const isFormula = (text: string) => /^(\s|\\[nrt]|\\u\{[0-9a-f]+\})*[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text);
+  const quoted = (text: string) => {
+    const line = onOneLine(text);
+    return `"${isFormula(line) ? "'" : ""}${line.replaceAll('"', '""')}"`;
+  };
   const cell = (value: Cell) => {
     if (value instanceof Date) return value.toISOString().replace(".000Z", "Z");
     if (typeof value === "object") return value.bare;

@@ -27,7 +27,7 @@ MOVED_SECONDS_MAX = 120
 FAILED, USAGE, REFUSED = 1, 2, 4
 FILE_LEN_BYTES = 300_001
 # What the guide's commands leave to the machine.
-SERVE_FLAGS = "--memory-limit 512MiB --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
+SERVE_FLAGS = "--memory-limit 512MiB --disk-root /srv --listen-iscsi 0.0.0.0:3260 --listen-s3 0.0.0.0:9000"
 CLIENT_NUMBER = 100
 
 PAGES = {
@@ -62,8 +62,8 @@ ELSEWHERE = {
         "cairn volume erase-key": "test_encryption.Encryption.test_a_key_is_changed_and_erased_for_all",
     },
     "iscsi.md": {
-        "cairn san plan-host san/data --system http://array1:8049 --system http://array2:8049,/etc/array2.token --initiator "
-        "iqn.1993-08.org.debian:01:abc --mount /srv/data > plan.sh": "make demo-san",
+        "cairn san plan-host san/data --system https://array1:8049 --system https://array2:8049,/etc/array2.token "
+        "--ca /etc/arrays.pem --initiator iqn.1993-08.org.debian:01:abc --mount /srv/data > plan.sh": "make demo-san",
     },
     "s3.md": {
         "cairn serve ... --listen-s3 0.0.0.0:9000 --s3-certificate /etc/cairn/s3.crt --s3-key /etc/cairn/s3.key": "make test-e2e",

@@ -431,6 +431,34 @@ class Disks(WorldTest):
         self.assertEqual(self.states(server)["disk2"], "ok")
         self.check(server, tree)
 
+    def test_a_disk_is_added_where_the_configuration_says(self):
+        server = self.server(3)
+        outside = self.enterContextHere(harness.scratch("outside-"))
+        (server.root / "out").symlink_to(outside)
+        for words in (
+            ["add", outside / "new"],
+            ["add", server.root / "out" / "new"],
+            ["add", f"{server.root}/../../{outside.name}/new"],
+            ["replace", server.disks[1], outside / "new"],
+            ["add", outside / "new", "--role", "cache", "--size", "512MiB"],
+        ):
+            refused = server.cairn("disk", *words, check=False)
+            self.assertEqual(refused.returncode, 4, refused.stderr)
+            self.assertIn("disk_root", refused.stderr)
+        refused = server.cairn("tier", "add", "cold", f"file://{outside}", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("disk_root", refused.stderr)
+        self.assertEqual(list(outside.iterdir()), [])
+        refused = server.cairn("disk", "add", server.root / "missing" / "new", check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("make that folder", refused.stderr)
+        self.assertFalse((server.root / "missing").exists())
+        # The configuration names the others itself.
+        server.flags += ["--disk-root", str(outside)]
+        server.restart()
+        server.cairn("disk", "add", outside / "new")
+        self.assertEqual(self.states(server), {name: "ok" for name in ("disk0", "disk1", "disk2", "new")})
+
     def test_what_cannot_be_done_is_said_first(self):
         server = self.server(3, flags=["--disk-size-limit", "256MiB"])
         foreign = server.root / "foreign"

@@ -115,7 +115,8 @@ class ReadCache(WorldTest):
         data = self.world.disks[0]
         for folder, size, why in [
             (self.scratch / "small", "1MiB", "needs"),
-            ("/proc/nothing", "512MiB", "read cache at /proc"),
+            ("/proc/nothing", "512MiB", "disk_root"),
+            (self.scratch / "none" / "fast", "512MiB", "make that folder"),
             (self.scratch / "large", "1000TiB", "room for"),
             (data, "512MiB", "is a disk of the pool already"),
             (f"{data}/inside", "512MiB", "one in the other"),

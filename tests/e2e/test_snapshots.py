@@ -240,6 +240,29 @@ class Snapshots(WorldTest):
         self.assertIn("no snapshot c", self.refused("diff", "main", "c"))
         self.assertEqual([view["name"] for view in self.listed()["snapshots"]], ["a", "b"])
 
+    def test_names_command_no_terminal(self):
+        self.world = self.server(1)
+        evil = "a\n+ file 1 B /forged\x1b[2J\x9b31m\u202eb\u2028c\x7f"
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.taken("a")
+            mount.write_file(f"/{evil}", b"x")
+            self.taken("b")
+        shown = self.world.cairn("snapshot", "diff", "main", "a", "b").stdout
+        self.assertEqual(len([line for line in shown.splitlines() if "forged" in line]), 1, shown)
+        self.assertIn("a\\n+ file 1 B /forged\\u{1b}[2J", shown)
+        listed = self.world.cairn("snapshot", "diff", "main", "a", "b", "--json").stdout
+        for text in (shown, listed):
+            for letter in "\x1b\x9b\u202e\u2028\x7f":
+                self.assertNotIn(letter, text)
+        # It says the same.
+        self.assertIn(f"/{evil}", [json.loads(line)["path"] for line in listed.splitlines()])
+        # Nor in the words of the server, and in its log.
+        refused = self.world.cairn("policy", "show", f"main/none{evil}", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        for text in (refused.stderr, self.world.log_path.read_text()):
+            for letter in "\x1b\x9b\u202e\u2028\x7f":
+                self.assertNotIn(letter, text)
+
     def page(self, **ask):
         url = f"{self.world.ready['admin']['url']}/api/v1/volumes/main/snapshots/a/diff"
         request = urllib.request.Request(url, json.dumps(ask).encode(), method="POST")

@@ -1,6 +1,7 @@
 """Cold data in an object store: `cairn tier`, in a directory, in the S3 server of another Cairn, in Azure and in Google Cloud Storage."""
 
 import concurrent.futures
+import http.server
 import json
 import os
 import pathlib
@@ -412,7 +413,11 @@ class Tiers(WorldTest):
             ("gs://B", "no name of a bucket"),
             ("s3://B", "no name of a bucket"),
             (f"file://{self.scratch}/none", "mount what is to be there"),
-            (f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a", "bucket"),
+            ("s3://bucket?endpoint=http://169.254.169.254&region=a", "link-local"),
+            ("s3://bucket?endpoint=http://2852039166&region=a", "link-local"),
+            ("s3://bucket?endpoint=http://[::ffff:a9fe:a9fe]&region=a", "link-local"),
+            ("gs://bucket?endpoint=http://metadata.google.internal", "metadata service"),
+            (f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a", "credential_host"),
         ]:
             refused = world.cairn("tier", "add", "cold", url, check=False)
             self.assertNotEqual(refused.returncode, 0, url)
@@ -435,3 +440,96 @@ class Tiers(WorldTest):
         self.assertEqual(self.objects_in(self.folder), [])
         shutil.move(self.scratch / "kept", self.folder / "cairn-tier.json")
         self.wait_sent(world)
+
+
+class Internal(http.server.BaseHTTPRequestHandler):
+    """What answers in the server's network and is no object store."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        self.server.asked.append((self.path, dict(self.headers)))
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, headers, body = self.server.says
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+
+    def log_message(self, *_):
+        pass
+
+
+class Outbound(WorldTest):
+    """Where requests go that an administrator causes, with what, and what is told of the answers."""
+
+    def internal(self, status, headers, body):
+        internal = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Internal)
+        internal.asked, internal.says = [], (status, headers, body)
+        self.addCleanup(internal.server_close)
+        self.addCleanup(internal.shutdown)
+        threading.Thread(target=internal.serve_forever, daemon=True).start()
+        return internal
+
+    def credentials(self):
+        path = self.scratch / "credentials"
+        path.write_text("aws_access_key_id = AKIA\naws_secret_access_key = s\naws_session_token = session\n")
+        path.chmod(0o600)
+        return path
+
+    def test_credentials_of_the_machine_stay_with_it(self):
+        internal = self.internal(404, {}, b"")
+        url = f"s3://bucket?endpoint=http://127.0.0.1:{internal.server_port}&region=a"
+        keys = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "session"}
+        (self.scratch / "pool").mkdir()
+        world = harness.Server(self.scratch / "pool")
+        world.environment = lambda: harness.Server.environment(world) | keys
+        self.enterContextHere(world)
+        refused = world.cairn("tier", "add", "cold", url, check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("credential_host", refused.stderr)
+        self.assertEqual(internal.asked, [])
+        # The configuration names it.
+        world.stop()
+        world.flags += ["--credential-host", f"127.0.0.1:{internal.server_port}"]
+        world.start()
+        refused = world.cairn("tier", "add", "cold", url, check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("session", [headers.get("x-amz-security-token") for _, headers in internal.asked])
+
+    def test_no_body_is_told_and_no_redirect_is_followed(self):
+        world = self.server(1)
+        other = self.internal(200, {}, b"secret")
+        for status, headers, body, said in [
+            (403, {}, b"<Error><Code>AccessDenied</Code><Message>secret</Message></Error>", "AccessDenied"),
+            (400, {}, b"secret", "400"),
+            (500, {}, b"{\"secret\": 1}", "500"),
+            (200, {}, b"secret", ""),
+            (302, {"Location": f"http://127.0.0.1:{other.server_port}/"}, b"secret", "302"),
+        ]:
+            with self.subTest(status=status):
+                internal = self.internal(status, headers, body)
+                url = f"s3://bucket?endpoint=http://127.0.0.1:{internal.server_port}&region=a"
+                add = ["tier", "add", "cold", url, "--credentials-file", str(self.credentials())]
+                refused = world.cairn(*add, check=False)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn(said, refused.stderr)
+                self.assertNotEqual(internal.asked, [])
+                for told in (refused.stderr, refused.stdout, world.log_path.read_text()):
+                    self.assertNotIn("secret", told)
+        self.assertEqual(other.asked, [])
+
+    def test_other_files_are_not_told(self):
+        world = self.server(1)
+        file = self.scratch / "file"
+        url = f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a"
+        file.write_text("root:secret:0:0\n")
+        said = set()
+        for mode in (0o600, 0o644, 0o4755):
+            file.chmod(mode)
+            said.add(world.cairn("tier", "add", "cold", url, "--credentials-file", str(file), check=False).stderr)
+        self.assertEqual(len(said), 1, said)
+        self.assertNotIn("secret", said.pop())

@@ -122,8 +122,12 @@ class Users(WorldTest):
         self.make(server, "alice", "admin")
         cookie = self.log_in(server, "alice")
         self.assertEqual(self.make(server, "alice", "viewer", check=False).returncode, REFUSED)
-        for name, role, password in (("eve", "viewer", "short"), ("token", "viewer", PASSWORD), ("eve", "root", PASSWORD)):
-            self.assertEqual(self.make(server, name, role, password, check=False).returncode, 2)
+        for name, role, password in (
+            ("eve", "viewer", "short"), ("token", "viewer", PASSWORD), ("eve", "root", PASSWORD),
+            # Common ones, and her own name.
+            ("eve", "viewer", "password123"), ("eve", "viewer", "1234567890"), ("eve.of.example", "viewer", "eve.of.example"),
+        ):
+            self.assertEqual(self.make(server, name, role, password, check=False).returncode, 2, password)
         wrong = {"user": "alice", "password": "wrong horse"}
         unknown = {"user": "nobody", "password": PASSWORD}
         answers = [self.ask(server, "POST", "/api/v1/session", body) for body in (wrong, unknown)]

@@ -75,7 +75,8 @@ class Cluster:
         argv += ["--disks", str(self.disks), "--base-port", str(self.ports.first), "--netns", self.netns]
         argv += ["--external-etcd"] if self.external_etcd else []
         argv += ["--program", str(self.program)] if self.program else []
-        return [*argv, "--", *self.serve_flags] if self.serve_flags else argv
+        # What a test adds lies beside the folder of the cluster.
+        return [*argv, "--", "--disk-root", str(self.folder.absolute().parent), *self.serve_flags]
 
     def output(self):
         return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""

@@ -181,6 +181,8 @@ class Server:
         if self.rpcbind is not None:
             argv.append(f"--rpcbind={str(self.rpcbind).lower()}")
         argv += ["--ready-file", str(self.ready_path), "--token-file", str(self.token_path)]
+        # What a test adds lies beside the disks, or beside their folder.
+        argv += ["--disk-root", str(self.root.absolute().parent)]
         return argv + self.flags
 
     def environment(self):

@@ -52,7 +52,7 @@ class GuestServer(harness.Server):
         self.members = list(range(POOL_DISKS_COUNT))
         self.ready = {"nfs": {"port": self.nfs_port}, "admin": {"url": f"http://127.0.0.1:{self.admin_port}"}}
         self.flags = [
-            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}",
+            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}", "--insecure",
             "--listen-iscsi", f"0.0.0.0:{ISCSI_PORT}", "--rpcbind=false",
             "--ready-file", "/told/ready.json", "--token-file", "/told/admin-token", "--rebuild-delay", "0",
             "--memory-limit", "512MiB",
@@ -90,7 +90,7 @@ class GuestServer(harness.Server):
         option = ",snapshot=on" if throw_away else ""
         self.machine = vm.Machine(self.root, [drive.url + option for drive in self.drives], shares, forward)
         data = [word for index in self.members for word in ("--data", self.folder(index))]
-        self.arguments = [self.file_system, *map(str, away), "--", *data, *self.flags]
+        self.arguments = [self.file_system, *map(str, away), "--", *data, "--disk-root", "/disks", *self.flags]
         self.boots_left = BOOTS_AGAIN_COUNT_MAX
         self.start_machine()
 

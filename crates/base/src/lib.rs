@@ -1,7 +1,7 @@
 //! What every crate of Cairn stands on.
 //!
 //! Owns: ids, failure domains, byte units, aligned buffers, timestamps, and the seams through which time,
-//! randomness, tasks and disks come in, so that the engine can run on simulated ones.
+//! randomness, tasks and disks come in, so that the engine can run on simulated ones, text that commands no terminal.
 //! Must not know: files, segments, protocols, configuration.
 
 pub mod backoff;
@@ -12,6 +12,7 @@ pub mod env;
 pub mod ids;
 pub mod inline_call;
 pub mod planted;
+pub mod printable;
 pub mod real;
 pub mod time;
 pub mod units;

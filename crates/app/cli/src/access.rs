@@ -6,7 +6,7 @@ use std::path::Path;
 use cairn_admin::api::ReadyFile;
 use cairn_admin::users::Password;
 use cairn_admin::{Client, Identity, Token};
-use cairn_config::LISTEN_ADMIN_DEFAULT;
+use cairn_config::{LISTEN_ADMIN_DEFAULT, is_safe_url};
 use cairn_node::ready;
 
 use crate::args::ServerArgs;
@@ -34,6 +34,9 @@ pub fn client_and_password(args: &ServerArgs) -> Result<(Client, Option<Password
     let is_it = |local: &Local| local.runs && local.ready.admin.url == url;
     let local = local.filter(is_it);
     let local = local.as_ref().map(|local| &local.ready);
+    if local.is_none() && !args.insecure {
+        require_private(&url)?;
+    }
     let trusted = trusted(args, &url, local)?;
     let Some(name) = args.login.clone() else {
         let identity = token(args, local)?.map(Identity::Token);
@@ -103,7 +106,20 @@ fn checked_url(url: &str) -> Result<String, Failure> {
             "the server \"{url}\" is not of the form http://ADDRESS:PORT or https://NAME:PORT"
         )));
     }
-    Ok(format!("http://{url}"))
+    Ok(format!("https://{url}"))
+}
+
+/// Fails if others could read what is said with this server.
+fn require_private(url: &str) -> Result<(), Failure> {
+    match is_safe_url(url) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "{url} is another machine's and not encrypted: whoever listens in between would read the token or the password"
+        ))
+        .hint(
+            "write https://, and give the server a certificate (admin_certificate or admin_self_signed); --insecure does without",
+        )),
+    }
 }
 
 fn token(args: &ServerArgs, local: Option<&ReadyFile>) -> Result<Option<Token>, Failure> {
@@ -206,13 +222,31 @@ mod tests {
         let cases: &[(&str, Option<&str>)] = &[
             ("http://127.0.0.1:8049", Some("http://127.0.0.1:8049")),
             ("http://host:1/", Some("http://host:1")),
-            ("host:1", Some("http://host:1")),
+            ("host:1", Some("https://host:1")),
+            ("127.0.0.1:8049", Some("https://127.0.0.1:8049")),
             ("https://host:1/", Some("https://host:1")),
             ("ftp://host:1", None),
             ("nfs://host", None),
         ];
         for (url, want) in cases {
             assert_eq!(checked_url(url).ok().as_deref(), *want, "{url}");
+        }
+    }
+
+    #[test]
+    fn plain_http_is_for_this_machine() {
+        let cases = [
+            ("http://127.0.0.1:8049", true),
+            ("http://localhost:8049", true),
+            ("http://[::1]:8049", true),
+            ("https://host:8049", true),
+            ("http://host:8049", false),
+            ("http://10.0.0.1:8049", false),
+            ("http://127.0.0.1@host:8049", false),
+            ("http://localhost.example.org", false),
+        ];
+        for (url, want) in cases {
+            assert_eq!(require_private(url).is_ok(), want, "{url}");
         }
     }
 }

@@ -185,9 +185,13 @@ pub struct ServeArgs {
 /// Which server to talk to.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
-    /// The admin API [default: that of the server running on this machine]
+    /// The admin API: https://NAME:PORT, or NAME:PORT for the same; http:// for this machine [default: that of the server
+    /// running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
+    /// Take an http:// address of another machine: whoever listens in between reads the token, passwords and answers
+    #[arg(long)]
+    pub insecure: bool,
     /// File with the admin token (or put the token itself into CAIRN_TOKEN) [default: that of the
     /// server running on this machine]
     #[arg(long, value_name = "PATH")]

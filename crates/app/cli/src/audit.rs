@@ -5,6 +5,7 @@ use std::time::Duration;
 use cairn_admin::Client;
 use cairn_admin::audit::{AuditEntry, AuditPage, AuditQuery};
 use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
+use cairn_base::printable::csv_field;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::access;
@@ -155,7 +156,7 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     let mut query = args.filter.query(ENTRY_LIMIT_MAX);
     if args.format == AuditFormat::Csv {
-        print::text("id,time,user,via,address,method,path,status,node\r\n")?;
+        print::csv("id,time,user,via,address,method,path,status,node\r\n")?;
     }
     let mut is_first = true;
     loop {
@@ -174,19 +175,12 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
                 }
             }
         }
-        print::bytes(text.as_bytes())?;
+        print::csv(&text)?;
         match page.next_before {
             Some(before) => query.part.before = Some(before),
             None => return Ok(()),
         }
     }
-}
-
-/// A text in CSV (RFC 4180): quoted, and it does not begin as a formula of a spreadsheet would.
-pub fn csv_text(text: &str) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let mark = if is_formula { "'" } else { "" };
-    format!("\"{mark}{}\"", text.replace('"', "\"\""))
 }
 
 /// A line of CSV.
@@ -198,9 +192,9 @@ fn csv(entry: &AuditEntry) -> String {
         &entry.method,
         &entry.path,
     ];
-    let texts: Vec<String> = texts.iter().map(|text| csv_text(text)).collect();
+    let texts: Vec<String> = texts.iter().map(|text| csv_field(text)).collect();
     let (id, at) = (entry.id, time(entry.at_seconds));
-    let node = entry.node.as_deref().map(csv_text).unwrap_or_default();
+    let node = entry.node.as_deref().map(csv_field).unwrap_or_default();
     format!("{id},{at},{},{},{node}\r\n", texts.join(","), entry.status)
 }
 
@@ -221,7 +215,7 @@ pub fn time(seconds: i64) -> String {
 fn line(entry: &AuditEntry) -> String {
     let node = entry.node.as_ref();
     let node = node.map_or_else(String::new, |node| format!("  on {node}"));
-    format!(
+    let line = format!(
         "{}  {}  {}  {}  {} {}  {}{node}",
         time(entry.at_seconds),
         entry.user,
@@ -230,7 +224,8 @@ fn line(entry: &AuditEntry) -> String {
         entry.method,
         entry.path,
         entry.status
-    )
+    );
+    print::name(&line).into_owned()
 }
 
 fn table(entries: &[AuditEntry]) -> String {

@@ -30,6 +30,9 @@ pub struct InsideArgs {
     /// The admin API of the server that serves the target [default: that of the server running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
+    /// Take an http:// address of another machine: whoever listens in between reads the token and answers
+    #[arg(long)]
+    pub insecure: bool,
     /// File with the admin token (or put the token itself into CAIRN_TOKEN) [default: that of the server running on this machine]
     #[arg(long, value_name = "PATH")]
     pub admin_token_file: Option<PathBuf>,
@@ -43,6 +46,7 @@ impl InsideArgs {
     fn client(&self) -> Result<Client, Failure> {
         access::client(&ServerArgs {
             server: self.server.clone(),
+            insecure: self.insecure,
             token_file: self.admin_token_file.clone(),
             login: None,
             login_password_file: None,

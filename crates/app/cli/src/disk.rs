@@ -32,7 +32,11 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     let mut text = disk_table(&list.disks);
     for disk in &list.disks {
         if let Some(problem) = &disk.problem {
-            text.push_str(&format!("\n\n{}: {problem}", disk.label));
+            text.push_str(&format!(
+                "\n\n{}: {}",
+                print::name(&disk.label),
+                print::name(problem)
+            ));
         }
     }
     // Every view of the disks says when there is only one to lose.
@@ -45,7 +49,11 @@ pub fn list(args: &ViewArgs) -> Result<(), Failure> {
     }
     for cache in &caches {
         if let Some(problem) = &cache.problem {
-            text.push_str(&format!("\n\n{}: {problem}", cache.path));
+            text.push_str(&format!(
+                "\n\n{}: {}",
+                print::name(&cache.path),
+                print::name(problem)
+            ));
         }
     }
     if let Some(progress) = rebuild_text(&rebuild) {
@@ -369,7 +377,7 @@ fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
         rebuild
             .problems
             .iter()
-            .map(|problem| format!("problem   {problem}")),
+            .map(|problem| format!("problem   {}", print::name(problem))),
     );
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

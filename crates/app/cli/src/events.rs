@@ -5,11 +5,12 @@ use std::time::Duration;
 use cairn_admin::Client;
 use cairn_admin::entries::{ENTRY_LIMIT_MAX, Part};
 use cairn_admin::events::{EventEntry, EventPage, EventQuery, EventStage, Severity};
+use cairn_base::printable::csv_field;
 use clap::{Args, ValueEnum};
 
 use crate::access;
 use crate::args::ViewArgs;
-use crate::audit::{csv_text, time};
+use crate::audit::time;
 use crate::cluster::parse_time;
 use crate::exit::Failure;
 use crate::follow::{LogPage, follow, say_silent};
@@ -138,11 +139,11 @@ fn newer(args: &EventsArgs, client: &Client, after: Option<u64>) -> Result<Event
 
 fn export(args: &EventsArgs, client: &Client) -> Result<(), Failure> {
     let mut query = args.query(ENTRY_LIMIT_MAX);
-    print::text("id,time,severity,kind,stage,subject,message,action,nodes\r\n")?;
+    print::csv("id,time,severity,kind,stage,subject,message,action,nodes\r\n")?;
     loop {
         let page = client.events(&query)?;
         let lines: String = page.entries.iter().map(csv).collect();
-        print::bytes(lines.as_bytes())?;
+        print::csv(&lines)?;
         match page.next_before {
             Some(before) => query.part.before = Some(before),
             None => return Ok(()),
@@ -165,10 +166,10 @@ fn csv(event: &EventEntry) -> String {
         event.severity.as_str().to_owned(),
         word(&event.kind),
         word(&event.stage),
-        csv_text(&event.subject),
-        csv_text(&event.message),
-        csv_text(event.action.as_deref().unwrap_or("")),
-        csv_text(&event.nodes.join(" ")),
+        csv_field(&event.subject),
+        csv_field(&event.message),
+        csv_field(event.action.as_deref().unwrap_or("")),
+        csv_field(&event.nodes.join(" ")),
     ];
     format!("{}\r\n", words.join(","))
 }
@@ -193,9 +194,10 @@ fn text(event: &EventEntry) -> String {
         time(event.at_seconds),
         event.message
     );
+    let line = print::name(&line);
     match &event.action {
-        Some(action) => format!("{line}\n{:31}{action}", ""),
-        None => line,
+        Some(action) => format!("{line}\n{:31}{}", "", print::name(action)),
+        None => line.into_owned(),
     }
 }
 

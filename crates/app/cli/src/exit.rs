@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use cairn_admin::ClientError;
 use cairn_admin::api::ErrorKind;
 
-use crate::print::note;
+use crate::print::{self, note};
 
 /// Why a command did not do what it was asked, with what to try.
 #[derive(Debug)]
@@ -68,7 +68,8 @@ impl Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let message = error.to_string();
+        // Words of a server, with names in them that its clients chose: one line.
+        let message = print::name(&error.to_string()).into_owned();
         match error {
             ClientError::Unreachable { .. } => Self::new(FailureKind::Unreachable, message).hint(
                 "is the server running? Start it with `cairn serve --data DIR`, or name another with --server URL",
@@ -97,7 +98,7 @@ impl From<ClientError> for Failure {
                              where its token is), or a user's name with --login"
                                 .to_owned(),
                         ),
-                        _ => detail.hint,
+                        _ => detail.hint.map(|hint| print::name(&hint).into_owned()),
                     },
                 }
             }

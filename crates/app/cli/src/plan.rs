@@ -23,6 +23,8 @@ use cairn_plan::validate::validate;
 use cairn_plan::whatif::{self, Change, Comparison};
 use cairn_plan::{page, text};
 use serde::Serialize;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use crate::exit::Failure;
 use crate::plan_args::{
@@ -96,7 +98,7 @@ fn write(out: Option<&Path>, content: &str) -> Result<(), Failure> {
 
 fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
-        .map(|json| json + "\n")
+        .map(|json| cairn_base::printable::in_json(&json).into_owned() + "\n")
         .map_err(|error| Failure::failed(format!("writing JSON: {error}")))
 }
 
@@ -384,20 +386,46 @@ fn system_tls() -> Result<ureq::tls::TlsConfig, Failure> {
     Ok(cairn_admin::tls_trusting(pem.as_deref())?)
 }
 
+/// Addresses as the system resolves them, if they may be contacted; those of redirects, too.
+#[derive(Debug)]
+struct Checked(DefaultResolver);
+
+impl Resolver for Checked {
+    fn resolve(
+        &self,
+        uri: &ureq::http::Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let found = self.0.resolve(uri, config, timeout)?;
+        let host = uri.host().unwrap_or_default();
+        let addresses = found.iter().map(|address| address.ip());
+        match cairn_outbound::check_addresses(host, addresses) {
+            Ok(()) => Ok(found),
+            Err(refused) => Err(ureq::Error::Other(Box::new(refused))),
+        }
+    }
+}
+
 fn download(
     address: &str,
     silence_max: Duration,
     tls: ureq::tls::TlsConfig,
 ) -> Result<Box<dyn BufRead>, ureq::Error> {
-    let agent = ureq::Agent::config_builder()
+    let refused = |error: cairn_outbound::Refused| ureq::Error::Other(Box::new(error));
+    cairn_outbound::check_text(address).map_err(refused)?;
+    let config = ureq::Agent::config_builder()
         .tls_config(tls)
+        // A redirect may lead to another host, but not to one without TLS.
+        .https_only(address.starts_with("https://"))
         .timeout_resolve(Some(silence_max))
         .timeout_connect(Some(silence_max))
         .timeout_recv_response(Some(silence_max))
         .timeout_per_read(Some(silence_max))
         .timeout_recv_body(Some(DOWNLOAD_MAX))
-        .build()
-        .new_agent();
+        .build();
+    let resolver = Checked(DefaultResolver::default());
+    let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), resolver);
     let response = agent.get(address).call()?;
     Ok(Box::new(BufReader::new(response.into_body().into_reader())))
 }
@@ -498,6 +526,31 @@ mod tests {
             let offer = download(&address, Duration::from_millis(200), tls);
             let read = offer.map(|mut offer| offer.read_to_end(&mut Vec::new()));
             assert!(!matches!(read, Ok(Ok(_))), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn metadata_services_offer_no_prices() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let redirecting = format!("http://{}/offer", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let answer =
+                "HTTP/1.1 302 Found\r\nlocation: http://0xa9fea9fe/\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        for address in [
+            "http://169.254.169.254/latest",
+            "http://2852039166/",
+            &redirecting,
+        ] {
+            let offer = download(address, Duration::from_secs(5), system_tls().unwrap());
+            let why = offer.err().map(|error| error.to_string());
+            assert!(
+                why.is_some_and(|why| why.contains("169.254.169.254")),
+                "{address}"
+            );
         }
     }
 

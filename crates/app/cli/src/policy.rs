@@ -239,7 +239,11 @@ fn shown(view: &PolicyView, json: bool) -> Result<(), Failure> {
         ),
     ];
     let table = print::table(COLUMNS, rows);
-    print::text(&format!("{}{}\n{table}", view.volume, view.path))
+    print::text(&format!(
+        "{}{}\n{table}",
+        view.volume,
+        print::name(&view.path)
+    ))
 }
 
 fn list(args: &PolicyVolumeArgs) -> Result<(), Failure> {
@@ -327,7 +331,7 @@ fn apply_text(view: &ApplyView) -> String {
         state => state.name().to_owned(),
     };
     let mut lines = vec![
-        format!("data of      {}{path}", view.volume),
+        format!("data of      {}{}", view.volume, print::name(path)),
         format!("conversion   {state}"),
         format!(
             "looked at    {} files, {}",

@@ -311,7 +311,7 @@ pub enum SanCommand {
     ///
     /// Discovery, log-in over all portals, CHAP, multipath, udev rules, an LVM stripe over all LUNs, a file system on it. The
     /// LUNs have to be mapped to a group of the host. Secrets are asked for when the script runs.
-    /// Example: cairn san plan-host san/data --system http://a:8049 --system http://b:8049 --initiator IQN --mount /srv/data
+    /// Example: cairn san plan-host san/data --system https://a:8049 --system https://b:8049 --ca PEM --initiator IQN --mount /srv/data
     PlanHost(PlanHostArgs),
 }
 

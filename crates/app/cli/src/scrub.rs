@@ -209,7 +209,7 @@ fn report_text(report: &ScrubReport) -> String {
         rows.extend(paths.into_iter().map(|path| {
             vec![
                 damage.volume.clone(),
-                path.escape_debug().to_string(),
+                path,
                 damage.start.to_string(),
                 damage.end.to_string(),
                 damage.inode.to_string(),

@@ -24,7 +24,7 @@ pub fn new_password(file: Option<&Path>, of: &str) -> Result<Password, Failure> 
     }
     let mut terminal = Terminal::open()?;
     let first = terminal.ask(&format!("New password of {of}: "))?;
-    if let Some(problem) = first.problem() {
+    if let Some(problem) = first.problem(of) {
         return Err(Failure::usage(problem));
     }
     let second = terminal.ask("The same again: ")?;

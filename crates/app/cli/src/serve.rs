@@ -1,10 +1,11 @@
 //! `cairn serve`: from flags and file to a server that runs until it is told to stop.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_admin::api::{Health, ReadyFile, Status};
+use cairn_base::printable;
 use cairn_config::{
     CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
 };
@@ -173,16 +174,52 @@ fn read_file(path: &Path) -> Result<Result<Settings, ConfigError>, Failure> {
     Ok(parse_file(&content, folder))
 }
 
+/// Standard error, for one event of the log at a time.
+///
+/// Names that clients chose are in events: a line feed in one would make a line that nobody logged, here and in a syslog that
+/// reads this, and a control character would command the terminal on which an administrator reads it.
+struct LogLine {
+    format: LogFormat,
+    /// Colours are escape sequences, which `tracing_subscriber` takes out of the values itself then.
+    has_colours: bool,
+}
+
+impl LogLine {
+    fn shown<'a>(&self, event: &'a str) -> std::borrow::Cow<'a, str> {
+        match self.format {
+            LogFormat::Json => printable::in_json(event),
+            LogFormat::Text => printable::log_line(event, self.has_colours),
+        }
+    }
+}
+
+impl Write for LogLine {
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let shown = self.shown(&text);
+        std::io::stderr().lock().write_all(shown.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
 /// Logs to standard error, as much as RUST_LOG says.
 pub fn start_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    let has_colours = format == LogFormat::Text && std::io::stderr().is_terminal();
     let logging = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A standard error that takes nothing (a full file system, a reader that is gone) would else end in a panic of
         // whoever logs.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(move || LogLine {
+            format,
+            has_colours,
+        })
+        .with_ansi(has_colours);
     match format {
         LogFormat::Text => logging.init(),
         LogFormat::Json => logging.json().init(),

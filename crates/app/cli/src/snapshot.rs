@@ -359,13 +359,12 @@ fn change_line(change: &ChangeView) -> String {
     };
     let size = format_size(change.size_bytes);
     // A name with a line feed in it is no line of its own.
-    let plain = |path: &str| path.replace(char::is_control, "?");
     let path = match &change.path {
-        Some(path) => plain(path),
+        Some(path) => print::name(path).into_owned(),
         None => format!("(inode {}, of several names)", change.inode),
     };
     let path = match &change.from {
-        Some(from) => format!("{} -> {path}", plain(from)),
+        Some(from) => format!("{} -> {path}", print::name(from)),
         None => path,
     };
     let what = match change.modified.is_empty() {

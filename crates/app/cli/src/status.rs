@@ -67,8 +67,8 @@ pub fn warning_lines(warnings: &[WarningView]) -> Vec<String> {
             Severity::Info => "note",
         };
         [
-            format!("{mark:<9} {}", warning.message),
-            format!("  next    {}", warning.next),
+            format!("{mark:<9} {}", print::name(&warning.message)),
+            format!("  next    {}", print::name(&warning.next)),
         ]
     });
     each.collect()

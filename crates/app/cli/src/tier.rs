@@ -169,7 +169,7 @@ fn lines(tier: &TierView) -> Vec<String> {
         ),
     ];
     if let Some(problem) = &tier.problem {
-        lines.push(format!("problem          {problem}"));
+        lines.push(format!("problem          {}", print::name(problem)));
     }
     for volume in &tier.volumes {
         use cairn_config::Tiering;
@@ -200,7 +200,7 @@ fn lines(tier: &TierView) -> Vec<String> {
             volume.name, volume.tiering
         ));
         if let Some(problem) = &volume.problem {
-            lines.push(format!("                 {problem}"));
+            lines.push(format!("                 {}", print::name(problem)));
         }
     }
     lines
@@ -237,7 +237,7 @@ fn check(args: &TierShowArgs) -> Result<(), Failure> {
     } else {
         print::text(&format!("{} are as they were written", format_size(bytes)))?;
         for problem in &problems {
-            print::text(problem)?;
+            print::text(&print::name(problem))?;
         }
     }
     match problems.is_empty() {

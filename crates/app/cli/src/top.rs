@@ -18,8 +18,6 @@ use crate::print::{self, Align, Column};
 
 /// How often it is shown anew.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Moves to the first line, and clears what is below.
-const CLEAR: &str = "\x1b[H\x1b[J";
 /// Rows of a table that are shown however low the terminal is.
 const ROW_COUNT_MIN: usize = 3;
 /// Lines beside the rows of the three tables: two at the top, and of each table its heading and an empty line.
@@ -48,7 +46,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
             Some(volume) => volume_text(&client.activity(volume)?, rows_for(lines)),
             None => all_text(&client.activities()?, lines.saturating_sub(2)),
         };
-        print::text(&format!("{CLEAR}{text}"))?;
+        print::screen(&text)?;
         std::thread::sleep(INTERVAL);
     }
 }
@@ -65,18 +63,6 @@ fn once(args: &TopArgs, client: &Client) -> Result<(), Failure> {
 /// Rows of each of three tables, so that all fit.
 fn rows_for(lines: usize) -> usize {
     (lines.saturating_sub(LINE_COUNT_BESIDE) / 3).max(ROW_COUNT_MIN)
-}
-
-/// What a client has named, for a terminal: nothing in it moves the cursor.
-fn shown(name: &str) -> String {
-    let mut shown = String::with_capacity(name.len());
-    for each in name.chars() {
-        match each.is_control() {
-            true => shown.extend(each.escape_default()),
-            false => shown.push(each),
-        }
-    }
-    shown
 }
 
 fn rate(bytes_per_second: u64) -> String {
@@ -161,7 +147,7 @@ fn client_table(clients: &[ClientActivity], rows: usize) -> String {
     let columns = [&names[..], &RATES].concat();
     let lines = clients.iter().take(rows).map(|client| {
         vec![
-            shown(&client.client),
+            client.client.clone(),
             client.protocol.title().to_owned(),
             at_least(client.operations_per_second, client.lower_bound),
             rate(client.read_bytes_per_second),
@@ -173,7 +159,7 @@ fn client_table(clients: &[ClientActivity], rows: usize) -> String {
 
 fn file_name(file: &FileActivity) -> String {
     match (&file.name, file.inode) {
-        (Some(name), _) => shown(name),
+        (Some(name), _) => name.clone(),
         (None, Some(inode)) => format!("inode {inode}, which has no name now"),
         (None, None) => String::new(),
     }
@@ -285,8 +271,7 @@ read       NFS         120  1 MiB/s        -  250 us  12.3 ms";
     }
 
     #[test]
-    fn names_move_no_cursor_and_tables_fit() {
-        assert_eq!(shown("a\u{1b}[H\n\u{e4}"), "a\\u{1b}[H\\n\u{e4}");
+    fn files_without_a_name_are_shown_and_tables_fit() {
         let gone = FileActivity {
             name: None,
             ..view().files.remove(0)

@@ -259,7 +259,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         } else {
             "NOT SERVED"
         };
-        lines.push(format!("{what}       {problem}"));
+        lines.push(format!("{what}       {}", print::name(problem)));
     }
     print::text(&lines.join("\n"))
 }

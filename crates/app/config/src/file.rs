@@ -55,6 +55,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("credential_host", |settings, value, _| {
+        settings.credential_host = texts(value, "credential_host = [\"minio.example.org:9000\"]")?;
+        Ok(())
+    }),
     ("data", |settings, value, folder| {
         let list = value
             .as_array()
@@ -68,6 +72,11 @@ const KEYS: &[(&str, Setter)] = &[
     ("disk_io", |settings, value, _| {
         word(&mut settings.disk_io, value)
     }),
+    ("disk_root", |settings, value, folder| {
+        let roots = texts(value, "disk_root = [\"/srv/cairn\"]")?;
+        settings.disk_root = roots.iter().map(|root| folder.join(root)).collect();
+        Ok(())
+    }),
     ("disk_size_limit", |settings, value, _| {
         word(&mut settings.disk_size_limit, value)
     }),
@@ -77,6 +86,10 @@ const KEYS: &[(&str, Setter)] = &[
     ("hang_after", |settings, value, _| {
         word(&mut settings.hang_after, value)?;
         settings.hang_after.map_or(Ok(()), check_hang_after)
+    }),
+    ("insecure", |settings, value, _| {
+        settings.insecure = Some(yes_or_no(value)?);
+        Ok(())
     }),
     ("internal_encryption", |settings, value, _| {
         settings.internal_encryption = Some(yes_or_no(value)?);
@@ -360,6 +373,7 @@ mod tests {
     fn a_full_file_is_read() {
         let content = r#"
             data = ["disk1", "/srv/disk2"]
+            disk_root = ["disks", "/srv"]
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
             iscsi_portal = ["10.0.0.1:3260", "10.1.0.1:3260"]
@@ -372,6 +386,7 @@ mod tests {
             s3_domain = ["s3.example.org"]
             s3_region = "eu-west-1"
             listen_admin = "localhost:0"
+            insecure = false
             admin_certificate = "admin.crt"
             admin_key = "/etc/admin.key"
             admin_self_signed = false
@@ -387,6 +402,7 @@ mod tests {
             oidc_text = "Example"
             oidc_viewer = ["staff", "guests"]
             rpcbind = true
+            credential_host = ["minio.example.org:9000"]
             cluster_dir = "cluster"
             address_hook = "address-hook"
             internal_encryption = false
@@ -409,6 +425,7 @@ mod tests {
         "#;
         let want = Settings {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
+            disk_root: vec!["/etc/cairn/disks".into(), "/srv".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: vec!["0.0.0.0:3260".parse().unwrap()],
             iscsi_portal: vec![
@@ -424,6 +441,7 @@ mod tests {
             s3_domain: vec!["s3.example.org".to_owned()],
             s3_region: Some("eu-west-1".to_owned()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
+            insecure: Some(false),
             admin_certificate: Some("/etc/cairn/admin.crt".into()),
             admin_key: Some("/etc/admin.key".into()),
             admin_self_signed: Some(false),
@@ -441,6 +459,7 @@ mod tests {
                 oidc_viewer: vec!["staff".to_owned(), "guests".to_owned()],
             },
             rpcbind: Some(true),
+            credential_host: vec!["minio.example.org:9000".to_owned()],
             cluster_dir: Some("/etc/cairn/cluster".into()),
             address_hook: Some("/etc/cairn/address-hook".into()),
             internal_encryption: Some(false),

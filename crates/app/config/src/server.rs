@@ -93,6 +93,10 @@ pub struct Settings {
     /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
+    /// A folder below which an administrator may put disks, read caches and directories of tiers by the admin API; repeat the
+    /// flag for more [default: nowhere but in the folders of --data]
+    #[arg(long, value_name = "DIR")]
+    pub disk_root: Vec<PathBuf>,
     /// The folder in which this node keeps what it knows of its cluster: `cairn cluster init` or `cairn cluster join` made
     /// it [default: /var/lib/cairn/cluster, if it is there]
     #[arg(long, value_name = "DIR")]
@@ -147,6 +151,10 @@ pub struct Settings {
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
+    /// Let it be on an address that other machines reach without HTTPS: whoever listens on that network reads the token, passwords
+    /// and secrets that are made. In a cluster of this machine, or behind a proxy that speaks TLS
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub insecure: Option<bool>,
     /// Speak HTTPS on it, with this certificate and those that signed it (PEM); one that is put in its place is used within
     /// seconds
     #[arg(long, value_name = "PATH")]
@@ -164,6 +172,11 @@ pub struct Settings {
     pub admin_name: Vec<String>,
     #[command(flatten)]
     pub oidc: OidcSettings,
+    /// HOST or HOST:PORT of an object store that gets the credentials of this machine (its environment, its identity in a
+    /// cloud) when a tier is there and has no file with credentials: else they go to the cloud's own hosts alone, over TLS;
+    /// repeat the flag for more
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub credential_host: Vec<String>,
     /// Also serve the port mapper on port 111, so that clients need no port options [default: if
     /// the port is free and may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -259,6 +272,23 @@ fn check_domain(domain: &str) -> Result<(), String> {
     }
 }
 
+/// `HOST` or `HOST:PORT`, of a name or an address; an IPv6 address with a port is in brackets.
+fn check_host(text: &str) -> Result<(), String> {
+    if text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok() {
+        return Ok(());
+    }
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, port.parse::<u16>().ok()),
+        None => (text, Some(1)),
+    };
+    match port.is_some_and(|port| port > 0) && check_domain(host).is_ok() {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{text}\" is no host: write minio.example.org, minio.example.org:9000 or [fd00::1]:9000"
+        )),
+    }
+}
+
 fn check_region(region: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match !region.is_empty() && region.bytes().all(is_plain) {
@@ -313,6 +343,11 @@ impl Settings {
             } else {
                 self.data
             },
+            disk_root: if self.disk_root.is_empty() {
+                below.disk_root
+            } else {
+                self.disk_root
+            },
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_iscsi: if self.listen_iscsi.is_empty() {
                 below.listen_iscsi
@@ -337,6 +372,7 @@ impl Settings {
             },
             s3_region: self.s3_region.or(below.s3_region),
             listen_admin: self.listen_admin.or(below.listen_admin),
+            insecure: self.insecure.or(below.insecure),
             admin_certificate: self.admin_certificate.or(below.admin_certificate),
             admin_key: self.admin_key.or(below.admin_key),
             admin_self_signed: self.admin_self_signed.or(below.admin_self_signed),
@@ -346,6 +382,11 @@ impl Settings {
                 self.admin_name
             },
             oidc: self.oidc.or(below.oidc),
+            credential_host: if self.credential_host.is_empty() {
+                below.credential_host
+            } else {
+                self.credential_host
+            },
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
             address_hook: self.address_hook.or(below.address_hook),
@@ -376,6 +417,7 @@ impl Settings {
         }
         Ok(Config {
             data: self.data,
+            disk_roots: self.disk_root,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
             iscsi_portals: self.iscsi_portal,
@@ -396,6 +438,7 @@ impl Settings {
             },
             admin_names: self.admin_name,
             oidc: self.oidc.resolve(),
+            credential_hosts: self.credential_host,
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
             address_hook: self.address_hook,
@@ -455,6 +498,13 @@ impl Settings {
                 ));
             }
         }
+        if self
+            .disk_root
+            .iter()
+            .any(|root| root.as_os_str().is_empty())
+        {
+            refuse("disk_root: a folder has an empty name".to_owned());
+        }
         for (name, addresses) in [
             ("listen_iscsi", &self.listen_iscsi),
             ("iscsi_portal", &self.iscsi_portal),
@@ -495,6 +545,17 @@ impl Settings {
                     .to_owned(),
             );
         }
+        if let Some(address) = self.listen_admin
+            && !address.ip().to_canonical().is_loopback()
+            && !is_https
+            && self.insecure != Some(true)
+        {
+            refuse(format!(
+                "listen_admin: other machines reach {address}, and whoever listens in between would read the admin token and \
+                 passwords: give admin_certificate and admin_key, or admin_self_signed = true, or a loopback address; \
+                 insecure = true (--insecure) does without"
+            ));
+        }
         if self.admin_name.len() > ADMIN_NAMES_MAX {
             refuse(format!(
                 "admin_name: {} names are given; {ADMIN_NAMES_MAX} are the most",
@@ -509,6 +570,11 @@ impl Settings {
             }
         }
         self.oidc.check(&mut refuse);
+        for host in &self.credential_host {
+            if let Err(why) = check_host(host) {
+                refuse(format!("credential_host: {why}"));
+            }
+        }
         if self.master_key_file.is_some() && self.master_key_command.is_some() {
             refuse(
                 "master_key_file and master_key_command are given: choose one, which has all keys"
@@ -582,6 +648,8 @@ impl fmt::Display for KeySource {
 pub struct Config {
     /// One folder per disk; at least one, no two alike.
     pub data: Vec<PathBuf>,
+    /// Below these, folders are used that the admin API names.
+    pub disk_roots: Vec<PathBuf>,
     pub listen_nfs: SocketAddr,
     /// None: the usual one, as soon as there is a LUN.
     pub listen_iscsi: Vec<SocketAddr>,
@@ -605,6 +673,8 @@ pub struct Config {
     pub admin_names: Vec<String>,
     /// `None`: nobody logs in by a provider.
     pub oidc: Option<Oidc>,
+    /// `HOST` or `HOST:PORT` of object stores that get the credentials of this machine.
+    pub credential_hosts: Vec<String>,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,
     /// `None`: the usual one, if it is there.
@@ -659,6 +729,36 @@ mod tests {
     }
 
     #[test]
+    fn hosts_are_taken_or_refused() {
+        let good = [
+            "minio",
+            "minio.example.org",
+            "minio:9000",
+            "10.0.0.1",
+            "10.0.0.1:9000",
+            "::1",
+            "[::1]:9000",
+        ];
+        for text in good {
+            assert_eq!(check_host(text), Ok(()), "{text}");
+        }
+        let bad = [
+            "",
+            "http://minio",
+            "minio:",
+            "minio:0",
+            "minio:70000",
+            "minio/a",
+            "*.example.org",
+            "a b",
+            "a:1:2",
+        ];
+        for text in bad {
+            assert!(check_host(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn flags_win_and_defaults_fill() {
         let flags = Settings {
             listen_nfs: Some("127.0.0.1:1".parse().unwrap()),
@@ -682,6 +782,34 @@ mod tests {
         assert_eq!(without.resolve(1).unwrap().rpcbind, None);
         assert_eq!(config.threads, 3);
         assert_eq!(config.memory_limit_bytes, 2 << 30);
+    }
+
+    #[test]
+    fn the_admin_api_is_https_for_other_machines() {
+        let cases = [
+            ("127.0.0.1:8049", None, None, true),
+            ("127.1.2.3:8049", None, None, true),
+            ("[::1]:8049", None, None, true),
+            ("[::ffff:127.0.0.1]:8049", None, None, true),
+            ("0.0.0.0:8049", None, None, false),
+            ("[::]:8049", None, None, false),
+            ("10.0.0.1:8049", None, None, false),
+            ("10.0.0.1:8049", Some(false), None, false),
+            ("10.0.0.1:8049", Some(true), None, true),
+            ("10.0.0.1:8049", None, Some(true), true),
+            ("10.0.0.1:8049", None, Some(false), false),
+        ];
+        for (address, insecure, admin_self_signed, want) in cases {
+            let settings = Settings {
+                data: vec!["/a".into()],
+                listen_admin: Some(address.parse().unwrap()),
+                insecure,
+                admin_self_signed,
+                ..Settings::default()
+            };
+            let config = settings.resolve(1);
+            assert_eq!(config.is_ok(), want, "{address} {insecure:?}: {config:?}");
+        }
     }
 
     #[test]

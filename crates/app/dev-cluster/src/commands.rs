@@ -168,12 +168,20 @@ pub fn export(state: &State, asked: &Machine, net: &str) -> Vec<String> {
 
 /// Which server a command is for.
 fn server(state: &State, machine: &Machine) -> Vec<String> {
-    words([
+    let admin = state.addresses(machine).admin;
+    let mut argv = words([
         "--server",
-        &format!("http://{}", state.addresses(machine).admin),
+        &format!("http://{admin}"),
         "--token-file",
         &text(&Files::of(state, machine).token()),
-    ])
+    ]);
+    argv.extend(insecure(admin));
+    argv
+}
+
+/// An address in a namespace is of this machine, but not its loopback address.
+fn insecure(admin: SocketAddr) -> Option<String> {
+    (!admin.ip().is_loopback()).then(|| "--insecure".to_owned())
 }
 
 /// What a machine runs.
@@ -213,7 +221,10 @@ fn serve(state: &State, machine: &Machine) -> Vec<String> {
         &text(&files.ready()),
         "--token-file",
         &text(&files.token()),
+        "--disk-root",
+        &text(&files.home),
     ]));
+    argv.extend(insecure(at.admin));
     for disk in 1..=state.disks {
         argv.extend(["--data".to_owned(), text(&files.disk(disk))]);
     }
@@ -329,7 +340,8 @@ mod tests {
             ),
             (
                 token(&state, first),
-                "/usr/bin/cairn cluster token --server http://10.213.7.1:8049 --token-file /srv/c/node1/admin-token",
+                "/usr/bin/cairn cluster token --server http://10.213.7.1:8049 --token-file /srv/c/node1/admin-token \
+                 --insecure",
             ),
             (
                 join(&state, second, "TICKET"),
@@ -342,7 +354,7 @@ mod tests {
                 "nsenter --net=/run/netns/cairn-012345-node2 /usr/bin/cairn serve --cluster-dir /srv/c/node2/cluster \
                  --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --listen-iscsi 10.213.7.2:3260 \
                  --listen-s3 10.213.7.2:9000 --ready-file /srv/c/node2/ready.json \
-                 --token-file /srv/c/node2/admin-token --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
+                 --token-file /srv/c/node2/admin-token --disk-root /srv/c/node2 --insecure --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
                  --rpcbind=true --memory-limit 512MiB",
             ),
         ] {

@@ -1,7 +1,7 @@
 //! Folders become disks of the pool, and disks that left become folders again.
 //!
-//! Owns: what a folder must be to become a disk, emptying folders, that a folder which hangs keeps nobody waiting.
-//! Must not know: what the pool requires of a disk that comes or leaves (`cairn_pool`).
+//! Owns: where folders may be that the admin API names, what one must be to become a disk, emptying folders, that a folder
+//! which hangs keeps nobody waiting. Must not know: what the pool requires of a disk that comes or leaves (`cairn_pool`).
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,56 @@ const UNANSWERED_MAX: usize = 4;
 
 fn impossible<T>(why: String) -> Result<T, ChangeFailure> {
     Err(ChangeFailure::Impossible(why))
+}
+
+/// Where a folder is that the admin API names: below one of `roots`, or one of `named`, which the configuration has for data.
+/// Else whoever may add disks could have files written, and emptied, anywhere on the machine.
+///
+/// It is there, or the folder that it is to be in is. Links are followed first, so that none leads out of a root.
+pub fn allowed_place(path: &Path, roots: &[PathBuf], named: &[PathBuf]) -> Result<PathBuf, String> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!(
+            "\"{shown}\" is not a path from the root of the server"
+        ));
+    }
+    let place = match path.canonicalize() {
+        Ok(place) => place,
+        Err(_) => {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(format!("{shown} is no folder for a disk; give another one"));
+            };
+            let parent = parent.canonicalize().map_err(|error| {
+                format!(
+                    "{shown} cannot be made in {}, which cannot be used ({error}): make that folder, or mount what is to be \
+                     there, then try again",
+                    parent.display()
+                )
+            })?;
+            parent.join(name)
+        }
+    };
+    let is_below = |root: &PathBuf| {
+        let root = root.canonicalize();
+        root.is_ok_and(|root| place != root && place.starts_with(root))
+    };
+    if named.contains(&place) || roots.iter().any(is_below) {
+        return Ok(place);
+    }
+    let parent = place.parent().unwrap_or(&place).display();
+    let roots: Vec<String> = roots
+        .iter()
+        .map(|root| root.display().to_string())
+        .collect();
+    let below = match roots.as_slice() {
+        [] => "the configuration of this server names no folder for that".to_owned(),
+        roots => format!("it is not below {}", roots.join(" or ")),
+    };
+    Err(format!(
+        "{} may not be used: {below}; write disk_root = [\"{parent}\"] into the configuration (or --disk-root), and start \
+         the server again",
+        place.display()
+    ))
 }
 
 /// Work on folders that are no disks yet. Where one hangs its work was given up and keeps a thread until it does not any
@@ -201,15 +251,14 @@ impl Inner {
         }
     }
 
+    /// Where a folder is that the admin API names, if the configuration lets it be used.
     async fn real_path(&self, path: &str) -> Result<PathBuf, ChangeFailure> {
-        if !Path::new(path).is_absolute() {
-            return impossible(format!(
-                "\"{path}\" is not a path from the root of the server"
-            ));
-        }
-        let given = PathBuf::from(path);
-        self.answer_of(path, move || given.canonicalize().unwrap_or(given))
-            .await
+        let (given, named) = (PathBuf::from(path), self.named.clone());
+        let roots = self.config.disk_roots.clone();
+        let placed = self
+            .answer_of(path, move || allowed_place(&given, &roots, &named))
+            .await?;
+        placed.map_err(ChangeFailure::Impossible)
     }
 
     /// Whether a folder is neither a disk of the pool, nor in one, nor has one in it: emptying the one would empty the
@@ -382,6 +431,51 @@ mod tests {
         // Nor does any other change begin.
         let drained = inner.pool.drain(&id, true).await;
         assert!(drained.is_err_and(|error| error.to_string().contains("stopping")));
+    }
+
+    #[test]
+    fn folders_are_used_where_the_configuration_says() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| scratch.path().join(name);
+        for folder in ["roots/one/disk", "elsewhere/disk", "named"] {
+            std::fs::create_dir_all(at(folder)).expect("a folder");
+        }
+        std::os::unix::fs::symlink(at("elsewhere"), at("roots/out")).expect("a link");
+        std::os::unix::fs::symlink(at("roots/one"), at("in")).expect("a link");
+        std::os::unix::fs::symlink(at("elsewhere/none"), at("roots/dangling")).expect("a link");
+        let real = scratch.path().canonicalize().expect("a folder");
+        let roots = [at("roots/one"), at("absent"), at("roots")];
+        let named = [real.join("named"), real.join("lost")];
+        let cases = [
+            ("roots/one/disk", Some("roots/one/disk")),
+            ("roots/one/new", Some("roots/one/new")),
+            ("roots/new", Some("roots/new")),
+            ("in/new", Some("roots/one/new")),
+            ("elsewhere/../roots/new", Some("roots/new")),
+            ("named", Some("named")),
+            ("lost", Some("lost")),
+            ("roots", None),
+            ("named/inside", None),
+            ("elsewhere/disk", None),
+            ("roots/out/disk", None),
+            ("roots/out/new", None),
+            ("roots/../elsewhere/new", None),
+            ("roots/one/new/deeper", None),
+            ("roots/one/new/..", None),
+            ("roots-more", None),
+        ];
+        for (name, want) in cases {
+            let found = allowed_place(&at(name), &roots, &named);
+            assert_eq!(found.ok(), want.map(|name| real.join(name)), "{name}");
+        }
+        let relative = allowed_place(Path::new("roots/new"), &roots, &named);
+        assert!(relative.is_err_and(|why| why.contains("from the root")));
+        let nowhere = allowed_place(&at("roots/new"), &[], &[]);
+        assert!(nowhere.is_err_and(|why| why.contains("disk_root = [")));
+        // Nothing is made where a link leads: mkdir does not follow it.
+        let dangling = allowed_place(&at("roots/dangling"), &roots, &named).expect("below a root");
+        assert!(std::fs::create_dir(&dangling).is_err());
+        assert!(!at("elsewhere/none").exists());
     }
 
     /// Each try took one of the few threads, until there were none for anything else.

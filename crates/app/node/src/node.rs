@@ -236,9 +236,10 @@ impl Host for NodeHost {
         pool: PoolId,
         tier: &PoolTier,
     ) -> BoxFuture<Result<Arc<dyn HostTier>, String>> {
-        let (env, tier) = (self.env.clone(), tier.clone());
+        let (env, tier, config) = (self.env.clone(), tier.clone(), self.config.clone());
         // It looks at a directory, which may hang.
-        let opening = tokio::task::spawn_blocking(move || crate::tiers::open(&env, pool, &tier));
+        let opening =
+            tokio::task::spawn_blocking(move || crate::tiers::open(&env, pool, &tier, &config));
         Box::pin(async move {
             match opening.await {
                 Ok(opened) => opened,

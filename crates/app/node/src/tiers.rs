@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -12,15 +13,16 @@ use cairn_admin::tiers::{TierAdd, TierCheck, TierChecked, TierControl, TierView,
 use cairn_admin::{Answer, ControlError};
 use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{PoolId, SegmentId, VolumeId};
-use cairn_config::{TierName, VolumeName};
+use cairn_config::{Config, TierName, VolumeName};
 use cairn_formats::pool_file::{ChangeError, PoolTier};
 use cairn_plan::catalog::Catalog;
 use cairn_pool::{HostTier, TierStatus, VolumeService};
 use cairn_segment::{Pace, TierStore};
-use cairn_tier::{ObjectTier, TierAddress};
+use cairn_tier::{Credentials, ObjectTier, TierAddress};
 use futures_util::FutureExt;
 
 use crate::control::{Controller, refusal};
+use crate::disk_folders::allowed_place;
 use crate::node::Inner;
 
 /// How often tiers that could not be used are tried again, and objects of deleted volumes are looked for.
@@ -52,10 +54,22 @@ impl HostTier for Opened {
 }
 
 /// Makes ready to use a tier. Looks at files, and at no network.
-pub fn open(env: &Env, pool: PoolId, tier: &PoolTier) -> Result<Arc<dyn HostTier>, String> {
+pub fn open(
+    env: &Env,
+    pool: PoolId,
+    tier: &PoolTier,
+    config: &Config,
+) -> Result<Arc<dyn HostTier>, String> {
     let address: Result<TierAddress, _> = tier.url.parse();
     let address = address.map_err(|error| error.to_string())?;
-    let credentials = tier.credentials_file.as_deref();
+    // It is written to and emptied, as a disk is.
+    if let TierAddress::Directory(path) = &address {
+        allowed_place(Path::new(path), &config.disk_roots, &[])?;
+    }
+    let credentials = Credentials {
+        file: tier.credentials_file.as_deref(),
+        machine_hosts: &config.credential_hosts,
+    };
     let opened = ObjectTier::open(env.clone(), (pool, tier.id), &address, credentials);
     let opened = opened.map_err(|error| error.to_string())?;
     Ok(Arc::new(Opened(Arc::new(opened))))

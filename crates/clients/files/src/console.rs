@@ -6,6 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::Context as _;
+use cairn_base::printable;
 use cairn_nfs_client::{Client, ClientSettings, Error, ErrorKind, NfsUrl};
 
 /// How a command ended. Of several parts that ended in different ways, the last of these counts:
@@ -73,7 +74,8 @@ impl Console {
             return Exit::Ok;
         }
         // With standard error gone there is nowhere left to complain to.
-        let _ = writeln!(self.err, "cairn: {error:#}");
+        let why = format!("{error:#}");
+        let _ = writeln!(self.err, "cairn: {}", printable::one_line(&why));
         if error.is::<Usage>() {
             return Exit::Usage;
         }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context as _, anyhow};
+use cairn_base::printable;
 use cairn_nfs_client::v3::{FileAttr, FileType};
 use cairn_nfs_client::{Client, DirEntry, NfsUrl};
 
@@ -39,8 +40,8 @@ pub(crate) fn write_json(
     console: &mut Console,
     value: &impl serde::Serialize,
 ) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut console.out, value).map_err(std::io::Error::from)?;
-    writeln!(console.out)?;
+    let json = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;
+    writeln!(console.out, "{}", printable::in_json(&json))?;
     Ok(())
 }
 

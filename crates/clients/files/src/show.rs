@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use cairn_base::printable::is_plain;
 use cairn_nfs_client::v3::{FileAttr, FileType, NfsTime};
 use serde::Serialize;
 
@@ -156,9 +157,9 @@ pub(crate) fn name(name: &[u8], is_terminal: bool) -> Vec<u8> {
     let mut shown = String::new();
     for chunk in name.utf8_chunks() {
         for char in chunk.valid().chars() {
-            match char.is_control() {
-                true => shown.extend(char.escape_default()),
-                false => shown.push(char),
+            match is_plain(char) {
+                true => shown.push(char),
+                false => shown.extend(char.escape_default()),
             }
         }
         for byte in chunk.invalid() {

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context as _;
+use cairn_base::printable;
 use cairn_nfs_client::NfsUrl;
 use cairn_nfs_client::v3::FileType;
 
@@ -59,7 +60,7 @@ fn print(
         let out = &mut console.out;
         writeln!(out, "    File: {url}")?;
         if let Some(target) = &file.link_target {
-            writeln!(out, "      To: {}", target.escape_debug())?;
+            writeln!(out, "      To: {}", printable::one_line(target))?;
         }
         write!(out, "    Type: {}", file.file_type)?;
         match &file.device {

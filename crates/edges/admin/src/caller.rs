@@ -592,7 +592,7 @@ pub(super) async fn password_change(
     let set = async move {
         let hash = shared
             .passwords
-            .hash(change.new_password, &*shared.env.entropy);
+            .hash(name.as_str(), change.new_password, &*shared.env.entropy);
         let hash = hash.await?;
         let users = user_control(&shared)?;
         users

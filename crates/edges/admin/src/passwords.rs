@@ -81,18 +81,20 @@ impl Passwords {
         working.await.map_err(|_| broke_off())
     }
 
-    /// What is kept of a new password. Refuses one that is too short or too long.
+    /// What is kept of a new password of a user. Refuses one that is too short, too long or too common.
     pub async fn hash(
         &self,
+        user: &str,
         password: Password,
         entropy: &dyn Entropy,
     ) -> Result<PasswordHash, ControlError> {
-        if let Some(problem) = password.problem() {
-            return Err(ControlError::new(ErrorKind::Invalid, problem));
-        }
-        let salt = entropy.u128();
-        let hash = self.work(move || hashed(&password, salt)).await?;
-        hash.ok_or_else(|| ControlError::new(ErrorKind::Internal, "the password cannot be hashed"))
+        let (salt, user) = (entropy.u128(), user.to_owned());
+        let hash = self.work(move || match password.problem(&user) {
+            Some(problem) => Err(ControlError::new(ErrorKind::Invalid, problem)),
+            None => Ok(hashed(&password, salt)),
+        });
+        let failed = || ControlError::new(ErrorKind::Internal, "the password cannot be hashed");
+        hash.await??.ok_or_else(failed)
     }
 
     /// Whether a password is the one that a hash is of. Takes as long without a hash, so that nobody learns from the

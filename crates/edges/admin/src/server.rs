@@ -668,7 +668,22 @@ fn router(shared: Arc<Shared>) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody::from(error)))
         })
         .layer(note)
+        .layer(middleware::map_response(guard))
         .with_state(shared)
+}
+
+/// No answer is kept by a browser or a proxy, where the next one to sit there reads it, nor taken for what its type does not
+/// say. Files of the console say themselves how long they may be kept: there is nothing of anybody in them.
+async fn guard(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
 }
 
 fn status_code(kind: ErrorKind) -> StatusCode {

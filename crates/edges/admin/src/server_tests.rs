@@ -627,6 +627,39 @@ fn routes(part: OpenApiRouter<Arc<Shared>>) -> Vec<(String, String)> {
     routes
 }
 
+#[tokio::test]
+async fn no_answer_is_kept_or_taken_for_something_else() {
+    let router = server(false).router();
+    let cases = [
+        ("GET", "/healthz", None, "no-store"),
+        ("GET", "/api/v1/openapi.json", None, "no-store"),
+        ("GET", "/metrics", Some(TOKEN), "no-store"),
+        ("GET", "/api/v1/status", Some(TOKEN), "no-store"),
+        ("GET", "/api/v1/status", None, "no-store"),
+        ("POST", "/api/v1/session", None, "no-store"),
+        ("PUT", "/api/v1/volumes", Some(TOKEN), "no-store"),
+        ("GET", "/none", None, "no-store"),
+        // Asked for each time, and the same for everybody.
+        ("GET", "/console/", None, "no-cache"),
+    ];
+    for (method, path, token, want) in cases {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let headers = answer.headers();
+        let values = |name: &str| headers.get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(values("cache-control"), [want], "{method} {path}");
+        assert_eq!(
+            values("x-content-type-options"),
+            ["nosniff"],
+            "{method} {path}"
+        );
+    }
+}
+
 /// A route is made in one of three places; whoever adds one to those that take no token must say so here.
 #[tokio::test]
 async fn every_route_takes_the_token() {

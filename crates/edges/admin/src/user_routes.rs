@@ -44,7 +44,8 @@ pub(super) async fn user_create(
     Given(create): Given<UserCreate>,
 ) -> Result<(StatusCode, Json<UserView>), ControlError> {
     let make = async move {
-        let hash = shared.passwords.hash(create.password, &*shared.env.entropy);
+        let (name, entropy) = (create.name.as_str(), &*shared.env.entropy);
+        let hash = shared.passwords.hash(name, create.password, entropy);
         let hash = hash.await?;
         let users = user_control(&shared)?;
         users.user_create(create.name, create.role, hash).await
@@ -84,7 +85,8 @@ pub(super) async fn user_set(
         users.user(&name).ok_or_else(absent)?;
         let hash = match set.password {
             Some(password) => {
-                let hash = shared.passwords.hash(password, &*shared.env.entropy);
+                let entropy = &*shared.env.entropy;
+                let hash = shared.passwords.hash(name.as_str(), password, entropy);
                 Some(hash.await?)
             }
             None => None,

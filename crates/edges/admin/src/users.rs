@@ -35,8 +35,8 @@ impl Password {
         &self.0
     }
 
-    /// What is wrong with it as a new password.
-    pub fn problem(&self) -> Option<String> {
+    /// What is wrong with it as a new password of this user. Takes some milliseconds.
+    pub fn problem(&self, user: &str) -> Option<String> {
         if self.0.len() > PASSWORD_LEN_BYTES_MAX {
             return Some(format!(
                 "a password has at most {PASSWORD_LEN_BYTES_MAX} bytes"
@@ -48,8 +48,17 @@ impl Password {
                 "a password has at least {PASSWORD_CHARS_MIN} characters"
             ));
         }
-        let has_control = self.0.chars().any(char::is_control);
-        has_control.then(|| "a password has no control characters, such as line ends".to_owned())
+        if self.0.chars().any(char::is_control) {
+            return Some("a password has no control characters, such as line ends".to_owned());
+        }
+        // Common passwords, names, words, years, rows of keys and repetitions, and what is made of a few of them. Less than a
+        // million guesses: tries over the network are slowed down, but not for ever.
+        let strength = zxcvbn::zxcvbn(&self.0, &[user, "cairn"]);
+        (strength.score() < zxcvbn::Score::Two).then(|| {
+            "this password is one of the most common ones, or a pattern that is guessed early: take several words that have \
+             nothing to do with one another"
+                .to_owned()
+        })
     }
 }
 
@@ -232,18 +241,31 @@ mod tests {
 
     #[test]
     fn passwords_are_taken_or_refused_and_not_shown() {
+        let words = "a long sentence that nobody else would take, ";
+        let long: String = words.chars().cycle().take(PASSWORD_LEN_BYTES_MAX).collect();
         let cases = [
             ("ten letters", true),
             ("ünïcödé-pä", true),
             ("nine char", false),
             ("with a line\nend", false),
-            (&"x".repeat(PASSWORD_LEN_BYTES_MAX), true),
-            (&"x".repeat(PASSWORD_LEN_BYTES_MAX + 1), false),
+            (&long, true),
+            (&format!("{long}x"), false),
             ("", false),
+            // Common ones.
+            ("password123", false),
+            ("1234567890", false),
+            ("qwertyuiop", false),
+            ("iloveyou123", false),
+            ("xxxxxxxxxxxxxxxx", false),
+            ("administrator", false),
+            ("alice@example.org", false),
+            ("Alice@Example.org", false),
+            ("correct horse", true),
         ];
         for (text, want) in cases {
             let password = Password::new(text.to_owned());
-            assert_eq!(password.problem().is_none(), want, "{text:?}");
+            let problem = password.problem("alice@example.org");
+            assert_eq!(problem.is_none(), want, "{text:?}: {problem:?}");
             assert_eq!(format!("{password:?}"), "Password(..)");
         }
     }

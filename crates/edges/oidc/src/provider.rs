@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use cairn_base::env::Env;
 use cairn_config::{Oidc, is_safe_url};
+use cairn_outbound::Client;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
@@ -109,14 +110,12 @@ struct TokenAnswer {
 #[derive(Deserialize)]
 struct TokenRefusal {
     error: String,
-    #[serde(default)]
-    error_description: Option<String>,
 }
 
 /// An OpenID provider.
 pub struct Provider {
     settings: Oidc,
-    http: reqwest::Client,
+    http: Client,
     env: Env,
     /// Held while it is asked: many log-ins at a time ask once.
     memory: Mutex<Memory>,
@@ -128,13 +127,8 @@ impl Provider {
         if let Some(path) = &settings.client_secret_file {
             read_secret(path)?;
         }
-        // Where nobody chose one before: the one that everything else here has.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
-            .timeout(REQUEST_MAX)
-            // What the provider's own addresses say is asked, and nothing that an answer names.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
+        // It follows no redirects: what the provider's own addresses say is asked, and nothing else that an answer names.
+        let http = Client::new(reqwest::Client::builder().timeout(REQUEST_MAX))
             .map_err(|error| OidcError::Away(plain(&error)))?;
         Ok(Self {
             settings,
@@ -299,15 +293,27 @@ impl Provider {
         let answer = self.get(&metadata.jwks_uri).await?;
         let keys = keys::read(&answer).map_err(|error| {
             OidcError::Answer(format!(
-                "there are no keys at {}: {error}",
-                shortened(&metadata.jwks_uri)
+                "there are no keys at {}: it is not the JSON of a key set ({})",
+                shortened(&metadata.jwks_uri),
+                place_of(&error)
             ))
         })?;
         Ok(Known { metadata, keys })
     }
 
+    /// The client for requests to an address, if that may be asked for anything.
+    fn client_for(&self, address: &str) -> Result<(&reqwest::Client, Url), OidcError> {
+        let url = Url::parse(address)
+            .map_err(|_| OidcError::Answer(format!("\"{}\" is no address", shortened(address))))?;
+        match self.http.to(&url) {
+            Ok(client) => Ok((client, url)),
+            Err(refused) => Err(OidcError::Answer(shortened(&refused.to_string()))),
+        }
+    }
+
     async fn get(&self, address: &str) -> Result<Vec<u8>, OidcError> {
-        let (status, body) = answered(address, self.http.get(address)).await?;
+        let (client, url) = self.client_for(address)?;
+        let (status, body) = answered(address, client.get(url)).await?;
         match status {
             200 => Ok(body),
             _ => Err(OidcError::Answer(format!(
@@ -341,7 +347,8 @@ impl Provider {
             ("redirect_uri", redirect),
             ("code_verifier", &login.verifier),
         ];
-        let mut request = self.http.post(&metadata.token_endpoint);
+        let (client, url) = self.client_for(&metadata.token_endpoint)?;
+        let mut request = client.post(url);
         let methods = metadata.token_endpoint_auth_methods_supported.as_deref();
         let takes = |method: &str| methods.is_none_or(|all| all.iter().any(|it| it == method));
         match secret.as_ref().map(|secret| secret.as_str()) {
@@ -368,20 +375,26 @@ impl Provider {
             let absent = || OidcError::Answer(format!("{} gives no ID token", shortened(address)));
             return answer.id_token.ok_or_else(absent);
         }
+        // The code, and none of the words beside it.
         match serde_json::from_slice::<TokenRefusal>(&answer) {
-            Ok(refusal) => {
-                let more = refusal.error_description.unwrap_or_default();
-                Err(OidcError::Code(shortened(&format!(
-                    "{} {more}",
-                    refusal.error
-                ))))
-            }
-            Err(_) => Err(OidcError::Answer(format!(
+            Ok(refusal) if is_error_code(&refusal.error) => Err(OidcError::Code(refusal.error)),
+            _ => Err(OidcError::Answer(format!(
                 "{} answers with status {status}",
                 shortened(address)
             ))),
         }
     }
+}
+
+/// Whether it is an error code as providers have them (RFC 6749, section 5.2; RFC 6749, section 8.5 for more).
+fn is_error_code(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// Where JSON is not what belongs there. The error itself has words of the answer.
+fn place_of(error: &serde_json::Error) -> String {
+    format!("line {}, column {}", error.line(), error.column())
 }
 
 /// Sends a request; gives back status and body.
@@ -417,8 +430,13 @@ fn plain(error: &reqwest::Error) -> String {
 }
 
 fn read<'a, T: Deserialize<'a>>(address: &str, answer: &'a [u8]) -> Result<T, OidcError> {
-    serde_json::from_slice(answer)
-        .map_err(|error| OidcError::Answer(format!("{}: {error}", shortened(address))))
+    serde_json::from_slice(answer).map_err(|error| {
+        OidcError::Answer(format!(
+            "{} does not answer with the JSON that belongs there ({})",
+            shortened(address),
+            place_of(&error)
+        ))
+    })
 }
 
 /// The first line of the file.

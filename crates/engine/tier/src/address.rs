@@ -53,6 +53,8 @@ pub enum AddressError {
     Secret,
     #[error("an address has at most {TIER_URL_LEN_BYTES_MAX} bytes")]
     TooLong,
+    #[error(transparent)]
+    Refused(#[from] cairn_outbound::Refused),
 }
 
 fn shape(what: impl Into<String>) -> AddressError {
@@ -87,6 +89,12 @@ fn is_account(name: &str) -> bool {
     (3..=63).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
+/// A region of S3, or what another store takes for one. It becomes a part of the provider's name: it has no dots.
+fn is_region(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    !name.is_empty() && name.bytes().all(is_plain)
+}
+
 /// A part of a key that is the same in every store, and cannot be taken for another one.
 fn is_key_part(part: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -104,6 +112,11 @@ fn endpoint_of(text: &str, may_have_path: bool) -> Result<String, AddressError> 
         && url.query().is_none()
         && url.fragment().is_none()
         && (url.path() == "/" || may_have_path && is_key_part(url.path().trim_matches('/')));
+    if let Err(refused) = cairn_outbound::check_url(&url)
+        && is_plain
+    {
+        return Err(AddressError::Refused(refused));
+    }
     match (is_plain, may_have_path) {
         (true, _) => Ok(text.trim_end_matches('/').to_owned()),
         (false, false) => Err(shape(format!(
@@ -215,7 +228,7 @@ impl FromStr for TierAddress {
                 let (bucket, prefix) = place_of(&url, "bucket", false)?;
                 let mut found = query_of(&url, &["endpoint", "region"])?;
                 let region = found.remove("region");
-                if region.as_deref().is_some_and(|region| !is_key_part(region)) {
+                if region.as_deref().is_some_and(|region| !is_region(region)) {
                     return Err(shape("\"region\" is not well formed"));
                 }
                 Ok(Self::S3 {
@@ -389,6 +402,12 @@ mod tests {
             "s3://bucket?endpoint=http://host/path",
             "s3://bucket?endpoint=http://a&endpoint=http://b",
             "s3://bucket?region=a/b",
+            "s3://bucket?region=a.execute-api.eu-west-1",
+            "s3://bucket?endpoint=http://169.254.169.254",
+            "s3://bucket?endpoint=http://0xa9fea9fe",
+            "s3://bucket?endpoint=http://[::ffff:a9fe:a9fe]",
+            "gs://bucket?endpoint=http://metadata.google.internal",
+            "az://cold?account=store1&endpoint=http://168.63.129.16/store1",
             "s3://bucket?other=1",
             "s3://bucket#a",
             "s3://bucket?account=a",

@@ -1,20 +1,25 @@
-//! Credentials from a file.
+//! Credentials from a file, and which stores get those of the machine.
 //!
-//! Owns: the file's form, who may be able to read it. Must not know: what is signed with them.
-//! Invariant: nothing of what is in it is in any message.
+//! Owns: the file's form, who may be able to read it, to which hosts the machine's own credentials go. Must not know: what is
+//! signed with them.
+//! Invariants: nothing of what is in a file is in any message, and the mode of none that has no credentials. An administrator
+//! names files and hosts, but gets no identity of the machine sent to a host that the configuration does not name.
 
 use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use object_store::azure::{AzureAccessKey, AzureCredential, split_sas};
-use object_store::client::SpawnedReqwestConnector;
 use object_store::gcp::{GcpCredential, GcpCredentialProvider, GoogleCloudStorageBuilder};
 use parking_lot::Mutex;
+use url::Url;
+
+use crate::address::TierAddress;
+use crate::guarded::MachineConnector;
 
 /// A file with credentials is not longer.
 const LEN_BYTES_MAX: u64 = 64 << 10;
@@ -31,6 +36,122 @@ pub enum CredentialsError {
     Content { path: String, needed: &'static str },
     #[error("a directory needs no credentials")]
     NotNeeded,
+    #[error(
+        "{host} does not get the credentials of this machine, which go to the cloud's own hosts over TLS: give the tier a file \
+         of its own (--credentials-file), or name the host in the server's configuration: credential_host = [\"{host}\"]"
+    )]
+    Host { host: String },
+}
+
+/// Files in the environment that have credentials of the machine.
+const MACHINE_FILES: [&str; 4] = [
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+/// More of them, which are paths as well.
+const MACHINE_FILES_OF_GOOGLE: [&str; 2] =
+    ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"];
+/// Folders of the clouds' own programs in the home directory.
+const MACHINE_FOLDERS: [&str; 3] = [".aws", ".azure", ".config/gcloud"];
+
+/// Whether a host is the provider's own, where nobody else answers.
+///
+/// Sources: "Amazon S3 endpoints and quotas" of AWS; Azure, "Storage account overview"; Google, "Cloud Storage request
+/// endpoints".
+fn is_providers(address: &TierAddress, host: &str) -> bool {
+    let is_label = |text: &str| {
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !text.is_empty() && text.bytes().all(is_plain)
+    };
+    match address {
+        TierAddress::Directory(_) => false,
+        TierAddress::S3 { .. } => {
+            let rest = host
+                .strip_suffix(".amazonaws.com")
+                .or_else(|| host.strip_suffix(".amazonaws.com.cn"));
+            let labels: Vec<&str> = rest.unwrap_or_default().split('.').collect();
+            match labels.as_slice() {
+                ["s3" | "s3-fips"] => true,
+                ["s3" | "s3-fips", region] | ["s3" | "s3-fips", "dualstack", region] => {
+                    is_label(region)
+                }
+                _ => false,
+            }
+        }
+        TierAddress::Azure { .. } => {
+            let clouds = [
+                ".blob.core.windows.net",
+                ".blob.core.usgovcloudapi.net",
+                ".blob.core.chinacloudapi.cn",
+            ];
+            let mut accounts = clouds.iter().filter_map(|cloud| host.strip_suffix(cloud));
+            accounts.any(is_label)
+        }
+        TierAddress::Gcs { .. } => host == "storage.googleapis.com",
+    }
+}
+
+/// Fails unless the store at an address may get credentials of the machine: it is the provider's own, over TLS, or one of
+/// `hosts`, each `HOST` or `HOST:PORT`.
+pub(crate) fn require_trusted(
+    address: &TierAddress,
+    hosts: &[String],
+) -> Result<(), CredentialsError> {
+    let endpoint = match address {
+        TierAddress::Directory(_) => None,
+        TierAddress::S3 { endpoint, .. }
+        | TierAddress::Azure { endpoint, .. }
+        | TierAddress::Gcs { endpoint, .. } => endpoint.as_ref(),
+    };
+    // Without one, it is the provider's own, or what the environment of this process says.
+    let Some(endpoint) = endpoint else {
+        return Ok(());
+    };
+    let url = Url::parse(endpoint).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let port = url.as_ref().and_then(Url::port_or_known_default);
+    let is_named = |named: &String| {
+        let named = named.to_ascii_lowercase();
+        let with_port = port.map(|port| format!("{host}:{port}"));
+        named == host || Some(&named) == with_port.as_ref() || format!("[{named}]") == host
+    };
+    let is_tls = url.as_ref().is_some_and(|url| url.scheme() == "https");
+    let is_own = is_tls && port == Some(443) && is_providers(address, host);
+    match is_own || hosts.iter().any(is_named) {
+        true => Ok(()),
+        false => Err(CredentialsError::Host {
+            host: host.to_owned(),
+        }),
+    }
+}
+
+/// Fails if a file has the machine's own credentials and the store at the address may not get those.
+pub(crate) fn require_own_file(
+    file: &str,
+    address: &TierAddress,
+    hosts: &[String],
+) -> Result<(), CredentialsError> {
+    let variable = |name: &&str| std::env::var_os(name).map(PathBuf::from);
+    let named = MACHINE_FILES.iter().chain(&MACHINE_FILES_OF_GOOGLE);
+    let mut machines: Vec<PathBuf> = named.filter_map(variable).collect();
+    if let Some(home) = std::env::var_os("HOME").map(PathBuf::from) {
+        machines.extend(MACHINE_FOLDERS.iter().map(|folder| home.join(folder)));
+    }
+    match is_in(Path::new(file), &machines) {
+        true => require_trusted(address, hosts),
+        false => Ok(()),
+    }
+}
+
+/// Whether a file is one of these, or in one of these, whatever links lead there.
+fn is_in(file: &Path, places: &[PathBuf]) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let file = real(file);
+    let mut places = places.iter().filter(|place| !place.as_os_str().is_empty());
+    places.any(|place| file.starts_with(real(place)))
 }
 
 const OF_AWS: &str = "lines \"aws_access_key_id = ...\" and \"aws_secret_access_key = ...\"";
@@ -50,32 +171,38 @@ impl SecretFile {
         Self { path: path.into() }
     }
 
-    fn read(&self) -> Result<String, CredentialsError> {
+    /// What `parse` finds in the file, if it has credentials of a form that `needed` says and nobody else can read it. In this
+    /// order: of a file that is something else nothing is told, its mode neither.
+    fn read<T>(
+        &self,
+        needed: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, CredentialsError> {
         let path = self.path.display().to_string();
         let unreadable = |error: std::io::Error| CredentialsError::Unreadable {
             path: path.clone(),
             why: error.to_string(),
         };
+        let other = || CredentialsError::Content {
+            path: path.clone(),
+            needed,
+        };
+        // Before it is opened: to open a pipe takes until somebody writes.
+        if !std::fs::metadata(&self.path).map_err(unreadable)?.is_file() {
+            return Err(other());
+        }
         let mut file = std::fs::File::open(&self.path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?;
-        let mode = found.mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(CredentialsError::Open { path, mode });
-        }
         let mut text = String::new();
         let mut limited = (&mut file).take(LEN_BYTES_MAX);
-        limited.read_to_string(&mut text).map_err(unreadable)?;
-        Ok(text)
-    }
-
-    fn content(&self, needed: &'static str) -> CredentialsError {
-        let path = self.path.display().to_string();
-        CredentialsError::Content { path, needed }
-    }
-
-    /// What one line each gives; of another form is none of them.
-    fn lines(&self, needed: &'static str) -> Result<Vec<(String, String)>, CredentialsError> {
-        parse(&self.read()?).ok_or_else(|| self.content(needed))
+        // What is no text, say.
+        let read = limited.read_to_string(&mut text).map_err(|_| other());
+        read?;
+        let parsed = parse(&text).ok_or_else(other)?;
+        match found.mode() & 0o7777 {
+            mode if mode & 0o077 != 0 => Err(CredentialsError::Open { path, mode }),
+            _ => Ok(parsed),
+        }
     }
 }
 
@@ -104,12 +231,13 @@ impl AwsFile {
     }
 
     pub fn read(&self) -> Result<AwsCredential, CredentialsError> {
-        let lines = self.0.lines(OF_AWS)?;
-        let missing = || self.0.content(OF_AWS);
-        Ok(AwsCredential {
-            key_id: value_of(&lines, &["aws_access_key_id"]).ok_or_else(missing)?,
-            secret_key: value_of(&lines, &["aws_secret_access_key"]).ok_or_else(missing)?,
-            token: value_of(&lines, &["aws_session_token"]),
+        self.0.read(OF_AWS, |text| {
+            let lines = parse(text)?;
+            Some(AwsCredential {
+                key_id: value_of(&lines, &["aws_access_key_id"])?,
+                secret_key: value_of(&lines, &["aws_secret_access_key"])?,
+                token: value_of(&lines, &["aws_session_token"]),
+            })
         })
     }
 }
@@ -123,20 +251,20 @@ impl AzureFile {
     }
 
     pub fn read(&self) -> Result<AzureCredential, CredentialsError> {
-        let lines = self.0.lines(OF_AZURE)?;
-        let wrong = || self.0.content(OF_AZURE);
-        let key = value_of(
-            &lines,
-            &["azure_storage_account_key", "azure_storage_access_key"],
-        );
-        if let Some(key) = key {
-            let key = AzureAccessKey::try_new(&key).map_err(|_| wrong())?;
-            return Ok(AzureCredential::AccessKey(key));
-        }
-        let names = ["azure_storage_sas_token", "azure_storage_sas_key"];
-        let token = value_of(&lines, &names).ok_or_else(wrong)?;
-        let pairs = split_sas(&token).map_err(|_| wrong())?;
-        Ok(AzureCredential::SASToken(pairs))
+        self.0.read(OF_AZURE, |text| {
+            let lines = parse(text)?;
+            let key = value_of(
+                &lines,
+                &["azure_storage_account_key", "azure_storage_access_key"],
+            );
+            if let Some(key) = key {
+                let key = AzureAccessKey::try_new(&key).ok()?;
+                return Some(AzureCredential::AccessKey(key));
+            }
+            let names = ["azure_storage_sas_token", "azure_storage_sas_key"];
+            let token = value_of(&lines, &names)?;
+            Some(AzureCredential::SASToken(split_sas(&token).ok()?))
+        })
     }
 }
 
@@ -159,23 +287,25 @@ impl GoogleFile {
 
     /// Who gets tokens for what is in the file now.
     pub fn read(&self) -> Result<GcpCredentialProvider, CredentialsError> {
-        let text = self.file.read()?;
-        let mut current = self.current.lock();
-        if let Some((known, provider)) = &*current
-            && *known == text
-        {
-            return Ok(Arc::clone(provider));
-        }
-        // Its error may have what is in the file in it.
-        let wrong = |_| self.file.content(OF_GOOGLE);
-        let made = GoogleCloudStorageBuilder::new()
-            .with_bucket_name("none")
-            .with_service_account_key(&text)
-            .with_http_connector(SpawnedReqwestConnector::new(self.runtime.clone()))
-            .build();
-        let provider = Arc::clone(made.map_err(wrong)?.credentials());
-        *current = Some((text, Arc::clone(&provider)));
-        Ok(provider)
+        self.file.read(OF_GOOGLE, |text| {
+            let mut current = self.current.lock();
+            if let Some((known, provider)) = &*current
+                && known == text
+            {
+                return Some(Arc::clone(provider));
+            }
+            let made = GoogleCloudStorageBuilder::new()
+                .with_bucket_name("none")
+                .with_service_account_key(text)
+                .with_http_connector(MachineConnector {
+                    runtime: self.runtime.clone(),
+                })
+                .build();
+            // Its error may have what is in the file in it.
+            let provider = Arc::clone(made.ok()?.credentials());
+            *current = Some((text.to_owned(), Arc::clone(&provider)));
+            Some(provider)
+        })
     }
 }
 
@@ -263,6 +393,7 @@ mod tests {
             ),
             ("nonsense", 0o600, false),
             ("", 0o600, false),
+            ("root:x:0:0", 0o644, false),
         ];
         for (text, mode, want) in cases {
             let _ = std::fs::remove_file(&path);
@@ -270,12 +401,117 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             let read = file.read();
             assert_eq!(read.is_ok(), want, "{text} {mode:o}");
+            // The mode is told of what is a file with credentials, and of nothing else.
+            let tells_mode = matches!(read, Err(CredentialsError::Open { .. }));
+            assert_eq!(tells_mode, text == good && mode & 0o077 != 0, "{text}");
             if let Ok(read) = read {
                 assert_eq!(
                     (read.key_id.as_str(), read.secret_key.as_str()),
                     ("AKIA", "s=1")
                 );
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = AwsFile::new(folder.path().to_str().unwrap()).read();
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, CredentialsError::Content { .. }));
+    }
+
+    #[test]
+    fn credentials_of_the_machine_go_to_the_provider_or_to_named_hosts() {
+        let named = ["minio.example".to_owned(), "10.0.0.1:9000".to_owned()];
+        let cases = [
+            ("s3://bucket", true),
+            ("s3://bucket?region=eu-west-1", true),
+            (
+                "s3://bucket?endpoint=https://s3.eu-west-1.amazonaws.com",
+                true,
+            ),
+            (
+                "s3://bucket?endpoint=https://s3.dualstack.eu-west-1.amazonaws.com",
+                true,
+            ),
+            (
+                "s3://bucket?endpoint=https://s3.cn-north-1.amazonaws.com.cn",
+                true,
+            ),
+            (
+                "s3://bucket?endpoint=http://s3.eu-west-1.amazonaws.com",
+                false,
+            ),
+            (
+                "s3://bucket?endpoint=https://s3.eu-west-1.amazonaws.com:8443",
+                false,
+            ),
+            (
+                "s3://bucket?endpoint=https://ec2-1-2-3-4.compute.amazonaws.com",
+                false,
+            ),
+            (
+                "s3://bucket?endpoint=https://s3.a.execute-api.eu-west-1.amazonaws.com",
+                false,
+            ),
+            ("s3://bucket?endpoint=https://amazonaws.com", false),
+            (
+                "s3://bucket?endpoint=https://s3.amazonaws.com.example.org",
+                false,
+            ),
+            ("s3://bucket?endpoint=https://storage.googleapis.com", false),
+            ("s3://bucket?endpoint=http://127.0.0.1:9000", false),
+            ("s3://bucket?endpoint=http://minio.example:9000", true),
+            ("s3://bucket?endpoint=https://MINIO.example", true),
+            ("s3://bucket?endpoint=http://10.0.0.1:9000", true),
+            ("s3://bucket?endpoint=http://10.0.0.1:9001", false),
+            ("az://cold?account=store1", true),
+            (
+                "az://cold?account=store1&endpoint=https://store1.blob.core.windows.net",
+                true,
+            ),
+            (
+                "az://cold?account=store1&endpoint=https://a.b.blob.core.windows.net",
+                false,
+            ),
+            (
+                "az://cold?account=store1&endpoint=https://store1.example.org",
+                false,
+            ),
+            ("gs://bucket", true),
+            ("gs://bucket?endpoint=https://storage.googleapis.com", true),
+            (
+                "gs://bucket?endpoint=https://a.storage.googleapis.com",
+                false,
+            ),
+        ];
+        for (text, want) in cases {
+            let address: TierAddress = text.parse().unwrap();
+            let trusted = require_trusted(&address, &named);
+            assert_eq!(trusted.is_ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_machines_own_files_are_known_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at(".aws")).unwrap();
+        std::fs::write(at(".aws/credentials"), "").unwrap();
+        std::fs::write(at("own"), "").unwrap();
+        std::os::unix::fs::symlink(at(".aws"), at("link")).unwrap();
+        let places = [at(".aws"), at("absent"), PathBuf::new()];
+        let cases = [
+            (".aws/credentials", true),
+            ("link/credentials", true),
+            ("link/../.aws/credentials", true),
+            ("absent", true),
+            ("own", false),
+            (".aws-more", false),
+        ];
+        for (name, want) in cases {
+            assert_eq!(is_in(&at(name), &places), want, "{name}");
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod address;
 mod credentials;
+mod guarded;
 mod owner;
 
 use std::ops::Range;
@@ -22,15 +23,13 @@ use cairn_formats::tier_object::{object_key, volume_prefix};
 use cairn_segment::{ObjectId, TierError, TierStore, TierUpload};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::client::SpawnedReqwestConnector;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AwsCredentialProvider};
+use object_store::azure::{AzureCredentialProvider, MicrosoftAzureBuilder};
+use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt,
-    RetryConfig,
+    BackoffConfig, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, RetryConfig,
 };
 use parking_lot::Mutex;
 
@@ -38,7 +37,8 @@ pub use self::address::{AddressError, TierAddress};
 pub use self::credentials::CredentialsError;
 pub use self::owner::ClaimError;
 
-use self::credentials::{AwsFile, AzureFile, GoogleFile};
+use self::credentials::{AwsFile, AzureFile, GoogleFile, require_own_file, require_trusted};
+use self::guarded::{Connector, MachineConnector, told};
 
 /// A connection is waited for so long,
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -90,11 +90,11 @@ impl ObjectTier {
         env: Env,
         (pool, tier): (PoolId, TierId),
         address: &TierAddress,
-        credentials_file: Option<&str>,
+        credentials: Credentials<'_>,
     ) -> Result<Self, OpenError> {
         let (store, prefix, directory): (Arc<dyn ObjectStore>, _, _) = match address {
             TierAddress::Directory(path) => {
-                if credentials_file.is_some() {
+                if credentials.file.is_some() {
                     return Err(CredentialsError::NotNeeded.into());
                 }
                 let directory = |why: String| OpenError::Directory {
@@ -111,11 +111,9 @@ impl ObjectTier {
                     .with_fsync(true);
                 (Arc::new(store), Path::default(), Some(PathBuf::from(path)))
             }
-            TierAddress::S3 { .. } => (s3(address, credentials_file)?, address.prefix(), None),
-            TierAddress::Azure { .. } => {
-                (azure(address, credentials_file)?, address.prefix(), None)
-            }
-            TierAddress::Gcs { .. } => (gcs(address, credentials_file)?, address.prefix(), None),
+            TierAddress::S3 { .. } => (s3(address, credentials)?, address.prefix(), None),
+            TierAddress::Azure { .. } => (azure(address, credentials)?, address.prefix(), None),
+            TierAddress::Gcs { .. } => (gcs(address, credentials)?, address.prefix(), None),
         };
         Ok(Self {
             store,
@@ -188,7 +186,7 @@ fn require_below(prefix: &Path, location: &Path) -> Result<(), TierError> {
     match location.prefix_matches(prefix) && location != prefix {
         true => Ok(()),
         false => Err(TierError::Failed(format!(
-            "it lists {location}, which is not below {prefix}"
+            "it lists an object that is not below {prefix}"
         ))),
     }
 }
@@ -245,11 +243,20 @@ impl JoinAll for Path {
     }
 }
 
+/// Whose credentials requests are signed with, and where the machine's own may go.
+#[derive(Clone, Copy)]
+pub struct Credentials<'a> {
+    /// The tier's own; `None`: those of the machine.
+    pub file: Option<&'a str>,
+    /// `HOST` or `HOST:PORT` of stores that get the machine's own, beside the provider's.
+    pub machine_hosts: &'a [String],
+}
+
 /// How a store is reached over the network.
 struct Reach {
-    options: ClientOptions,
     retry: RetryConfig,
     runtime: tokio::runtime::Handle,
+    allow_http: bool,
 }
 
 impl Reach {
@@ -258,11 +265,6 @@ impl Reach {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| OpenError::Store(error.to_string()))?;
-        let options = ClientOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_read_timeout(READ_TIMEOUT)
-            .with_timeout(REQUEST_TIMEOUT)
-            .with_allow_http(endpoint.is_some_and(|url| url.starts_with("http://")));
         let retry = RetryConfig {
             backoff: BackoffConfig {
                 init_backoff: Duration::from_millis(100),
@@ -273,27 +275,33 @@ impl Reach {
             retry_timeout: RETRY_TIMEOUT,
         };
         Ok(Self {
-            options,
             retry,
             runtime,
+            allow_http: endpoint.is_some_and(|url| url.starts_with("http://")),
         })
     }
 
-    fn connector(&self) -> SpawnedReqwestConnector {
-        SpawnedReqwestConnector::new(self.runtime.clone())
+    fn connector(&self) -> Connector {
+        Connector {
+            runtime: self.runtime.clone(),
+            allow_http: self.allow_http,
+        }
+    }
+
+    fn machine(&self) -> MachineConnector {
+        MachineConnector {
+            runtime: self.runtime.clone(),
+        }
     }
 }
 
 type Built = Result<Arc<dyn ObjectStore>, OpenError>;
 
-fn built<T: ObjectStore>(store: object_store::Result<T>) -> Built {
-    match store {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(error) => Err(OpenError::Store(told(&error))),
-    }
+fn built<T>(store: object_store::Result<T>) -> Result<T, OpenError> {
+    store.map_err(|error| OpenError::Store(told(&error)))
 }
 
-fn s3(address: &TierAddress, credentials_file: Option<&str>) -> Built {
+fn s3(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     let TierAddress::S3 {
         bucket,
         endpoint,
@@ -304,30 +312,42 @@ fn s3(address: &TierAddress, credentials_file: Option<&str>) -> Built {
         return Err(OpenError::Store("it is no S3 address".to_owned()));
     };
     let reach = Reach::new(endpoint.as_ref())?;
-    let mut builder = AmazonS3Builder::from_env()
-        .with_bucket_name(bucket)
+    let base = || {
+        let builder = AmazonS3Builder::from_env()
+            .with_bucket_name(bucket)
+            .with_retry(reach.retry.clone());
+        match region {
+            Some(region) => builder.with_region(region),
+            None => builder,
+        }
+    };
+    let provider: AwsCredentialProvider = match credentials.file {
+        Some(file) => {
+            require_own_file(file, address, credentials.machine_hosts)?;
+            let file = AwsFile::new(file);
+            // What is wrong with it is told now, and not with the first request.
+            file.read()?;
+            Arc::new(file)
+        }
+        None => {
+            require_trusted(address, credentials.machine_hosts)?;
+            let machine = base().with_http_connector(reach.machine()).build();
+            Arc::clone(built(machine)?.credentials())
+        }
+    };
+    let mut builder = base()
         .with_http_connector(reach.connector())
-        .with_client_options(reach.options)
-        .with_retry(reach.retry);
-    if let Some(region) = region {
-        builder = builder.with_region(region);
-    }
+        .with_credentials(provider);
     if let Some(endpoint) = endpoint {
         // What is not AWS mostly has no name for each bucket.
         builder = builder
             .with_endpoint(endpoint)
             .with_virtual_hosted_style_request(false);
     }
-    if let Some(file) = credentials_file {
-        let credentials = AwsFile::new(file);
-        // What is wrong with it is told now, and not with the first request.
-        credentials.read()?;
-        builder = builder.with_credentials(Arc::new(credentials));
-    }
-    built(builder.build())
+    Ok(Arc::new(built(builder.build())?))
 }
 
-fn azure(address: &TierAddress, credentials_file: Option<&str>) -> Built {
+fn azure(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     let TierAddress::Azure {
         container,
         account,
@@ -338,25 +358,36 @@ fn azure(address: &TierAddress, credentials_file: Option<&str>) -> Built {
         return Err(OpenError::Store("it is no address of Azure".to_owned()));
     };
     let reach = Reach::new(endpoint.as_ref())?;
-    let mut builder = MicrosoftAzureBuilder::from_env()
-        .with_use_emulator(false)
-        .with_account(account)
-        .with_container_name(container)
+    let base = || {
+        MicrosoftAzureBuilder::from_env()
+            .with_use_emulator(false)
+            .with_account(account)
+            .with_container_name(container)
+            .with_retry(reach.retry.clone())
+    };
+    let provider: AzureCredentialProvider = match credentials.file {
+        Some(file) => {
+            require_own_file(file, address, credentials.machine_hosts)?;
+            let file = AzureFile::new(file);
+            file.read()?;
+            Arc::new(file)
+        }
+        None => {
+            require_trusted(address, credentials.machine_hosts)?;
+            let machine = base().with_http_connector(reach.machine()).build();
+            Arc::clone(built(machine)?.credentials())
+        }
+    };
+    let mut builder = base()
         .with_http_connector(reach.connector())
-        .with_client_options(reach.options)
-        .with_retry(reach.retry);
+        .with_credentials(provider);
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint.clone());
     }
-    if let Some(file) = credentials_file {
-        let credentials = AzureFile::new(file);
-        credentials.read()?;
-        builder = builder.with_credentials(Arc::new(credentials));
-    }
-    built(builder.build())
+    Ok(Arc::new(built(builder.build())?))
 }
 
-fn gcs(address: &TierAddress, credentials_file: Option<&str>) -> Built {
+fn gcs(address: &TierAddress, credentials: Credentials<'_>) -> Built {
     let TierAddress::Gcs {
         bucket, endpoint, ..
     } = address
@@ -366,25 +397,36 @@ fn gcs(address: &TierAddress, credentials_file: Option<&str>) -> Built {
         ));
     };
     let reach = Reach::new(endpoint.as_ref())?;
-    let runtime = reach.runtime.clone();
-    let mut builder = match credentials_file {
-        // Not what the environment says beside it: two keys would be refused.
+    let provider: GcpCredentialProvider = match credentials.file {
         Some(file) => {
-            let credentials = GoogleFile::new(file, runtime);
-            credentials.read()?;
-            GoogleCloudStorageBuilder::new().with_credentials(Arc::new(credentials))
+            require_own_file(file, address, credentials.machine_hosts)?;
+            let file = GoogleFile::new(file, reach.runtime.clone());
+            file.read()?;
+            Arc::new(file)
         }
+        None => {
+            require_trusted(address, credentials.machine_hosts)?;
+            let machine = GoogleCloudStorageBuilder::from_env()
+                .with_bucket_name(bucket)
+                .with_http_connector(reach.machine())
+                .with_retry(reach.retry.clone());
+            Arc::clone(built(machine.build())?.credentials())
+        }
+    };
+    let builder = match credentials.file {
+        // Not what the environment says beside it.
+        Some(_) => GoogleCloudStorageBuilder::new(),
         None => GoogleCloudStorageBuilder::from_env(),
     };
-    builder = builder
+    let mut builder = builder
         .with_bucket_name(bucket)
         .with_http_connector(reach.connector())
-        .with_client_options(reach.options)
-        .with_retry(reach.retry);
+        .with_retry(reach.retry)
+        .with_credentials(provider);
     if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
     }
-    built(builder.build())
+    Ok(Arc::new(built(builder.build())?))
 }
 
 fn failed(error: object_store::Error) -> TierError {
@@ -392,21 +434,6 @@ fn failed(error: object_store::Error) -> TierError {
         object_store::Error::NotFound { path, .. } => TierError::NotFound(path),
         error => TierError::Failed(told(&error)),
     }
-}
-
-/// An error with what caused it, which the store's own text often leaves out.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let why = cause.to_string();
-        if !text.contains(&why) {
-            text.push_str(": ");
-            text.push_str(&why);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 impl TierStore for ObjectTier {

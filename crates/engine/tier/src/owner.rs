@@ -8,7 +8,8 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::{JoinAll, ObjectTier, told};
+use crate::guarded::told;
+use crate::{JoinAll, ObjectTier};
 
 const NAME: &str = "cairn-tier.json";
 /// It is not longer.

@@ -7,6 +7,10 @@ use object_store::memory::InMemory;
 use super::*;
 
 const POOL: PoolId = PoolId(7);
+const NOBODY: Credentials<'static> = Credentials {
+    file: None,
+    machine_hosts: &[],
+};
 
 fn object(volume: u32, segment: u64) -> ObjectId {
     ObjectId {
@@ -63,7 +67,7 @@ async fn a_directory_and_a_store_do_what_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
-    let tier = ObjectTier::open(env.clone(), (POOL, TierId(1)), &address, None).unwrap();
+    let tier = ObjectTier::open(env.clone(), (POOL, TierId(1)), &address, NOBODY).unwrap();
     check(&tier).await;
     // Nothing else is left in it.
     tier.release().await.unwrap();
@@ -143,7 +147,7 @@ async fn a_directory_that_is_not_mounted_is_not_used() {
     assert!(matches!(refused, Some(OpenError::Directory { .. })));
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
-    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, None).unwrap();
+    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, NOBODY).unwrap();
     tier.claim().await.unwrap();
     put(&tier, object(1, 1), &[b"one"]).await;
     std::fs::remove_file(folder.path().join("cairn-tier.json")).unwrap();
@@ -164,7 +168,7 @@ async fn a_directory_that_goes_while_it_is_written_to_has_no_object() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
-    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, None).unwrap();
+    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, NOBODY).unwrap();
     tier.claim().await.unwrap();
     for parts in [1, 3] {
         let mut upload = tier.begin(object(1, parts)).await.unwrap();

@@ -1,5 +1,5 @@
 #!/bin/bash
-# First boot of a machine that serves Cairn. It may run again: what is done already is left as it is.
+# First boot of a machine that serves Cairn. It may run again: what is done is left as it is.
 #
 # Settings are in /etc/cairn/deploy.env; what happens is in /var/log/cloud-init-output.log.
 set -Eeuo pipefail
@@ -31,21 +31,20 @@ metadata() {
     curl -sSf -H "X-aws-ec2-metadata-token: $token" "$METADATA/latest/meta-data/$1"
 }
 
-# Tells the stack and the auto scaling group how it went. Where this cannot be told, their time runs out, which is a
-# failure, too.
+# Tells the stack and the auto scaling group how it went. Where this cannot be told, their time runs out.
 finish() {
     local status=$? word=SUCCESS result=CONTINUE
     [[ $status -eq 0 ]] || word=FAILURE result=ABANDON
     say "ends with $word"
     if [[ -n $CAIRN_STACK ]]; then
-        # Nodes of a cluster have the same settings: each has the name of its own resource in a tag.
+        # A node of a cluster has the name of its own resource in a tag.
         [[ $CAIRN_SIGNAL != tag ]] || CAIRN_SIGNAL=$(metadata tags/instance/cairn-signal)
         # Nobody waits for it outside of a stack's creation or update.
         aws cloudformation signal-resource --stack-name "$CAIRN_STACK" --logical-resource-id "$CAIRN_SIGNAL" \
             --unique-id "$(metadata instance-id)" --status "$word" || say "no stack waits for this signal"
     fi
     if [[ -n $CAIRN_GROUP ]]; then
-        # Until then the instance is not in service; abandoned, it is replaced.
+        # Abandoned, it is replaced.
         aws autoscaling complete-lifecycle-action --auto-scaling-group-name "$CAIRN_GROUP" \
             --lifecycle-hook-name "$CAIRN_HOOK" --instance-id "$(metadata instance-id)" \
             --lifecycle-action-result "$result" || say "no auto scaling group waits for this boot"
@@ -82,7 +81,7 @@ download() {
     esac
 }
 
-# Installs the package of Cairn, and only what has the checksum that was given: no other byte of it is looked at.
+# Installs the package of Cairn, if it has the checksum that was given.
 install_cairn() {
     local file try
     file=$(mktemp -d)/cairn.deb
@@ -97,14 +96,14 @@ install_cairn() {
         [[ $try -lt $FETCH_COUNT_MAX ]] || fail "gave up after $try tries: $CAIRN_PACKAGE_URL"
         sleep $((try * RETRY_SECONDS))
     done
-    # The user that apt-get takes to read it must be able to.
+    # apt-get's own user reads it.
     chmod 755 "$(dirname "$file")"
     need_packages "$file"
     rm -rf "$(dirname "$file")"
     say "$(cairn --version) is installed"
 }
 
-# attach NUMBER VOLUME: a volume that the instance before this one had comes free when that one is gone.
+# attach NUMBER VOLUME: that of an earlier instance comes free when that one is gone.
 attach() {
     local number=$1 volume=$2 names=(/dev/sd{f..p} /dev/xvdb{a..z}) me at
     me=$(metadata instance-id)
@@ -113,7 +112,7 @@ attach() {
     aws ec2 attach-volume --volume-id "$volume" --instance-id "$me" --device "${names[number - 1]}" >/dev/null
 }
 
-# Devices by what their links begin with. A device has several links, and partitions have some too.
+# Devices by what their links begin with; one has several, and partitions have some too.
 devices_named() {
     find "$BY_ID" -name "$1*" ! -name "*-part*" -exec realpath {} + 2>/dev/null | sort -u
 }
@@ -163,12 +162,12 @@ mount_disk() {
     sed -i "\\| $folder xfs |d" /etc/fstab
     echo "UUID=$uuid $folder xfs noatime,nofail,x-systemd.device-timeout=120 0 0" >>/etc/fstab
     mountpoint -q "$folder" || mount "$folder"
-    # A folder inside: where a disk is not mounted, there is no folder, and Cairn cannot mistake it.
+    # A folder inside: where a disk is not mounted, there is none, and Cairn cannot mistake it.
     install -d -o cairn -g cairn -m 700 "$folder/data"
 }
 
-# Mounts all disks and lists their folders in FOLDERS. Without all of them nothing is served: a pool that is
-# made, or repaired, without a disk that is merely late would lose what is on it.
+# Mounts all disks and lists their folders in FOLDERS. Without all of them nothing is served: a pool that is made,
+# or repaired, without a late disk would lose what is on it.
 FOLDERS=()
 mount_disks() {
     local device devices
@@ -183,9 +182,16 @@ mount_disks() {
     say "data disks: ${FOLDERS[*]}"
 }
 
-# Settings of other protocols than NFS that clients are let in for.
+# Settings of other protocols than NFS. S3 is HTTPS, with a certificate of this machine until yours is in its place.
 listeners() {
-    case ,$CAIRN_PROTOCOLS, in *,s3,*) echo 'listen_s3 = "0.0.0.0:9000"' ;; esac
+    local tls=/etc/cairn/s3
+    case ,$CAIRN_PROTOCOLS, in *,s3,*)
+        [[ -e $tls.key ]] || openssl req -x509 -nodes -newkey rsa -days 3650 -subj "/CN=$CAIRN_NAME" -addext \
+            "subjectAltName=$(hostname -I | xargs printf "IP:%s,")DNS:$HOSTNAME" -keyout "$tls.key" -out "$tls.crt"
+        chown cairn "$tls.key"
+        printf '%s = "%s"\n' listen_s3 0.0.0.0:9000 s3_certificate "$tls.crt" s3_key "$tls.key"
+        ;;
+    esac
     case ,$CAIRN_PROTOCOLS, in *,iscsi,*) echo 'listen_iscsi = "0.0.0.0:3260"' ;; esac
 }
 
@@ -200,7 +206,7 @@ configure() {
 # Written at first boot.
 data = [$(IFS=, && echo "${list[*]}")]
 listen_nfs = "0.0.0.0:$CAIRN_PORT"
-# The admin API has no encryption of its own: it stays on this machine.
+# The admin API stays on this machine.
 listen_admin = "127.0.0.1:8049"
 $(listeners)
 END
@@ -215,7 +221,7 @@ END
     cairn config check /etc/cairn/cairn.toml
 }
 
-# Lets the clients mount, and nobody else.
+# Lets the clients mount.
 export_volume() {
     local network
     cairn volume list --json | grep -q "\"name\": *\"$CAIRN_VOLUME\"" ||
@@ -223,6 +229,6 @@ export_volume() {
     for network in ${CAIRN_CLIENTS//,/ }; do
         cairn export set "$CAIRN_VOLUME" --client "$network" --rw --squash root
     done
-    # The top folder belongs to root, and the administrator has to make folders for others in it.
+    # The top folder is root's: the administrator makes folders for others in it.
     [[ -z $CAIRN_LOGIN ]] || cairn export set "$CAIRN_VOLUME" --client "$CAIRN_LOGIN" --rw --squash none
 }

@@ -1,6 +1,6 @@
 
 readonly CLUSTER=/var/lib/cairn/cluster
-# The first node leaves a ticket there for each other one.
+# The first node leaves tickets there for the others.
 readonly TICKETS=/cairn/$CAIRN_NAME/ticket
 
 mapfile -td , NODES < <(printf %s "$CAIRN_NODES")
@@ -25,7 +25,7 @@ ticket() {
     aws ssm get-parameter --with-decryption --name "$TICKETS$NUMBER" --query Parameter.Value --output text
 }
 
-# The first node makes the cluster, each other one joins it; once.
+# The first node makes the cluster, others join it; once.
 take_place() {
     local place=(--node "node$NUMBER" --internal "$OWN:7400" --external "$EXTERNAL" --cluster-dir "$CLUSTER")
     [[ ! -e $CLUSTER/cluster.json ]] || return 0
@@ -43,7 +43,7 @@ nodes_there() {
     cairn node list --json | grep -o '"name": *"node[0-9]*"'
 }
 
-# In a file, so that it is in no list of processes.
+# In a file: it does not appear in ps.
 leave_ticket() {
     local file
     file=$(mktemp)
@@ -104,7 +104,7 @@ float_address() {
 use_https
 # Cairn runs the members of etcd itself.
 need_packages ca-certificates curl awscli xfsprogs etcd-server iproute2
-systemctl disable --now etcd.service || say "etcd has no service of its own here"
+systemctl disable --now etcd.service || say "etcd has no service here"
 install_cairn
 until_true "the internal address" own_place
 EXTERNAL=$(metadata local-ipv4)

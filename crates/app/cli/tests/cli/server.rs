@@ -57,6 +57,7 @@ impl Scratch {
             "--listen-admin",
             "127.0.0.1:0",
         ]);
+        command.arg("--disk-root").arg(self.folder.path());
         command.args(["--memory-limit", "256MiB", "--ready-file"]);
         command.arg(self.path("ready.json"));
         command
@@ -308,6 +309,8 @@ fn volumes_and_exports_are_managed() {
         (&no_token, 4, "token"),
         ("status --server http://127.0.0.1:9", 3, "no answer"),
         ("status --server https://127.0.0.1", 2, "--ca"),
+        ("status --server 127.0.0.1", 2, "https://127.0.0.1"),
+        ("status --server http://192.0.2.1:9", 2, "--insecure"),
         ("status --server ftp://127.0.0.1", 2, "http://"),
     ];
     for (line, code, part) in cases {
