@@ -253,6 +253,11 @@ impl Entering {
                     self.targets_elsewhere.clone_from(&elsewhere.targets);
                     self.login.elsewhere = elsewhere;
                 }
+                Route::Nowhere(group, elsewhere) => {
+                    self.login.group = group;
+                    self.login.elsewhere = elsewhere;
+                    self.login.is_nowhere = true;
+                }
                 Route::Away(handover) => return Ok(Some(Entered::Away(handover))),
                 Route::Refused(status) => refused = Some(Answer::failed(status, header.stage)),
             }
@@ -262,6 +267,15 @@ impl Entering {
             let failed = reply(false, answer.stage, 0, 0, answer.status);
             self.lane.send(&failed, Vec::new(), self.window());
             self.shared.refused_count.fetch_add(1, Ordering::Relaxed);
+            if self.login.is_stranger() {
+                let (initiator, peer) = (&self.login.initiator, self.lane.peer);
+                tracing::info!(
+                    %peer,
+                    initiator,
+                    "an initiator that sees no LUN here and has no secret wants to log in: it is answered as one whose secret is wrong; \
+                     `cairn igroup create` lets it in"
+                );
+            }
             // Sent as far as the socket takes it.
             self.lane.flush()?;
             return Err(Broken::Refused(answer.status));

@@ -7,6 +7,8 @@ use cairn_base::{Ino, Timestamp};
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_BYTES_MAX: usize = 255;
+/// The name under which each directory shows its snapshots. No entry can have it: it would hide them.
+pub const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
 /// Most hard links to one inode.
