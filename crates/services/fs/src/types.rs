@@ -25,6 +25,10 @@ pub const XATTR_VALUE_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most bytes that the names of one inode's extended attributes take, each with a NUL.
 pub const XATTR_LIST_LEN_BYTES_MAX: usize = 64 << 10;
 
+/// Extended attributes of files in folders of the hidden folder whose names begin so say who may use the file. They are as they
+/// are now after a restore of the volume, whatever the snapshot has; a file that comes back has none.
+pub const XATTR_ACCESS_PREFIX: &[u8] = b"user.access.";
+
 /// Who asks. Squashing has been applied by the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
