@@ -18,6 +18,7 @@ mod client;
 mod control;
 pub mod entries;
 pub mod events;
+mod failures;
 pub mod groups;
 pub mod joined;
 pub mod keys;

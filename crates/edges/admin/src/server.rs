@@ -11,8 +11,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
-use cairn_base::env::Env;
-use cairn_config::{ClientNet, UserName, UserRecord, VolumeName};
+use cairn_base::env::{Clock, Env};
+use cairn_config::{ClientNet, Logout, UserName, UserRecord, VolumeName};
 use cairn_forward::{Door, Forward};
 use cairn_https::Certificate;
 use cairn_oidc::Provider;
@@ -21,7 +21,7 @@ use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -45,6 +45,7 @@ use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
 use crate::entries::Part;
+use crate::failures::Failures;
 use crate::list_query::ListQuery;
 use crate::pages;
 use crate::pass::{self, AcceptedIn, Elsewhere, Passed};
@@ -52,8 +53,9 @@ use crate::passwords::Passwords;
 use crate::patience::Patient;
 use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use crate::token::Token;
+use crate::users::UserControl;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
@@ -97,8 +99,8 @@ pub(crate) struct Shared {
     oidc: Option<Provider>,
     attempts: Attempts,
     passwords: Passwords,
-    /// How many failed log-ins the log of changes takes, and how much of what viewers try.
-    failures: Mutex<Budget>,
+    /// Failed log-ins that the log of changes does not have yet, and how much of what viewers try it takes.
+    failures: Mutex<Failures>,
     viewers: Mutex<Budget>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
@@ -109,11 +111,7 @@ pub(crate) struct Shared {
     stopping: watch::Sender<bool>,
 }
 
-/// Failed log-ins that the log of changes takes in a row, and after which time one more.
-const FAILURES_AT_ONCE: u32 = 20;
-const FAILURE_EVERY: Duration = Duration::from_secs(600);
-
-/// The same of viewers' log-ins, and of what they may not do.
+/// Log-ins of viewers, and what they try and may not do, that the log of changes takes in a row, and after which time one more.
 const VIEWERS_AT_ONCE: u32 = 200;
 const VIEWER_EVERY: Duration = Duration::from_secs(60);
 
@@ -174,9 +172,38 @@ impl Shared {
         self.control.users()?.user(name)
     }
 
-    pub fn may_note_failure(&self) -> bool {
-        let now = self.env.clock.monotonic();
-        self.failures.lock().may_note(now)
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.env.clock)
+    }
+
+    pub fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    pub fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock()
+    }
+
+    /// Whether a session was ended, here or at another node, now or before a restart.
+    pub fn is_logged_out(&self, session: &Session) -> bool {
+        let is_ended = |users: &dyn UserControl| {
+            let (number, ends_seconds) = (session.number(), session.ends_seconds);
+            users.is_logged_out(number, &session.whose.key(), ends_seconds)
+        };
+        self.control.users().is_some_and(is_ended)
+    }
+
+    /// Ends sessions: here at once, and for good when this is answered.
+    pub async fn log_out(&self, logout: Logout) -> Result<(), ControlError> {
+        self.sessions.end(logout.clone(), self.now_seconds());
+        let Some(users) = self.control.users() else {
+            return Ok(());
+        };
+        users.log_out(logout).await.map_err(|error| {
+            let message = format!("the session has ended at this node until it is started again: {error}");
+            ControlError::new(error.kind, message)
+                .hint("log out again when the server can keep it; the session ends by itself after 12 h at the latest")
+        })
     }
 
     pub fn may_note_viewer(&self) -> bool {
@@ -215,7 +242,7 @@ impl AdminServer {
             oidc,
             attempts: Attempts::default(),
             passwords: Passwords::default(),
-            failures: Budget::new(FAILURES_AT_ONCE, FAILURE_EVERY, now),
+            failures: Mutex::default(),
             viewers: Budget::new(VIEWERS_AT_ONCE, VIEWER_EVERY, now),
             env,
             streams: live_routes::streams(),
@@ -240,6 +267,7 @@ impl AdminServer {
         certificate: Option<Arc<Certificate>>,
         stop: impl Future<Output = ()> + Send,
     ) {
+        audit::recall(&self.shared).await;
         let tls = certificate
             .map(|certificate| certificate.acceptor())
             .transpose();
@@ -329,6 +357,10 @@ impl AdminServer {
             .is_err()
         {
             tracing::warn!("gave up on requests to the admin API that are still under way");
+        }
+        let kept = audit::keep_failures(&self.shared);
+        if tokio::time::timeout(STOP_TIMEOUT, kept).await.is_err() {
+            tracing::warn!("the log of changes does not have the last failed log-ins");
         }
     }
 
@@ -491,6 +523,11 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(quota_routes::quota_usages))
         .routes(routes!(caller::session_show, caller::session_delete))
         .routes(routes!(caller::password_change))
+        .routes(routes!(
+            session_routes::session_list,
+            session_routes::sessions_end
+        ))
+        .routes(routes!(session_routes::session_end))
         .routes(routes!(user_routes::user_list, user_routes::user_create))
         .routes(routes!(
             user_routes::user_show,
@@ -1377,6 +1414,8 @@ mod quota_routes;
 mod s3_routes;
 #[path = "san_routes.rs"]
 mod san_routes;
+#[path = "session_routes.rs"]
+mod session_routes;
 #[path = "snapshot_routes.rs"]
 mod snapshot_routes;
 #[path = "tier_routes.rs"]
