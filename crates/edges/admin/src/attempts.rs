@@ -12,9 +12,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use cairn_forward::network_of;
 use parking_lot::Mutex;
 
 /// Tries in a row, and the time after which one more is given back.
@@ -89,14 +90,6 @@ impl<K: Clone + Eq + Hash> Tries<K> {
     }
 }
 
-/// The address by which tries are counted: whoever has one IPv6 address has a whole network of 64 bits.
-pub(crate) fn counted(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-    }
-}
-
 /// A user at an address.
 type Pair = (String, IpAddr);
 
@@ -147,7 +140,7 @@ impl Attempts {
     ///
     /// Fails with the time to wait; such a try is not counted.
     pub fn take(&self, user: Option<&str>, address: IpAddr, now: Duration) -> Result<(), Duration> {
-        let address = counted(address);
+        let address = network_of(address);
         let mut tried = self.tried.lock();
         let mut wait = tried.addresses.wait(&address, now);
         let pair = user.map(|user| (user.to_owned(), address));
@@ -172,7 +165,7 @@ impl Attempts {
 
     /// Gives a try back that was right, and remembers where the user logged in.
     pub fn was_right(&self, user: Option<&str>, address: IpAddr) {
-        let address = counted(address);
+        let address = network_of(address);
         let mut tried = self.tried.lock();
         tried.addresses.give_back(&address);
         if let Some(user) = user {
@@ -185,13 +178,13 @@ impl Attempts {
 
     /// What happened before this process began: that a user logged in somewhere.
     pub fn recall_right(&self, user: &str, address: IpAddr) {
-        let pair = (user.to_owned(), counted(address));
+        let pair = (user.to_owned(), network_of(address));
         self.tried.lock().know(pair);
     }
 
     /// What happened before this process began: that so many tries failed just now.
     pub fn recall_wrong(&self, user: Option<&str>, address: IpAddr, count: u64, now: Duration) {
-        let address = counted(address);
+        let address = network_of(address);
         let mut tried = self.tried.lock();
         let times = count.min(u64::from(BY_PAIR.at_once));
         for _ in 0..times {
@@ -301,7 +294,7 @@ mod tests {
         let refused = attempts.take(None, network(u64::MAX), SECOND);
         assert_eq!(refused, Err(BY_ADDRESS.every));
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(counted(mapped), address(1));
+        assert_eq!(network_of(mapped), address(1));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod joined;
 pub mod keys;
 pub mod list_query;
 pub mod live;
+mod lobby;
 mod pages;
 mod pass;
 mod passwords;
@@ -49,8 +50,9 @@ pub mod warnings;
 pub use cairn_https::{Certificate, CertificateError, SelfSigned, self_signed};
 pub use client::{Client, ClientError, Identity, tls_trusting};
 pub use control::{Answer, Control, ControlError};
+pub use lobby::CONNECTIONS_MAX;
 pub use pass::{Passed, ask_group};
 #[doc(hidden)]
 pub use server::caller::basic;
-pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};
+pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, openapi_json};
 pub use token::{TOKEN_LEN_BYTES_MAX, Token, TokenError};

@@ -24,7 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -47,11 +47,11 @@ use crate::control::{Control, ControlError};
 use crate::entries::Part;
 use crate::failures::Failures;
 use crate::list_query::ListQuery;
+use crate::lobby::{CONNECTIONS_MAX, Guest, Lobby};
 use crate::pages;
 use crate::pass::{self, AcceptedIn, Elsewhere, Passed};
 use crate::passwords::Passwords;
 use crate::patience::Patient;
-use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
 use crate::session::{Session, Sessions};
 use crate::token::Token;
@@ -61,17 +61,15 @@ use crate::users::UserControl;
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 /// Longest head of a request, in bytes; so much is kept for a connection, and an answer in so large parts.
 pub(crate) const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
-/// Most connections at a time; more wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 128;
 /// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
 /// not shut others out.
-/// Of one address: nobody alone keeps all others out.
-const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 const CONNECTIONS_SPARE: usize = CONNECTIONS_MAX / 4;
 // Streams alone never take those.
 const _: () = assert!(live_routes::STREAMS_MAX + CONNECTIONS_SPARE < CONNECTIONS_MAX);
-/// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
-/// nothing of its answer for so long.
+/// A client that takes longer to send the head of a request is cut off, also between two requests; so is one that takes longer to
+/// begin with TLS.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A client that takes longer to send its body is cut off; so is one that takes nothing of its answer for so long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a stopping server waits for answers that are under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -279,12 +277,11 @@ impl AdminServer {
                 return;
             }
         };
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let places = Places::new(CONNECTIONS_OF_ONE_MAX);
-        let left = Arc::clone(&permits);
+        let lobby = Lobby::new();
+        let left = Arc::clone(&lobby);
         let router = router(Arc::clone(&self.shared)).layer(middleware::map_response(
             move |mut response: Response| {
-                if left.available_permits() < CONNECTIONS_SPARE {
+                if left.left() < CONNECTIONS_SPARE {
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(header::CONNECTION, close);
                 }
@@ -294,52 +291,53 @@ impl AdminServer {
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(CLIENT_TIMEOUT)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
         let mut door = Door::new(self.shared.forward.clone());
         loop {
-            let accept = async {
-                let permit = Arc::clone(&permits).acquire_owned().await;
-                // Never closed.
-                (permit.ok(), door.accept(&listener).await)
-            };
-            let (permit, stream, (peer, generation)) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
-                (permit, accepted) = accept => match accepted {
-                    // Not admitted as a whole: who looks sees a node without a lease, too. Changes are, one by one.
-                    Ok((stream, peer, entry)) => (permit, stream, (peer, entry.generation())),
-                    Err(error) => {
-                        // Most often too many open files: they do not close faster by asking often.
-                        tracing::warn!(%error, "the admin API cannot accept a connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    }
-                },
+                accepted = door.accept(&listener) => accepted,
             };
-            let Some(place) = places.take(peer.ip()) else {
-                tracing::debug!(%peer, "this address has too many connections to the admin API");
-                continue;
+            let (stream, peer, generation) = match accepted {
+                // Not admitted as a whole: who looks sees a node without a lease, too. Changes are, one by one.
+                Ok((stream, peer, entry)) => (stream, peer, entry.generation()),
+                Err(error) => {
+                    // Most often too many open files: they do not close faster by asking often.
+                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
             };
-            let permit = (permit, place);
+            let guest = lobby.enter(peer.ip());
+            let own = Arc::clone(&guest);
             let router = router
                 .clone()
                 .layer(Extension(Peer(peer)))
-                .layer(Extension(AcceptedIn(generation)));
+                .layer(Extension(AcceptedIn(generation)))
+                .layer(middleware::from_fn(
+                    move |request: Request, next: middleware::Next| {
+                        let guest = Arc::clone(&own);
+                        async move { guest.answer(request, next).await }
+                    },
+                ));
             let stream = Patient::new(stream, CLIENT_TIMEOUT);
             let Some(tls) = tls.clone() else {
                 let service = TowerToHyperService::new(router);
                 let connection = http.serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(ended(graceful.watch(connection), permit));
+                let connection = ended(graceful.watch(connection), Arc::clone(&guest));
+                guest.is_served_by(tokio::spawn(connection).abort_handle());
                 continue;
             };
             let service = TowerToHyperService::new(router.layer(Extension(Encrypted)));
             let (http, watcher) = (http.clone(), graceful.watcher());
-            tokio::spawn(async move {
-                match tokio::time::timeout(CLIENT_TIMEOUT, tls.accept(stream)).await {
+            let own = Arc::clone(&guest);
+            let connection = tokio::spawn(async move {
+                match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
                     Ok(Ok(stream)) => {
                         let connection = http.serve_connection(TokioIo::new(stream), service);
-                        ended(watcher.watch(connection), permit).await;
+                        ended(watcher.watch(connection), own).await;
                     }
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "a connection to the admin API did not begin")
@@ -349,6 +347,7 @@ impl AdminServer {
                     }
                 }
             });
+            guest.is_served_by(connection.abort_handle());
         }
         drop(listener);
         self.stopping.send_replace(true);
@@ -371,10 +370,7 @@ impl AdminServer {
 }
 
 /// Runs a connection to its end.
-async fn ended(
-    connection: impl Future<Output = hyper::Result<()>>,
-    _permit: (Option<OwnedSemaphorePermit>, Place),
-) {
+async fn ended(connection: impl Future<Output = hyper::Result<()>>, _guest: Arc<Guest>) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the admin API ended");
     }
@@ -705,7 +701,33 @@ fn router(shared: Arc<Shared>) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody::from(error)))
         })
         .layer(note)
+        .layer(middleware::from_fn(bounded))
         .with_state(shared)
+}
+
+/// Refuses a request whose head is longer than it may be: what is read at once may be more than that.
+async fn bounded(request: Request, next: middleware::Next) -> Response {
+    if head_len_bytes(&request) <= HEAD_LEN_BYTES_MAX {
+        return next.run(request).await;
+    }
+    let message = format!("the head of the request has more than {HEAD_LEN_BYTES_MAX} bytes");
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let mut response = refuse(status, message).into_response();
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
+fn head_len_bytes(request: &Request) -> usize {
+    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
+    let target = request.uri().path_and_query();
+    let target = target.map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
+    let headers = request.headers().iter();
+    let headers =
+        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
+    line + headers.sum::<usize>()
 }
 
 fn status_code(kind: ErrorKind) -> StatusCode {

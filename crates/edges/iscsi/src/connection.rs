@@ -26,6 +26,8 @@ use crate::target::{PORT_GROUP, Session};
 
 /// Of a PDU of the login, which has nothing between header and data.
 pub(crate) const LOGIN_HEADER_LEN_BYTES: usize = HEADER_LEN_BYTES;
+/// A connection whose first login request takes longer is cut off.
+const FIRST_TIME_MAX: Duration = Duration::from_secs(5);
 /// A login that takes longer is cut off.
 const LOGIN_TIME_MAX: Duration = Duration::from_secs(15);
 
@@ -180,6 +182,7 @@ impl Entering {
     async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<Entered, Broken> {
         let clock = self.shared.targets.env().clock.clone();
         let mut timer = clock.sleep(LOGIN_TIME_MAX);
+        let mut first = clock.sleep(FIRST_TIME_MAX);
         loop {
             while let Some(pdu) = self.lane.next_pdu()? {
                 if let Some(entered) = self.take(&pdu).await? {
@@ -198,6 +201,7 @@ impl Entering {
                 }
                 _ = stop.wait_for(|stops| *stops) => return Ok(Entered::Gone),
                 () = &mut timer => return Err(Broken::Silent),
+                () = &mut first, if !self.login.has_begun() => return Err(Broken::Silent),
             }
         }
     }
