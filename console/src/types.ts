@@ -65,5 +65,6 @@ export type Status = Schemas["Status"];
 export type Tier = Schemas["TierView"];
 export type TierVolume = Schemas["TierVolumeView"];
 export type User = Schemas["UserView"];
+export type OpenSession = Schemas["OpenSession"];
 export type VolumeList = Schemas["VolumeList"];
 export type Volume = Schemas["VolumeView"];

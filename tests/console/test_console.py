@@ -167,8 +167,24 @@ class Pages(ConsoleTest):
         page.get_by_label("Password").fill("another of bob")
         page.get_by_role("button", name="Log in").click()
         self.shown(bob.heading(), "Users")
-        server.cairn("user", "delete", "bob")
+
+        # An admin sees who is logged in, and ends it.
+        admin.open("users")
+        sessions = admin.page.get_by_role("table", name="Sessions")
+        self.shown(sessions.get_by_role("row", name="token"), "This one")
+        self.shown(sessions.get_by_role("row", name="bob"), "Password")
+        self.assertEqual(admin.violations(), [])
+        sessions.get_by_role("row", name="bob").get_by_role("button", name="End session").click()
+        self.dialog(admin).get_by_role("button", name="End", exact=True).click()
+        browser.playwright().expect(sessions.get_by_role("row", name="bob")).to_have_count(0)
         page.get_by_role("link", name="Volumes", exact=True).click()
+        browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
+        page.get_by_label("Name").fill("bob")
+        page.get_by_label("Password").fill("another of bob")
+        page.get_by_role("button", name="Log in").click()
+        self.shown(bob.heading(), "Volumes")
+        server.cairn("user", "delete", "bob")
+        page.get_by_role("link", name="Users", exact=True).click()
         browser.playwright().expect(page.get_by_text("The session has ended.")).to_be_visible()
 
         # Who did what is on the page of the log of changes, by filter, and to save.

@@ -18,6 +18,8 @@ from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
 from lib.worlds import content
 
 BLOCK_LEN_BYTES = 512
+STRANGER = "iqn.2025-11.test:stranger"
+AUTHENTICATION_FAILED, NOT_FOUND = (2, 1), (2, 3)
 CLONE_KILLS = 8
 HOSTS_COUNT = 4
 LOAD_SECONDS_MAX = 60
@@ -407,14 +409,60 @@ class Iscsi(LunTest):
     def test_strangers_see_nothing(self):
         self.lun_server()
         address = ("127.0.0.1", self.port)
-        with iscsi.Session(address, "iqn.2025-11.test:stranger") as discovery:
-            self.assertNotIn(self.target, discovery.targets())
         with iscsi.Session(address, INITIATOR) as discovery:
             self.assertIn(f"TargetName={self.target}", discovery.targets())
-        with self.assertRaises(iscsi.LoginRefused):
-            iscsi.Session(address, "iqn.2025-11.test:stranger", self.target)
-        with self.assertRaises(iscsi.LoginRefused):
-            iscsi.Session(address, INITIATOR, self.target + "x")
+        for initiator, target, status in (
+            (STRANGER, None, AUTHENTICATION_FAILED),
+            (STRANGER, self.target, AUTHENTICATION_FAILED),
+            (STRANGER, self.target + "x", AUTHENTICATION_FAILED),
+            (INITIATOR, self.target + "x", NOT_FOUND),
+        ):
+            with self.assertRaises(iscsi.LoginRefused) as refused:
+                iscsi.Session(address, initiator, target)
+            self.assertEqual(refused.exception.args, status, (initiator, target))
+
+    def test_names_are_answered_alike(self):
+        """What a login without the secret is answered does not tell which initiators and targets there are."""
+        self.lun_server()
+        secret, masked = self.scratch / "secret", "iqn.2025-11.test:masked"
+        secret.write_text("a secret of a host")
+        # One that has a secret and a LUN, and one that has a secret alone.
+        for initiator in (INITIATOR, masked):
+            self.cairn("initiator", "set", "main", initiator, "--chap-user", "host", "--secret-file", str(secret))
+
+        def steps(initiator, target, chap):
+            """The keys of each answer of a login, and the status that ends it."""
+            seen = []
+
+            class Watched(iscsi.Session):
+                def login_step(self, *arguments):
+                    told = super().login_step(*arguments)
+                    seen.append(sorted(told))
+                    return told
+
+            try:
+                with Watched(("127.0.0.1", self.port), initiator, target, chap=chap):
+                    return [*seen, "let in"]
+            except iscsi.LoginRefused as refused:
+                return [*seen, refused.args]
+
+        for chap in (None, ("host", "a secret that is not"), ("other", "a secret of a host")):
+            for target in (self.target, self.target + "x", None):
+                want = steps(INITIATOR, target, chap)
+                self.assertEqual(want[-1], AUTHENTICATION_FAILED, (target, chap))
+                self.assertEqual(len(want), 1 if chap is None else 3, "it is asked for a secret first")
+                for initiator in (masked, STRANGER):
+                    self.assertEqual(steps(initiator, target, chap), want, (initiator, target, chap))
+            # Nor does the name of the target matter.
+            self.assertEqual(steps(STRANGER, self.target, chap), steps(STRANGER, self.target + "x", chap))
+        # Who has proven its name is told.
+        right = ("host", "a secret of a host")
+        self.assertEqual(steps(INITIATOR, self.target, right)[-1], "let in")
+        for initiator, target in ((masked, self.target), (INITIATOR, self.target + "x"), (masked, self.target + "x")):
+            self.assertEqual(steps(initiator, target, right)[-1], NOT_FOUND, (initiator, target))
+        with iscsi.Session(("127.0.0.1", self.port), masked, chap=right) as discovery:
+            self.assertNotIn(self.target, discovery.targets())
+        self.assertEqual(steps(STRANGER, self.target, right)[-1], AUTHENTICATION_FAILED)
 
     def test_secrets(self):
         self.lun_server()

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 from lib import harness, iscsi
-from lib.lunworld import LUN_BYTES, LunTest
+from lib.lunworld import INITIATOR, LUN_BYTES, LunTest
 from lib.worlds import content
 
 MIB = 1 << 20
@@ -13,6 +13,7 @@ POINT_IN_TIME, ON_REFERENCE = 0x00800000, 0x00010000
 ILLEGAL_REQUEST, DATA_PROTECT = 5, 7
 TOKEN_UNKNOWN, INVALID_FIELD_IN_LIST, LBA_OUT_OF_RANGE = (0x23, 0x04), (0x26, 0x00), (0x21, 0x00)
 TOKENS_MAX = 64
+UNAVAILABLE = (3, 1)
 # Nobody who is idle is waited for.
 RESTORE_SECONDS_MAX = 20
 ZERO_TOKEN = bytes([0xFF, 0xFF, 0x00, 0x01, 0, 0, 0x01, 0xF8]) + bytes(504)
@@ -24,6 +25,9 @@ class Copies(LunTest):
         self.lun_server(**options)
         self.cairn("lun", "create", "main/other", "--size", str(LUN_BYTES))
         self.cairn("lun", "map", "main/other", "--igroup", "hosts", "--lun-id", "1")
+
+    def luns(self):
+        return json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]
 
     @contextlib.contextmanager
     def host(self):
@@ -206,6 +210,55 @@ class Copies(LunTest):
             # 64 ranges, 1 GiB.
             self.assertEqual(int.from_bytes(kinds[0][6:8], "big"), 64)
             self.assertEqual(int.from_bytes(kinds[0][16:24], "big") * 512, 1 << 30)
+
+    def test_a_restore_makes_no_access_weaker(self):
+        """Secrets, groups and maps are as they are now, also after a restore from before there was any LUN."""
+        self.iscsi_server()
+        self.cairn("snapshot", "create", "main", "empty")
+        self.make_lun()
+        self.cairn("snapshot", "create", "main", "open")
+        secret = self.scratch / "secret"
+        secret.write_text("a secret of a host")
+        self.cairn("initiator", "set", "main", INITIATOR, "--chap-user", "host", "--secret-file", str(secret))
+        right = ("host", "a secret of a host")
+
+        def status(**options):
+            try:
+                self.session(**options).stream.close()
+            except iscsi.LoginRefused as refused:
+                return refused.args
+            return "let in"
+
+        def refused(detail, **options):
+            # Until its LUNs are read the volume is not available.
+            harness.wait_until(lambda: status(**options) != UNAVAILABLE, RESTORE_SECONDS_MAX, "the LUNs of the volume")
+            self.assertEqual(status(**options), (2, detail))
+
+        refused(1)
+        self.assertEqual(status(chap=right), "let in")
+        # Without the secret nobody gets in, and who was taken out of a map is not in it again.
+        self.cairn("lun", "unmap", "main/disk", "--igroup", "hosts")
+        self.cairn("snapshot", "restore", "main", "open", "--volume", "--keep", "masked")
+        refused(1)
+        refused(3, chap=right)
+        self.cairn("lun", "map", "main/disk", "--igroup", "hosts")
+        refused(1)
+        self.assertEqual(status(chap=right), "let in")
+        # There was no secret then, nor anything that could have one.
+        self.cairn("snapshot", "restore", "main", "empty", "--volume", "--keep", "all")
+        refused(1)
+        self.assertEqual(self.luns(), [])
+        self.cairn("lun", "create", "main/disk", "--size", str(LUN_BYTES))
+        self.cairn("lun", "map", "main/disk", "--igroup", "hosts")
+        refused(1)
+        self.assertEqual(status(chap=right), "let in")
+        # What comes back is offline, and nobody sees it.
+        self.cairn("lun", "delete", "main/disk", "--yes", "--force")
+        self.cairn("snapshot", "restore", "main", "all", "--volume", "--discard")
+        refused(1)
+        refused(3, chap=right)
+        [lun] = self.luns()
+        self.assertFalse(lun["online"])
 
     def test_a_volume_is_restored_below_a_host(self):
         self.lun_server()

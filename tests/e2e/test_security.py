@@ -24,7 +24,9 @@ HERE, STRANGER = "127.0.0.1", "127.0.0.2"
 # What a flood may take of memory: its share of buffers, and not a payload for each.
 FLOOD_BYTES_MAX = 64 << 20
 FLOOD_CONNECTIONS = 400
-ADMIN_CONNECTIONS_MAX = 128
+# More than any bound of connections to the admin port; and what an answer takes that waits for none of them, whose time is 5 s.
+HALF_REQUESTS = 400
+ANSWER_SECONDS_MAX = 4
 SECONDS_MAX = 60
 # What clients cause as often as they like is so many lines of a kind in so many seconds.
 LOG_SECONDS = 5
@@ -203,13 +205,36 @@ class Security(WorldTest):
         server = self.server(1)
         address = self.admin_address(server)
         halves = []
-        for _ in range(ADMIN_CONNECTIONS_MAX + 10):
-            connection = socket.create_connection(address, timeout=SECONDS_MAX)
+        for number in range(HALF_REQUESTS):
+            # From the address that asks, and from another one.
+            source = ("127.0.0.1", "127.0.0.2")[number % 2]
+            connection = socket.create_connection(address, timeout=SECONDS_MAX, source_address=(source, 0))
             self.addCleanup(connection.close)
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
             halves.append(connection)
-        # They are cut off, one after the other takes its turn, and then a whole request does.
+        # They have no place, so nobody waits for theirs.
+        for path in ("/healthz", "/api/v1/session/ways"):
+            begun = time.monotonic()
+            with urllib.request.urlopen(server.ready["admin"]["url"] + path, timeout=SECONDS_MAX) as answer:
+                self.assertEqual(answer.status, 200)
+            self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX, path)
         self.assertTrue(server.status()["version"])
-        for connection in halves[:ADMIN_CONNECTIONS_MAX]:
+        for connection in halves:
             with contextlib.suppress(ConnectionResetError):
                 self.assertEqual(connection.recv(1), b"", "a half request is answered")
+
+    def test_health_is_told_when_all_places_are_taken(self):
+        server = self.server(1)
+        address = self.admin_address(server)
+        # Whole heads with bodies that do not come: as many as may have a place, and more.
+        head = f"POST /api/v1/session HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+        for number in range(HALF_REQUESTS):
+            connection = socket.create_connection(address, timeout=SECONDS_MAX, source_address=(f"127.0.0.{1 + number % 4}", 0))
+            self.addCleanup(connection.close)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(head.encode())
+        begun = time.monotonic()
+        with urllib.request.urlopen(server.ready["admin"]["url"] + "/healthz", timeout=SECONDS_MAX) as answer:
+            self.assertEqual(answer.read(), b"ok\n")
+        self.assertLess(time.monotonic() - begun, ANSWER_SECONDS_MAX)

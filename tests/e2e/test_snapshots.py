@@ -74,10 +74,18 @@ class Snapshots(WorldTest):
                 lambda: mount.mkdir("/d/.snapshot/third"),
                 lambda: mount.rename("/d/.snapshot/first/a", "/a"),
                 lambda: mount.truncate("/d/.snapshot/first/a", 0),
+                # Nothing can have the name: it would hide the snapshots.
+                lambda: mount.rename("/d/a", "/d/.snapshot"),
+                lambda: mount.rename("/later", "/d/.snapshot"),
+                lambda: mount.mkdir("/later/.snapshot"),
+                lambda: mount.symlink("a", "/d/.snapshot"),
+                lambda: mount.write_file("/.snapshot", b"x"),
             ):
                 self.assertRaises(OSError, change)
             self.assertRaises(OSError, lambda: mount.names("/d/.snapshot/nothing"))
 
+            self.assertEqual(sorted(mount.names("/d/.snapshot")), ["first", "second"])
+            self.assertIn(".snapshot", self.refused("restore", "main", "first", "/d/a", "--to", "/.snapshot"))
             self.assertIn("already", self.refused("create", "main", "first"))
             self.assertIn("no name", self.refused("create", "main", "a/b"))
             self.assertIn("no such snapshot", self.refused("delete", "main", "nothing"))

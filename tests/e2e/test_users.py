@@ -153,6 +153,64 @@ class Users(WorldTest):
         asked = self.ask(server, "GET", "/api/v1/volumes", Authorization=basic, Sec_Fetch_Site="cross-site")
         self.assertEqual(asked[0], 401)
 
+    def test_a_log_out_survives_kill_9_and_sessions_end_one_by_one(self):
+        server = self.server(1)
+        for name, role in (("alice", "admin"), ("bob", "viewer")):
+            self.make(server, name, role)
+        alice = self.log_in(server, "alice")
+        out, ended, other = (self.log_in(server, "bob") for _ in range(3))
+        self.assertEqual(self.by_cookie(server, out, "DELETE", "/api/v1/session")[0], 204)
+        _, _, listed = self.by_cookie(server, ended, "GET", "/api/v1/sessions")
+        [own] = [one["id"] for one in listed["sessions"] if one["is_own"]]
+        users = [one["user"] for one in listed["sessions"]]
+        self.assertEqual(users, ["alice", "bob", "bob"], "the one that logged out is not there")
+        # A viewer sees who is there, and ends nobody.
+        self.assertEqual(self.by_cookie(server, other, "DELETE", f"/api/v1/sessions/{own}")[0], 403)
+        self.assertIn(own, server.cairn("user", "sessions").stdout)
+        server.cairn("user", "logout", "--session", own)
+        self.assertEqual(server.cairn("user", "logout", "--session", own, check=False).returncode, REFUSED)
+
+        def hold():
+            return [self.by_cookie(server, one, "GET", "/api/v1/volumes")[0] for one in (alice, out, ended, other)]
+
+        self.assertEqual(hold(), [200, 401, 401, 200])
+        server.kill()
+        server.start()
+        self.assertEqual(hold(), [200, 401, 401, 200])
+        server.cairn("user", "logout", "bob")
+        self.assertEqual(hold(), [200, 401, 401, 401])
+        # They log in again, once the second is over in which all ended.
+        harness.wait_until(lambda: self.ask(server, "POST", "/api/v1/session", {"user": "bob", "password": PASSWORD})[0] == 200,
+                           30, "bob logs in again")
+
+    def test_guesses_from_elsewhere_keep_nobody_out(self):
+        server = self.server(1)
+        self.make(server, "alice", "admin")
+
+        def log_in(source, password=PASSWORD):
+            address = urlparse(server.ready["admin"]["url"])
+            connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30, source_address=(source, 0))
+            body = json.dumps({"user": "alice", "password": password})
+            try:
+                connection.request("POST", "/api/v1/session", body, {"Content-Type": "application/json"})
+                return connection.getresponse().status
+            finally:
+                connection.close()
+
+        guesser, home = "127.0.0.2", "127.0.0.3"
+        statuses = [log_in(guesser, "wrong horse") for _ in range(TRIES_OF_A_USER)]
+        self.assertEqual(statuses, [401] * TRIES_OF_A_USER)
+        self.assertEqual((log_in(guesser), log_in(home)), (429, 200))
+        # All of them are in the log: the first at once, the others counted, at the latest when the server stops.
+        server.stop()
+        server.start()
+        entries = json.loads(server.cairn("audit", "list", "--refused", "--json").stdout)["entries"]
+        failed = [one for one in entries if one["address"] == guesser]
+        self.assertEqual(sum(one.get("count", 1) for one in failed), TRIES_OF_A_USER, entries)
+        self.assertLess(len(failed), TRIES_OF_A_USER)
+        # And they count after the start.
+        self.assertEqual((log_in(guesser), log_in(home)), (429, 200))
+
     def test_a_stream_ends_with_its_session(self):
         server = self.server(1)
         self.make(server, "bob", "viewer")

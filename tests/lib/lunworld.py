@@ -11,8 +11,15 @@ LUN_BYTES = 64 << 20
 
 class LunTest(WorldTest):
     def lun_server(self, disks=1, flags=(), size_bytes=LUN_BYTES):
+        self.iscsi_server(disks, flags)
+        self.make_lun(size_bytes)
+
+    def iscsi_server(self, disks=1, flags=()):
+        """A server that has no LUN yet."""
         self.port = harness.next_port()
         self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}", *flags])
+
+    def make_lun(self, size_bytes=LUN_BYTES):
         self.cairn("lun", "create", "main/disk", "--size", str(size_bytes))
         self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
         self.cairn("lun", "map", "main/disk", "--igroup", "hosts")

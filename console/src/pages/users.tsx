@@ -1,27 +1,29 @@
-// Users of the console and the API: who may log in, and what they may do.
+// Users of the console and the API: who may log in, what they may do, and who is logged in.
 import { useState } from "preact/hooks";
 import { cairn, part } from "../api";
 import { date } from "../format";
 import { to } from "../router";
 import { useSession } from "../session";
-import type { User } from "../types";
+import type { OpenSession, User } from "../types";
 import { ActionForm, Badge, Choice, Failure, Field, Loading, Page, Table } from "../ui";
 import { usePaged } from "../paged";
 
-type Action = { kind: "create" } | { kind: "role" | "password" | "delete"; user: User };
+type Action = { kind: "create" } | { kind: "role" | "password" | "delete"; user: User } | { kind: "end" | "end-all"; open: OpenSession };
 
 const ROLES: [string, string][] = [
   ["viewer", "Viewer: sees everything, changes nothing"],
   ["admin", "Admin: everything"],
 ];
+const BY: Record<string, string> = { token: "Admin token", password: "Password", oidc: "OpenID Connect" };
 // What is shown in the place of a password that was typed.
 const HIDDEN = "PASSWORD";
 
 export function Users() {
   const users = usePaged<{ users: User[] }>("/users", "users");
+  const sessions = usePaged<{ sessions: OpenSession[] }>("/sessions", "sessions");
   const session = useSession();
   const [action, setAction] = useState<Action>();
-  const changed = () => void users.again();
+  const changed = () => { void users.again(); void sessions.again(); };
   return (
     <Page title="Users" actions={session.role === "admin" && <button type="button" class="primary" onClick={() => setAction({ kind: "create" })}>Create a user</button>}>
       {session.role !== "admin" && <p class="lead">You are a viewer: an admin can change users.</p>}
@@ -45,6 +47,28 @@ export function Users() {
           ]} />
         {users.pages(users.data.users.length)}
       </>)}
+      <h2>Sessions</h2>
+      <Failure error={sessions.error} />
+      {sessions.filter}
+      {!sessions.data ? <Loading /> : (<>
+        <Table caption="Sessions" rows={sessions.data.sessions} rowKey={(open) => open.id}
+          empty={sessions.filtered ? "Nobody of such a name is logged in." : "Nobody is logged in with a browser."}
+          columns={[
+            { name: "Name", show: (open) => <>{open.user} {open.is_own && <Badge tone="calm">This one</Badge>}</> },
+            { name: "Role", show: (open) => <Badge tone={open.role === "admin" ? "warn" : "calm"}>{open.role === "admin" ? "Admin" : "Viewer"}</Badge> },
+            { name: "By", show: (open) => BY[open.by] ?? open.by },
+            { name: "From", show: (open) => open.address },
+            { name: "Begun", show: (open) => date(open.begun_seconds) },
+            { name: "Last used", show: (open) => date(open.used_seconds) },
+            { name: "Actions", show: (open) => session.role === "admin" && (
+              <div class="row-actions">
+                <button type="button" onClick={() => setAction({ kind: "end", open })} aria-label={`End session ${open.id} of ${open.user}`}>End</button>
+                <button type="button" class="danger-quiet" onClick={() => setAction({ kind: "end-all", open })} aria-label={`End all sessions of ${open.user}, from session ${open.id}`}>End all of {open.user}</button>
+              </div>) },
+          ]} />
+        {sessions.pages(sessions.data.sessions.length)}
+      </>)}
+      <p class="hint">These were used since this server was started. A session ends by itself 12 hours after it began, and after an hour without use.</p>
       <p class="hint">A change of a user ends all sessions of that user. Whoever has the admin token is an admin, and is not in this list.</p>
       {action && <ActionDialog action={action} onClose={() => setAction(undefined)} onDone={changed} />}
     </Page>
@@ -88,6 +112,20 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
         </ActionForm>
       );
     }
+    case "end":
+      return (
+        <ActionForm {...common} title={`End a session of ${action.open.user}`} submit="End" isDangerous done={`A session of ${action.open.user} has ended.`}
+          request={{ method: "DELETE", path: `/sessions/${part(action.open.id)}` }} command={cairn("user", "logout", "--session", action.open.id)}>
+          <p>The browser at {action.open.address} is logged out at once. {action.open.user} can log in again.</p>
+        </ActionForm>
+      );
+    case "end-all":
+      return (
+        <ActionForm {...common} title={`End all sessions of ${action.open.user}`} submit="End all" isDangerous done={`All sessions of ${action.open.user} have ended.`}
+          request={{ method: "DELETE", path: `/sessions?user=${part(action.open.user)}` }} command={cairn("user", "logout", action.open.user)}>
+          <p>All browsers of {action.open.user} are logged out at once, on all nodes. {action.open.user} can log in again: delete the user, or take the group away at the provider, to prevent that.</p>
+        </ActionForm>
+      );
     case "delete":
       return (
         <ActionForm {...common} title={`Delete ${action.user.name}`} submit="Delete" isDangerous done={`User ${action.user.name} is deleted.`}

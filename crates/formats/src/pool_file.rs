@@ -15,7 +15,7 @@ use crate::copies::Picked;
 use crate::encryption::VolumeEncryption;
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
-    Maintenance, PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX,
+    Logouts, Maintenance, PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX,
     TierFilter, TierName, Tiering, USERS_MAX, UserName, UserRecord, VolumeName, VolumePart,
     VolumeSettings, built_in,
 };
@@ -272,6 +272,9 @@ pub struct PoolState {
     /// Who may use the admin API, beside whoever has the token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<UserName, UserRecord>,
+    /// Sessions of the admin API that were ended before their time.
+    #[serde(default, skip_serializing_if = "Logouts::is_none")]
+    pub logouts: Logouts,
     /// Volumes without a store of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PoolClone>,
@@ -920,6 +923,9 @@ impl PoolState {
         }
         if self.users.len() > USERS_MAX {
             return refuse("the number of users");
+        }
+        if !self.logouts.fits() {
+            return refuse("the number of sessions that were ended");
         }
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");

@@ -48,6 +48,7 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         cluster: None,
         classes: Default::default(),
         users: Default::default(),
+        logouts: Default::default(),
         clones: Vec::new(),
         caches: Vec::new(),
         tiers: Vec::new(),

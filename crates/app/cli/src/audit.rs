@@ -156,7 +156,7 @@ fn export(args: &AuditExportArgs) -> Result<(), Failure> {
     let client = access::client(&args.server)?;
     let mut query = args.filter.query(ENTRY_LIMIT_MAX);
     if args.format == AuditFormat::Csv {
-        print::csv("id,time,user,via,address,method,path,status,node\r\n")?;
+        print::csv("id,time,user,via,address,method,path,status,count,node\r\n")?;
     }
     let mut is_first = true;
     loop {
@@ -195,7 +195,8 @@ fn csv(entry: &AuditEntry) -> String {
     let texts: Vec<String> = texts.iter().map(|text| csv_field(text)).collect();
     let (id, at) = (entry.id, time(entry.at_seconds));
     let node = entry.node.as_deref().map(csv_field).unwrap_or_default();
-    format!("{id},{at},{},{},{node}\r\n", texts.join(","), entry.status)
+    let (texts, status, count) = (texts.join(","), entry.status, entry.count.unwrap_or(1));
+    format!("{id},{at},{texts},{status},{count},{node}\r\n")
 }
 
 /// Seconds since 1970 as UTC, the way of RFC 3339.
@@ -223,9 +224,17 @@ fn line(entry: &AuditEntry) -> String {
         entry.address,
         entry.method,
         entry.path,
-        entry.status
+        status(entry)
     );
     print::name(&line).into_owned()
+}
+
+/// How a change was answered; of failed log-ins that are one entry, how many there were.
+fn status(entry: &AuditEntry) -> String {
+    match entry.count {
+        Some(count) => format!("{count}x {}", entry.status),
+        None => entry.status.to_string(),
+    }
 }
 
 fn table(entries: &[AuditEntry]) -> String {
@@ -248,7 +257,7 @@ fn table(entries: &[AuditEntry]) -> String {
             entry.via.clone(),
             entry.address.clone(),
             format!("{} {}", entry.method, entry.path),
-            entry.status.to_string(),
+            status(entry),
         ];
         if has_nodes {
             row.push(entry.node.clone().unwrap_or_default());
@@ -273,11 +282,12 @@ mod tests {
             method: "POST".to_owned(),
             path: "/a\",\"b".to_owned(),
             status: 201,
+            count: None,
             node: None,
         };
         assert_eq!(
             csv(&entry),
-            "7,2027-01-15T08:00:00Z,\"'=alice\",\"session\",\"::1\",\"POST\",\"/a\"\",\"\"b\",201,\r\n"
+            "7,2027-01-15T08:00:00Z,\"'=alice\",\"session\",\"::1\",\"POST\",\"/a\"\",\"\"b\",201,1,\r\n"
         );
         assert_eq!(time(i64::MAX), i64::MAX.to_string());
     }

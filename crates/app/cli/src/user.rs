@@ -1,8 +1,8 @@
-//! `cairn user`: who may use the admin API and the console.
+//! `cairn user`: who may use the admin API and the console, and who is logged in.
 
 use std::path::PathBuf;
 
-use cairn_admin::users::{PasswordChange, UserCreate, UserSet, UserView};
+use cairn_admin::users::{OpenSession, PasswordChange, UserCreate, UserSet, UserView};
 use cairn_config::{Role, UserName};
 use clap::{Args, Subcommand};
 
@@ -30,6 +30,29 @@ pub enum UserCommand {
     Password(UserPasswordArgs),
     /// Delete a user; all sessions of the user end
     Delete(UserDeleteArgs),
+    /// List sessions of browsers: of users, of people of the OpenID provider, and of the admin token
+    ///
+    /// Those that were used since the server was started; in a cluster, at the node that is asked.
+    Sessions(ViewArgs),
+    /// End sessions: all of a name, or one by its number
+    ///
+    /// Example: cairn user logout alice@example.org --by oidc
+    Logout(UserLogoutArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct UserLogoutArgs {
+    /// Whose sessions end; `token` for those of the admin token
+    #[arg(required_unless_present = "session")]
+    pub name: Option<String>,
+    /// Only those that began so
+    #[arg(long, value_name = "password|oidc", requires = "name", value_parser = ["password", "oidc"])]
+    pub by: Option<String>,
+    /// The number of the one session that ends, as `cairn user sessions` shows it
+    #[arg(long, value_name = "NUMBER", conflicts_with = "name")]
+    pub session: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -116,7 +139,52 @@ pub fn user(command: &UserCommand) -> Result<(), Failure> {
             access::client(&args.server)?.user_delete(&args.name)?;
             print::text(&format!("user {} is deleted", args.name))
         }
+        UserCommand::Sessions(view) => {
+            let list = access::client(&view.server)?.open_sessions()?;
+            match view.json {
+                true => print::json(&list),
+                false => print::text(&sessions(&list.sessions)),
+            }
+        }
+        UserCommand::Logout(args) => logout(args),
     }
+}
+
+fn logout(args: &UserLogoutArgs) -> Result<(), Failure> {
+    let client = access::client(&args.server)?;
+    if let Some(id) = &args.session {
+        client.session_end(id)?;
+        return print::text(&format!("session {id} has ended"));
+    }
+    let name = args.name.as_deref().unwrap_or_default();
+    client.sessions_end(name, args.by.as_deref())?;
+    let by = args.by.as_ref();
+    let by = by.map_or_else(String::new, |by| format!(" that began by {by}"));
+    print::text(&format!("all sessions of {name}{by} have ended"))
+}
+
+fn sessions(sessions: &[OpenSession]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("USER", Align::Left),
+        ("ROLE", Align::Left),
+        ("BY", Align::Left),
+        ("FROM", Align::Left),
+        ("BEGUN", Align::Left),
+        ("LAST USED", Align::Left),
+        ("SESSION", Align::Left),
+    ];
+    let rows = sessions.iter().map(|session| {
+        vec![
+            session.user.clone(),
+            session.role.to_string(),
+            session.by.clone(),
+            session.address.clone(),
+            audit::time(session.begun_seconds),
+            audit::time(session.used_seconds),
+            session.id.clone(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
 }
 
 fn password(args: &UserPasswordArgs) -> Result<(), Failure> {

@@ -416,6 +416,7 @@ mod tests {
             method: "POST".to_owned(),
             path: format!("/{id}"),
             status: 200,
+            count: None,
             node: None,
         }
     }

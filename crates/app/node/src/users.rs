@@ -1,10 +1,10 @@
-//! Answers the admin API about users, who are kept in the pool's state: in the pool file, or in the cluster's map.
+//! Answers the admin API about users and sessions that were ended, which are kept in the pool's state: in the pool file, or in the cluster's map.
 //!
 //! Owns: which stamp a user has. Must not know: passwords, roles' rights, sessions (`cairn_admin`).
 
 use cairn_admin::users::{UserControl, UserView};
 use cairn_admin::{Answer, ControlError};
-use cairn_config::{PasswordHash, Role, UserName, UserRecord};
+use cairn_config::{Logout, PasswordHash, Role, UserName, UserRecord};
 use cairn_formats::pool_file::{ChangeError, PoolState};
 
 use crate::control::{Controller, refusal};
@@ -78,6 +78,22 @@ impl UserControl for Controller {
             };
             self.users_change(change).await?;
             self.user_now(name)
+        })
+    }
+
+    fn is_logged_out(&self, number: u64, whose: &str, ends_seconds: i64) -> bool {
+        let state = self.inner.pool.state();
+        state.logouts.has(number, whose, ends_seconds)
+    }
+
+    fn log_out(&self, logout: Logout) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let now_seconds = self.inner.env.clock.now().seconds;
+            let change = |state: &mut PoolState| {
+                state.logouts.add(logout, now_seconds);
+                Ok(())
+            };
+            self.users_change(change).await
         })
     }
 

@@ -57,7 +57,8 @@ impl Error {
 fn describe_login(status: u16) -> String {
     let words = match status {
         login_status::AUTHENTICATION_FAILED => {
-            "the secret is wrong or missing; give ?user=NAME&secret-file=FILE"
+            "it does not know the initiator's name, or the secret is wrong or missing; is the LUN mapped to a group with the name? \
+             give ?user=NAME&secret-file=FILE"
         }
         login_status::FORBIDDEN => "this initiator may not use the target; give ?initiator=NAME",
         login_status::NOT_FOUND => {

@@ -9,13 +9,14 @@ use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cairn_config::{Role, UserName};
+use cairn_config::{Role, TOKEN_USER, UserName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::ErrorKind;
 use crate::control::{Answer, ControlError};
-use crate::entries::{Entry, Part};
+use crate::entries::{ENTRY_LIMIT_MAX, Entry, Part};
+use crate::failures::{FAILURES_EVERY, Noted};
 use crate::joined::{LogPage, OfNode, PageParts, SilentNode};
 use crate::query::Query;
 use crate::server::caller::{Caller, Peer, Via};
@@ -25,6 +26,10 @@ use crate::server::{Api, Shared};
 pub const AUDIT_PATH_CHARS_MAX: usize = 512;
 /// Longest line of an entry as it is kept, in bytes; above it the line is none.
 pub const AUDIT_LINE_LEN_BYTES_MAX: usize = 4096;
+/// A part of the path of all log-ins.
+const LOG_INS: &str = "/api/v1/session";
+/// Failed log-ins before a start slow further ones down if they are not older, in seconds.
+const RECALLED_SECONDS: i64 = 300;
 /// What an entry calls somebody of whom nothing is known.
 const UNKNOWN: &str = "?";
 
@@ -53,6 +58,9 @@ pub struct AuditEntry {
     /// How it was answered: from 400 on it was refused, or failed.
     #[schema(example = 201)]
     pub status: u16,
+    /// How many failed log-ins the entry is for, if it is for several: those of a minute. User and address are of most of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
     /// The node that was asked, in an answer of a cluster; not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -275,29 +283,106 @@ async fn noted(shared: Arc<Shared>, request: Request, next: Next, is_read: bool)
         let status = status.as_u16();
         tracing::info!(target: "audit", protocol = "admin", peer = %address, user, by = via, %method, path, status);
     }
-    let is_kept = match (caller, tried) {
+    let is_kept = match caller {
         // They change nothing but their own password, and must not push out what others did.
-        (Some(caller), _) if caller.role == Role::Viewer => shared.may_note_viewer(),
-        (Some(_), _) => true,
-        // Anybody can try, again and again.
-        (None, Some(_)) => shared.may_note_failure(),
-        (None, None) => false,
+        Some(caller) if caller.role == Role::Viewer => shared.may_note_viewer(),
+        Some(_) => true,
+        None => false,
     };
-    if is_kept {
-        let entry = AuditEntry {
-            id: 0,
-            at_seconds: shared.now_seconds(),
-            user,
-            via: via.to_owned(),
-            address,
-            method: method.to_string(),
-            path,
-            status: status.as_u16(),
-            node: None,
-        };
+    // Anybody can try, again and again.
+    let is_failure = caller.is_none() && tried.is_some();
+    let entry = AuditEntry {
+        id: 0,
+        at_seconds: shared.now_seconds(),
+        user,
+        via: via.to_owned(),
+        address,
+        method: method.to_string(),
+        path,
+        status: status.as_u16(),
+        count: None,
+        node: None,
+    };
+    if is_failure {
+        keep_failure(&shared, entry).await;
+    } else if is_kept {
         keep(&shared, entry).await;
     }
     response
+}
+
+/// Keeps a failed log-in, or counts it for the next summary.
+async fn keep_failure(shared: &Arc<Shared>, entry: AuditEntry) {
+    let noted = shared.failures().add(entry);
+    let Noted::Now(entry) = noted else {
+        return;
+    };
+    // The server is not kept for the sake of a minute that has begun.
+    let (weak, clock) = (Arc::downgrade(shared), shared.clock());
+    tokio::spawn(async move {
+        loop {
+            clock.sleep(FAILURES_EVERY).await;
+            let Some(shared) = weak.upgrade() else {
+                return;
+            };
+            if !keep_failures(&shared).await {
+                return;
+            }
+        }
+    });
+    keep(shared, *entry).await;
+}
+
+/// Keeps the summary of the failed log-ins that were counted; false: there were none.
+pub(crate) async fn keep_failures(shared: &Shared) -> bool {
+    let summary = shared.failures().summary();
+    let Some(mut summary) = summary else {
+        return false;
+    };
+    summary.at_seconds = shared.now_seconds();
+    keep(shared, summary).await;
+    true
+}
+
+/// What the log of changes knows of log-ins before this process began: it counts for how often somebody may try.
+pub(crate) async fn recall(shared: &Shared) {
+    let Some(audit) = shared.audit_control() else {
+        return;
+    };
+    let part = Part {
+        limit: ENTRY_LIMIT_MAX,
+        ..Part::default()
+    };
+    let query = AuditQuery {
+        path: Some(LOG_INS.to_owned()),
+        part,
+        ..AuditQuery::default()
+    };
+    let page = match audit.audit(query).await {
+        Ok(page) => page,
+        Err(error) => {
+            tracing::warn!(%error, "it is not known who logged in before this server was started");
+            return;
+        }
+    };
+    for entry in page.entries.iter().rev() {
+        let Ok(address) = entry.address.parse() else {
+            continue;
+        };
+        let age_seconds = shared.now_seconds().saturating_sub(entry.at_seconds);
+        let user = Some(&*entry.user).filter(|user| ![UNKNOWN, TOKEN_USER].contains(user));
+        match (entry.status, user) {
+            (..=399, Some(user)) if entry.via == Via::Password.as_str() => {
+                shared.attempts().recall_right(user, address);
+            }
+            (401, _) if age_seconds < RECALLED_SECONDS => {
+                let count = entry.count.unwrap_or(1);
+                let now = shared.clock().monotonic();
+                shared.attempts().recall_wrong(user, address, count, now);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The change is made, and was answered so: that its entry cannot be kept does not change the answer.
@@ -338,6 +423,7 @@ mod tests {
             method: "POST".to_owned(),
             path: format!("/api/v1/volumes/v{id}"),
             status: if id.is_multiple_of(2) { 200 } else { 403 },
+            count: None,
             node: None,
         }
     }
@@ -477,6 +563,7 @@ mod tests {
     fn the_longest_entry_fits_a_line() {
         let mut long = entry(1);
         (long.id, long.at_seconds) = (u64::MAX, i64::MIN);
+        long.count = Some(u64::MAX);
         long.path = "\u{1}".repeat(AUDIT_PATH_CHARS_MAX);
         assert!(long.to_line().len() <= AUDIT_LINE_LEN_BYTES_MAX);
         assert_eq!(AuditEntry::of_lines(long.to_line().as_bytes()).0, [long]);

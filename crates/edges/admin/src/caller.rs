@@ -4,6 +4,7 @@
 //! Must not know: what a request does, what is in a cookie (`session`), how a password is compared (`passwords`).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -13,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use cairn_config::{PasswordHash, Role, TOKEN_USER, UserName, UserRecord};
+use cairn_config::{Logout, PasswordHash, Role, TOKEN_USER, UserName, UserRecord};
 use cairn_oidc::PersonName;
 use zeroize::Zeroizing;
 
@@ -156,7 +157,7 @@ fn record_of(shared: &Shared, name: &UserName) -> Option<UserRecord> {
 }
 
 /// The session that a request has, with its user's role, if it holds.
-fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
+pub(super) fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
     let name = cookie_name(host(headers));
     let now_seconds = shared.env.clock.now().seconds;
     headers
@@ -165,6 +166,9 @@ fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
         .filter_map(|header| cookie_of(header.to_str().ok()?, &name))
         .find_map(|value| {
             let session = shared.sessions.find(value, now_seconds)?;
+            if shared.is_logged_out(&session) {
+                return None;
+            }
             let role = role_of(shared, &session)?;
             Some((session, role))
         })
@@ -172,7 +176,7 @@ fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<(Session, Role)> {
 
 /// The role of a session now; none if its user is gone, or another one than when it began, or the settings of the provider
 /// are others.
-fn role_of(shared: &Shared, session: &Session) -> Option<Role> {
+pub(super) fn role_of(shared: &Shared, session: &Session) -> Option<Role> {
     match &session.whose {
         Whose::Token => Some(Role::Admin),
         Whose::User { name, stamp } => {
@@ -248,6 +252,12 @@ pub(super) async fn authorize(State(shared): Api, mut request: Request, next: Ne
         return response;
     }
     let is_encrypted = is_encrypted(request.headers(), request.extensions());
+    if let Some(session) = &session {
+        let now_seconds = shared.now_seconds();
+        shared
+            .sessions
+            .note_used(session, asked.address, now_seconds);
+    }
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
     response.extensions_mut().insert(caller);
@@ -439,6 +449,14 @@ pub(super) fn logged_in(
     let now_seconds = shared.env.clock.now().seconds;
     let nonce = shared.env.entropy.u64();
     let session = shared.sessions.begin(whose, now_seconds, nonce);
+    if shared.is_logged_out(&session) {
+        // Its last second is that of those which were ended.
+        let message = "all sessions of this name are just being ended";
+        let error = ControlError::new(ErrorKind::Unavailable, message).hint("log in again");
+        return error.into_response();
+    }
+    let address = address_of(extensions);
+    shared.sessions.note_used(&session, address, now_seconds);
     let mut response = Json(open(&session, caller.role)).into_response();
     let is_encrypted = is_encrypted(headers, extensions);
     add_cookie(shared, headers, is_encrypted, &session, &mut response);
@@ -537,18 +555,24 @@ pub(super) async fn session_show(
     Ok(Json(open(&session, role)))
 }
 
-/// Logs a browser out.
+/// Logs a browser out: at once, for all nodes of a cluster, and over restarts.
 #[utoipa::path(delete, path = "/api/v1/session", responses((status = 204)))]
 pub(super) async fn session_delete(
     State(shared): Api,
     extensions: Extensions,
     headers: HeaderMap,
 ) -> Response {
-    if let Some((session, _)) = session_of(&shared, &headers) {
-        let now_seconds = shared.env.clock.now().seconds;
-        shared.sessions.end(&session, now_seconds);
-    }
     let mut response = StatusCode::NO_CONTENT.into_response();
+    if let Some((session, _)) = session_of(&shared, &headers) {
+        let logout = Logout::Session {
+            number: session.number(),
+            ends_seconds: session.ends_seconds,
+        };
+        let kept = Arc::clone(&shared);
+        if let Err(error) = to_the_end(async move { kept.log_out(logout).await }).await {
+            response = error.into_response();
+        }
+    }
     let cookie = set_cookie(
         &cookie_name(host(&headers)),
         "",

@@ -45,7 +45,9 @@ use crate::snapshots::{
 };
 use crate::tiers::{TierAdd, TierCheck, TierChecked, TierList, TierView};
 use crate::token::Token;
-use crate::users::{Password, PasswordChange, UserCreate, UserList, UserSet, UserView};
+use crate::users::{
+    OpenSessionList, Password, PasswordChange, UserCreate, UserList, UserSet, UserView,
+};
 use zeroize::Zeroizing;
 
 /// Addresses that nodes share.
@@ -199,6 +201,27 @@ impl Client {
 
     pub fn user_delete(&self, name: &UserName) -> Result<(), ClientError> {
         let path = format!("/api/v1/users/{name}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn open_sessions(&self) -> Result<OpenSessionList, ClientError> {
+        self.get("/api/v1/sessions")
+    }
+
+    /// Ends one session, by its number.
+    pub fn session_end(&self, id: &str) -> Result<(), ClientError> {
+        let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
+        let path = format!("/api/v1/sessions/{id}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    /// Ends all sessions of a name; with `by` only those that began so.
+    pub fn sessions_end(&self, user: &str, by: Option<&str>) -> Result<(), ClientError> {
+        let by = by.map(|by| format!("&by={by}")).unwrap_or_default();
+        let user = utf8_percent_encode(user, NON_ALPHANUMERIC);
+        let path = format!("/api/v1/sessions?user={user}{by}");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
             .map(drop)
     }

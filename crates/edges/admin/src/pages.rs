@@ -59,6 +59,12 @@ const fn listed(
 const LISTS: &[Listed] = &[
     listed("/api/v1/activity", "ActivityList", "volumes", &["volume"]),
     listed("/api/v1/users", "UserList", "users", &["name"]),
+    listed(
+        "/api/v1/sessions",
+        "OpenSessionList",
+        "sessions",
+        &["user", "id"],
+    ),
     listed("/api/v1/disks", "DiskList", "disks", &["label", "id"]),
     listed("/api/v1/cluster", "ClusterView", "nodes", &["name"]),
     listed(

@@ -320,6 +320,7 @@ async fn the_log_of_changes_is_of_all_nodes() {
         method: "POST".to_owned(),
         path: path.to_owned(),
         status: 200,
+        count: None,
         node: None,
     };
     let second = Pretend::default();

@@ -11,8 +11,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
-use cairn_base::env::Env;
-use cairn_config::{ClientNet, UserName, UserRecord, VolumeName};
+use cairn_base::env::{Clock, Env};
+use cairn_config::{ClientNet, Logout, UserName, UserRecord, VolumeName};
 use cairn_forward::{Door, Forward};
 use cairn_https::Certificate;
 use cairn_oidc::Provider;
@@ -21,10 +21,10 @@ use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -45,31 +45,31 @@ use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
 use crate::control::{Control, ControlError};
 use crate::entries::Part;
+use crate::failures::Failures;
 use crate::list_query::ListQuery;
+use crate::lobby::{CONNECTIONS_MAX, Guest, Lobby};
 use crate::pages;
 use crate::pass::{self, AcceptedIn, Elsewhere, Passed};
 use crate::passwords::Passwords;
 use crate::patience::Patient;
-use crate::places::{Place, Places};
 use crate::query::{Query, QueryError};
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use crate::token::Token;
+use crate::users::UserControl;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 /// Longest head of a request, in bytes; so much is kept for a connection, and an answer in so large parts.
 pub(crate) const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
-/// Most connections at a time; more wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 128;
 /// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
 /// not shut others out.
-/// Of one address: nobody alone keeps all others out.
-const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 const CONNECTIONS_SPARE: usize = CONNECTIONS_MAX / 4;
 // Streams alone never take those.
 const _: () = assert!(live_routes::STREAMS_MAX + CONNECTIONS_SPARE < CONNECTIONS_MAX);
-/// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
-/// nothing of its answer for so long.
+/// A client that takes longer to send the head of a request is cut off, also between two requests; so is one that takes longer to
+/// begin with TLS.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A client that takes longer to send its body is cut off; so is one that takes nothing of its answer for so long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a stopping server waits for answers that are under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,8 +97,8 @@ pub(crate) struct Shared {
     oidc: Option<Provider>,
     attempts: Attempts,
     passwords: Passwords,
-    /// How many failed log-ins the log of changes takes, and how much of what viewers try.
-    failures: Mutex<Budget>,
+    /// Failed log-ins that the log of changes does not have yet, and how much of what viewers try it takes.
+    failures: Mutex<Failures>,
     viewers: Mutex<Budget>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
@@ -109,11 +109,7 @@ pub(crate) struct Shared {
     stopping: watch::Sender<bool>,
 }
 
-/// Failed log-ins that the log of changes takes in a row, and after which time one more.
-const FAILURES_AT_ONCE: u32 = 20;
-const FAILURE_EVERY: Duration = Duration::from_secs(600);
-
-/// The same of viewers' log-ins, and of what they may not do.
+/// Log-ins of viewers, and what they try and may not do, that the log of changes takes in a row, and after which time one more.
 const VIEWERS_AT_ONCE: u32 = 200;
 const VIEWER_EVERY: Duration = Duration::from_secs(60);
 
@@ -174,9 +170,38 @@ impl Shared {
         self.control.users()?.user(name)
     }
 
-    pub fn may_note_failure(&self) -> bool {
-        let now = self.env.clock.monotonic();
-        self.failures.lock().may_note(now)
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.env.clock)
+    }
+
+    pub fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    pub fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock()
+    }
+
+    /// Whether a session was ended, here or at another node, now or before a restart.
+    pub fn is_logged_out(&self, session: &Session) -> bool {
+        let is_ended = |users: &dyn UserControl| {
+            let (number, ends_seconds) = (session.number(), session.ends_seconds);
+            users.is_logged_out(number, &session.whose.key(), ends_seconds)
+        };
+        self.control.users().is_some_and(is_ended)
+    }
+
+    /// Ends sessions: here at once, and for good when this is answered.
+    pub async fn log_out(&self, logout: Logout) -> Result<(), ControlError> {
+        self.sessions.end(logout.clone(), self.now_seconds());
+        let Some(users) = self.control.users() else {
+            return Ok(());
+        };
+        users.log_out(logout).await.map_err(|error| {
+            let message = format!("the session has ended at this node until it is started again: {error}");
+            ControlError::new(error.kind, message)
+                .hint("log out again when the server can keep it; the session ends by itself after 12 h at the latest")
+        })
     }
 
     pub fn may_note_viewer(&self) -> bool {
@@ -215,7 +240,7 @@ impl AdminServer {
             oidc,
             attempts: Attempts::default(),
             passwords: Passwords::default(),
-            failures: Budget::new(FAILURES_AT_ONCE, FAILURE_EVERY, now),
+            failures: Mutex::default(),
             viewers: Budget::new(VIEWERS_AT_ONCE, VIEWER_EVERY, now),
             env,
             streams: live_routes::streams(),
@@ -240,6 +265,7 @@ impl AdminServer {
         certificate: Option<Arc<Certificate>>,
         stop: impl Future<Output = ()> + Send,
     ) {
+        audit::recall(&self.shared).await;
         let tls = certificate
             .map(|certificate| certificate.acceptor())
             .transpose();
@@ -251,12 +277,11 @@ impl AdminServer {
                 return;
             }
         };
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let places = Places::new(CONNECTIONS_OF_ONE_MAX);
-        let left = Arc::clone(&permits);
+        let lobby = Lobby::new();
+        let left = Arc::clone(&lobby);
         let router = router(Arc::clone(&self.shared)).layer(middleware::map_response(
             move |mut response: Response| {
-                if left.available_permits() < CONNECTIONS_SPARE {
+                if left.left() < CONNECTIONS_SPARE {
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(header::CONNECTION, close);
                 }
@@ -266,52 +291,53 @@ impl AdminServer {
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(CLIENT_TIMEOUT)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
         let mut door = Door::new(self.shared.forward.clone());
         loop {
-            let accept = async {
-                let permit = Arc::clone(&permits).acquire_owned().await;
-                // Never closed.
-                (permit.ok(), door.accept(&listener).await)
-            };
-            let (permit, stream, (peer, generation)) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
-                (permit, accepted) = accept => match accepted {
-                    // Not admitted as a whole: who looks sees a node without a lease, too. Changes are, one by one.
-                    Ok((stream, peer, entry)) => (permit, stream, (peer, entry.generation())),
-                    Err(error) => {
-                        // Most often too many open files: they do not close faster by asking often.
-                        tracing::warn!(%error, "the admin API cannot accept a connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    }
-                },
+                accepted = door.accept(&listener) => accepted,
             };
-            let Some(place) = places.take(peer.ip()) else {
-                tracing::debug!(%peer, "this address has too many connections to the admin API");
-                continue;
+            let (stream, peer, generation) = match accepted {
+                // Not admitted as a whole: who looks sees a node without a lease, too. Changes are, one by one.
+                Ok((stream, peer, entry)) => (stream, peer, entry.generation()),
+                Err(error) => {
+                    // Most often too many open files: they do not close faster by asking often.
+                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
             };
-            let permit = (permit, place);
+            let guest = lobby.enter(peer.ip());
+            let own = Arc::clone(&guest);
             let router = router
                 .clone()
                 .layer(Extension(Peer(peer)))
-                .layer(Extension(AcceptedIn(generation)));
+                .layer(Extension(AcceptedIn(generation)))
+                .layer(middleware::from_fn(
+                    move |request: Request, next: middleware::Next| {
+                        let guest = Arc::clone(&own);
+                        async move { guest.answer(request, next).await }
+                    },
+                ));
             let stream = Patient::new(stream, CLIENT_TIMEOUT);
             let Some(tls) = tls.clone() else {
                 let service = TowerToHyperService::new(router);
                 let connection = http.serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(ended(graceful.watch(connection), permit));
+                let connection = ended(graceful.watch(connection), Arc::clone(&guest));
+                guest.is_served_by(tokio::spawn(connection).abort_handle());
                 continue;
             };
             let service = TowerToHyperService::new(router.layer(Extension(Encrypted)));
             let (http, watcher) = (http.clone(), graceful.watcher());
-            tokio::spawn(async move {
-                match tokio::time::timeout(CLIENT_TIMEOUT, tls.accept(stream)).await {
+            let own = Arc::clone(&guest);
+            let connection = tokio::spawn(async move {
+                match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
                     Ok(Ok(stream)) => {
                         let connection = http.serve_connection(TokioIo::new(stream), service);
-                        ended(watcher.watch(connection), permit).await;
+                        ended(watcher.watch(connection), own).await;
                     }
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "a connection to the admin API did not begin")
@@ -321,6 +347,7 @@ impl AdminServer {
                     }
                 }
             });
+            guest.is_served_by(connection.abort_handle());
         }
         drop(listener);
         self.stopping.send_replace(true);
@@ -329,6 +356,10 @@ impl AdminServer {
             .is_err()
         {
             tracing::warn!("gave up on requests to the admin API that are still under way");
+        }
+        let kept = audit::keep_failures(&self.shared);
+        if tokio::time::timeout(STOP_TIMEOUT, kept).await.is_err() {
+            tracing::warn!("the log of changes does not have the last failed log-ins");
         }
     }
 
@@ -339,10 +370,7 @@ impl AdminServer {
 }
 
 /// Runs a connection to its end.
-async fn ended(
-    connection: impl Future<Output = hyper::Result<()>>,
-    _permit: (Option<OwnedSemaphorePermit>, Place),
-) {
+async fn ended(connection: impl Future<Output = hyper::Result<()>>, _guest: Arc<Guest>) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the admin API ended");
     }
@@ -491,6 +519,11 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(quota_routes::quota_usages))
         .routes(routes!(caller::session_show, caller::session_delete))
         .routes(routes!(caller::password_change))
+        .routes(routes!(
+            session_routes::session_list,
+            session_routes::sessions_end
+        ))
+        .routes(routes!(session_routes::session_end))
         .routes(routes!(user_routes::user_list, user_routes::user_create))
         .routes(routes!(
             user_routes::user_show,
@@ -668,6 +701,7 @@ fn router(shared: Arc<Shared>) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody::from(error)))
         })
         .layer(note)
+        .layer(middleware::from_fn(bounded))
         .layer(middleware::map_response(guard))
         .with_state(shared)
 }
@@ -684,6 +718,31 @@ async fn guard(mut response: Response) -> Response {
         HeaderValue::from_static("nosniff"),
     );
     response
+}
+
+/// Refuses a request whose head is longer than it may be: what is read at once may be more than that.
+async fn bounded(request: Request, next: middleware::Next) -> Response {
+    if head_len_bytes(&request) <= HEAD_LEN_BYTES_MAX {
+        return next.run(request).await;
+    }
+    let message = format!("the head of the request has more than {HEAD_LEN_BYTES_MAX} bytes");
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let mut response = refuse(status, message).into_response();
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
+fn head_len_bytes(request: &Request) -> usize {
+    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
+    let target = request.uri().path_and_query();
+    let target = target.map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
+    let headers = request.headers().iter();
+    let headers =
+        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
+    line + headers.sum::<usize>()
 }
 
 fn status_code(kind: ErrorKind) -> StatusCode {
@@ -1392,6 +1451,8 @@ mod quota_routes;
 mod s3_routes;
 #[path = "san_routes.rs"]
 mod san_routes;
+#[path = "session_routes.rs"]
+mod session_routes;
 #[path = "snapshot_routes.rs"]
 mod snapshot_routes;
 #[path = "tier_routes.rs"]

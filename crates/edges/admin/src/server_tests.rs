@@ -763,6 +763,50 @@ async fn long_heads_are_refused() {
     serving.await.unwrap();
 }
 
+/// What comes with one read can be longer than what is kept.
+#[tokio::test]
+async fn heads_are_taken_up_to_their_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server(false).serve(listener, None, async { drop(stopped.await) }));
+    let head = |len: usize| {
+        let begin = "GET /healthz HTTP/1.1\r\nhost: x\r\nx: ";
+        let end = "\r\n\r\n";
+        let fill = "y".repeat(len - begin.len() - end.len());
+        format!("{begin}{fill}{end}")
+    };
+    for (len, want) in [
+        (100, "HTTP/1.1 200"),
+        (HEAD_LEN_BYTES_MAX - 1, "HTTP/1.1 200"),
+        (HEAD_LEN_BYTES_MAX + 1, "HTTP/1.1 431"),
+        (HEAD_LEN_BYTES_MAX + 4096, "HTTP/1.1 431"),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(head(len).as_bytes()).await.unwrap();
+        let mut got = Vec::new();
+        // A reset takes the place of the answer if not all was read.
+        let _ = stream.read_to_end(&mut got).await;
+        let got = String::from_utf8_lossy(&got);
+        let is_lost = want.ends_with("431") && got.is_empty();
+        assert!(got.starts_with(want) || is_lost, "{len}: {got:?}");
+    }
+    stop.send(()).unwrap();
+    serving.await.unwrap();
+}
+
+#[test]
+fn a_head_is_as_long_as_it_is_written() {
+    let request = Request::builder()
+        .uri("/a?b=c")
+        .header("host", "x")
+        .header("x", "yz")
+        .body(Body::empty())
+        .unwrap();
+    let written = "GET /a?b=c HTTP/1.1\r\nhost: x\r\nx: yz\r\n\r\n";
+    assert_eq!(head_len_bytes(&request), written.len());
+}
+
 #[tokio::test]
 async fn metrics_can_be_open() {
     let router = server(true).router();

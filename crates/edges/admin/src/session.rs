@@ -10,12 +10,15 @@
 //! That of a provider's word has the stamp of the settings that let it in, and the role that they gave.
 //! A log-in that is under way is a random number and its end, signed in the same way; what it tells the provider is made of that
 //! number and the key. So nothing is kept of it either, however many begin one.
-//! Sessions that people end are remembered until they would have ended by themselves, or the process ends.
+//! Sessions that people end are remembered here until they would have ended by themselves; whoever uses this keeps that over
+//! restarts. Sessions that were used since this process began are known, so that somebody can look at them and end them: at
+//! most so many, of more the one that was not used for longest is not shown.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Mutex;
 
-use cairn_config::{Role, UserName};
+use cairn_config::{Logout, Logouts, Role, TOKEN_USER, UserName};
 use cairn_oidc::{Login, PERSON_NAME_LEN_BYTES_MAX, PersonName};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -30,8 +33,8 @@ pub const IDLE_SECONDS: i64 = 3600;
 const RENEWED_BELOW_SECONDS: i64 = IDLE_SECONDS / 4 * 3;
 /// The first part of the cookie's name. Browsers share cookies among the ports of a host, so the port follows.
 const COOKIE_NAME: &str = "cairn-session-";
-/// Sessions that were ended and would still hold, at most; of more the one ended first is forgotten.
-const ENDED_MAX: usize = 1024;
+/// Sessions in use that are known, at most.
+const USED_MAX: usize = 1024;
 /// Of a cookie's value: four numbers of 16 hexadecimal digits, a letter, a name, 64 digits, six dots.
 const VALUE_LEN_BYTES_MAX: usize = 4 * 16 + 1 + PERSON_NAME_LEN_BYTES_MAX + 64 + 6;
 const _: () = assert!(cairn_config::USER_NAME_LEN_BYTES_MAX <= PERSON_NAME_LEN_BYTES_MAX);
@@ -70,10 +73,43 @@ pub struct Session {
     nonce: u64,
 }
 
-/// A session that was ended before its time.
-struct Ended {
-    ends_seconds: i64,
-    nonce: u64,
+impl Whose {
+    /// What tells everybody from everybody else.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Token => TOKEN_USER.to_owned(),
+            Self::User { name, .. } => Self::key_of_user(name),
+            Self::Person { name, .. } => Self::key_of_person(name.as_str()),
+        }
+    }
+
+    pub fn key_of_user(name: &UserName) -> String {
+        format!("user {name}")
+    }
+
+    pub fn key_of_person(name: &str) -> String {
+        format!("person {name}")
+    }
+}
+
+impl Session {
+    /// Tells it from all others.
+    pub fn number(&self) -> u64 {
+        self.nonce
+    }
+
+    pub fn begun_seconds(&self) -> i64 {
+        self.ends_seconds.saturating_sub(SESSION_SECONDS)
+    }
+}
+
+/// A session that was used since this process began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    pub session: Session,
+    /// When it was used last, in seconds since 1970 UTC, and from where.
+    pub used_seconds: i64,
+    pub address: IpAddr,
 }
 
 /// A log-in with a provider that is under way.
@@ -86,7 +122,8 @@ pub struct Pending {
 pub struct Sessions {
     key: Hmac<Sha256>,
     login_key: Hmac<Sha256>,
-    ended: Mutex<VecDeque<Ended>>,
+    ended: Mutex<Logouts>,
+    used: Mutex<HashMap<u64, Used>>,
 }
 
 impl Sessions {
@@ -100,6 +137,7 @@ impl Sessions {
             key: made_for(b"cairn console session 3"),
             login_key: made_for(b"cairn oidc log-in 1"),
             ended: Mutex::default(),
+            used: Mutex::default(),
         }
     }
 
@@ -199,26 +237,50 @@ impl Sessions {
         let holds =
             |ends: i64, most: i64| ends > now_seconds && ends <= now_seconds.saturating_add(most);
         let ended = self.ended.lock().ok()?;
-        let is_ended = ended.iter().any(|ended| ended.nonce == session.nonce);
+        let is_ended = ended.has(session.nonce, &session.whose.key(), session.ends_seconds);
         (holds(session.ends_seconds, SESSION_SECONDS)
             && holds(session.idle_ends_seconds, IDLE_SECONDS)
             && !is_ended)
             .then_some(session)
     }
 
-    /// Ends a session before its time.
-    pub fn end(&self, session: &Session, now_seconds: i64) {
-        let Ok(mut ended) = self.ended.lock() else {
+    /// Ends sessions before their time.
+    pub fn end(&self, logout: Logout, now_seconds: i64) {
+        if let Ok(mut ended) = self.ended.lock() {
+            ended.add(logout, now_seconds);
+        }
+    }
+
+    /// Notes that somebody uses a session, which holds.
+    pub fn note_used(&self, session: &Session, address: IpAddr, now_seconds: i64) {
+        let Ok(mut used) = self.used.lock() else {
             return;
         };
-        ended.retain(|other| other.ends_seconds > now_seconds);
-        if ended.len() >= ENDED_MAX {
-            ended.pop_front();
+        let is_new = !used.contains_key(&session.nonce);
+        if is_new && used.len() >= USED_MAX {
+            used.retain(|_, used| used.session.idle_ends_seconds > now_seconds);
+            let oldest = used.values().min_by_key(|used| used.used_seconds);
+            let oldest = oldest.map(|used| used.session.nonce);
+            if let Some(oldest) = oldest.filter(|_| used.len() >= USED_MAX) {
+                used.remove(&oldest);
+            }
         }
-        ended.push_back(Ended {
-            ends_seconds: session.ends_seconds,
-            nonce: session.nonce,
-        });
+        let now_used = Used {
+            session: session.clone(),
+            used_seconds: now_seconds,
+            address,
+        };
+        used.insert(session.nonce, now_used);
+    }
+
+    /// Sessions that were used since this process began and would still hold, in no order. Whether they were ended meanwhile
+    /// is the caller's to look at.
+    pub fn used(&self, now_seconds: i64) -> Vec<Used> {
+        let Ok(mut used) = self.used.lock() else {
+            return Vec::new();
+        };
+        used.retain(|_, used| used.session.idle_ends_seconds > now_seconds);
+        used.values().cloned().collect()
     }
 }
 
@@ -405,7 +467,7 @@ mod tests {
             assert_eq!(Sessions::new(&other).find(&value, 1000), None);
             // Ended means that what it was renewed to is ended, too.
             let renewed = sessions.renewed(&session, 1000 + IDLE_SECONDS / 2).unwrap();
-            sessions.end(&session, 1001);
+            sessions.end(one(&session), 1001);
             assert_eq!(sessions.find(&value, 1001), None);
             assert_eq!(
                 sessions.find(&sessions.value(&renewed), 1001 + IDLE_SECONDS / 2),
@@ -461,15 +523,65 @@ mod tests {
         );
     }
 
-    #[test]
-    fn what_is_ended_takes_bounded_memory() {
-        let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
-        for nonce in 0..2 * ENDED_MAX as u64 {
-            sessions.end(&sessions.begin(Whose::Token, 1000, nonce), 1000);
+    fn one(session: &Session) -> Logout {
+        Logout::Session {
+            number: session.number(),
+            ends_seconds: session.ends_seconds,
         }
-        assert_eq!(sessions.ended.lock().unwrap().len(), ENDED_MAX);
-        sessions.end(&sessions.begin(Whose::Token, 1_000_000, 1), 1_000_000);
-        assert_eq!(sessions.ended.lock().unwrap().len(), 1);
+    }
+
+    /// Many log-outs do not bring a session back that was ended before.
+    #[test]
+    fn what_is_ended_takes_bounded_memory_and_stays_ended() {
+        let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
+        let first = sessions.begin(alice(), 1000, u64::MAX);
+        sessions.end(one(&first), 1000);
+        for nonce in 0..2 * cairn_config::LOGOUTS_MAX as u64 {
+            sessions.end(one(&sessions.begin(Whose::Token, 1001, nonce)), 1001);
+        }
+        assert!(sessions.ended.lock().unwrap().fits());
+        assert_eq!(sessions.find(&sessions.value(&first), 1001), None);
+        let later = sessions.begin(alice(), 1002, 1 << 32);
+        assert_eq!(
+            sessions.find(&sessions.value(&later), 1002),
+            Some(later.clone())
+        );
+    }
+
+    #[test]
+    fn all_sessions_of_one_end_and_nobody_elses() {
+        let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
+        let holds = |session: &Session, now| sessions.find(&sessions.value(session), now).is_some();
+        let of = [Whose::Token, alice(), person(Role::Admin)];
+        let before = of.clone().map(|whose| sessions.begin(whose, 1000, 1));
+        let ends_seconds = 1000 + SESSION_SECONDS;
+        let whose = person(Role::Viewer).key();
+        let logout = Logout::AllOf {
+            whose,
+            ends_seconds,
+        };
+        sessions.end(logout, 1000);
+        assert_eq!(before.map(|one| holds(&one, 1001)), [true, true, false]);
+        let after = of.map(|whose| sessions.begin(whose, 1001, 2));
+        assert_eq!(after.map(|one| holds(&one, 1001)), [true; 3]);
+    }
+
+    #[test]
+    fn sessions_in_use_are_known_within_bounds() {
+        let sessions = Sessions::new(&Token::parse("0123456789abcdef").unwrap());
+        let address = IpAddr::from([10, 0, 0, 1]);
+        for number in 0..2 * USED_MAX as u64 {
+            let now = 1000 + i64::try_from(number).unwrap() / 2;
+            let session = sessions.begin(alice(), now, number);
+            sessions.note_used(&session, address, now);
+            // One that is used all the time is not pushed out.
+            let first = sessions.begin(alice(), 1000, u64::MAX);
+            sessions.note_used(&first, address, now);
+        }
+        let used = sessions.used(1000 + USED_MAX as i64);
+        assert_eq!(used.len(), USED_MAX);
+        assert!(used.iter().any(|used| used.session.number() == u64::MAX));
+        assert_eq!(sessions.used(1_000_000), []);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cairn_config::{PasswordHash, Role, UserName, UserRecord};
+use cairn_config::{Logout, PasswordHash, Role, UserName, UserRecord};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
@@ -180,6 +180,39 @@ pub struct SessionOpen {
     pub idle_ends_seconds: i64,
 }
 
+/// A session as an administrator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OpenSession {
+    /// What it is ended by: 16 hexadecimal digits. Nobody gets in with it.
+    #[schema(example = "0f3a5c7e91b2d4f6")]
+    pub id: String,
+    /// Whose it is; `token` of one that the admin token began.
+    #[schema(example = "alice@example.org")]
+    pub user: String,
+    #[schema(value_type = String, example = "admin")]
+    pub role: Role,
+    /// What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+    #[schema(example = "oidc")]
+    pub by: String,
+    /// When it began, in seconds since 1970.
+    pub begun_seconds: i64,
+    /// When it was used last, in seconds since 1970, and from where.
+    pub used_seconds: i64,
+    #[schema(example = "10.1.2.3")]
+    pub address: String,
+    /// When it ends, in seconds since 1970; it is not prolonged beyond that.
+    pub ends_seconds: i64,
+    /// That of whoever asks.
+    pub is_own: bool,
+}
+
+/// Sessions that hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OpenSessionList {
+    /// By whose they are, then by number.
+    pub sessions: Vec<OpenSession>,
+}
+
 /// The ways to log in that are not always there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LoginWays {
@@ -233,6 +266,10 @@ pub trait UserControl: Send + Sync {
         expected: Option<u64>,
     ) -> Answer<'_, UserView>;
     fn user_delete(&self, name: UserName) -> Answer<'_, ()>;
+    /// Whether a session was ended before its time, here or at another node. Asked for each request of a session.
+    fn is_logged_out(&self, number: u64, whose: &str, ends_seconds: i64) -> bool;
+    /// Ends sessions for good: over restarts, and for all nodes of a cluster.
+    fn log_out(&self, logout: Logout) -> Answer<'_, ()>;
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 
 use axum::http::{HeaderMap, Method};
-use cairn_config::{PasswordHash, Role, UserName, UserRecord};
+use cairn_config::{Logout, Logouts, PasswordHash, Role, UserName, UserRecord};
 use cairn_testkit::TestWorld;
 use tower::ServiceExt;
 
@@ -19,6 +19,7 @@ use crate::users::{UserControl, UserView};
 pub(super) struct PretendUsers {
     users: StdMutex<(u64, BTreeMap<UserName, UserRecord>)>,
     pub(super) noted: StdMutex<Vec<AuditEntry>>,
+    logouts: StdMutex<Logouts>,
 }
 
 impl PretendUsers {
@@ -82,6 +83,16 @@ impl UserControl for PretendUsers {
         })
     }
 
+    fn is_logged_out(&self, number: u64, whose: &str, ends_seconds: i64) -> bool {
+        let logouts = self.logouts.lock().unwrap();
+        logouts.has(number, whose, ends_seconds)
+    }
+
+    fn log_out(&self, logout: Logout) -> Answer<'_, ()> {
+        self.logouts.lock().unwrap().add(logout, 0);
+        answer(Ok(()))
+    }
+
     fn user_delete(&self, name: UserName) -> Answer<'_, ()> {
         self.change(|_, users| users.remove(&name).map(drop).ok_or(ErrorKind::NotFound))
     }
@@ -118,23 +129,38 @@ impl Site {
             has_live: true,
             ..Pretend::default()
         });
-        let settings = AdminSettings {
-            metrics_open: false,
-            audit: true,
-        };
-        let server = AdminServer::new(
-            Arc::clone(&pretend) as Arc<dyn Control>,
-            Token::parse(TOKEN).unwrap(),
-            settings,
-            world.env.clone(),
-            oidc(world.env.clone()),
-            None,
-        );
+        let server = server_of(&world, &pretend, oidc(world.env.clone()));
         Self {
             router: server.router(),
             world,
             pretend,
         }
+    }
+
+    /// Another process with what this one kept.
+    fn started_again(&self) -> AdminServer {
+        server_of(&self.world, &self.pretend, None)
+    }
+
+    fn started_again_as_a_site(self) -> Self {
+        let router = self.started_again().router();
+        Self { router, ..self }
+    }
+
+    /// A minute goes by, until there are so many entries in the log.
+    async fn pass_a_minute(&self, count: usize) {
+        // The task that waits for it has to begin to wait before.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        self.world.clock.advance(Duration::from_secs(60));
+        for _ in 0..10_000 {
+            if self.pretend.users.noted.lock().unwrap().len() >= count {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("no summary of the minute");
     }
 
     async fn send(
@@ -193,6 +219,21 @@ impl Site {
         }
         Ok(cookie_in(&headers))
     }
+}
+
+fn server_of(world: &TestWorld, pretend: &Arc<Pretend>, oidc: Option<Provider>) -> AdminServer {
+    let settings = AdminSettings {
+        metrics_open: false,
+        audit: true,
+    };
+    AdminServer::new(
+        Arc::clone(pretend) as Arc<dyn Control>,
+        Token::parse(TOKEN).unwrap(),
+        settings,
+        world.env.clone(),
+        oidc,
+        None,
+    )
 }
 
 fn cookie_in(headers: &HeaderMap) -> String {
@@ -487,7 +528,6 @@ async fn it_is_noted_who_changed_what() {
             "alice password POST /api/v1/session 200",
             "bob password POST /api/v1/session 200",
             "alice nothing POST /api/v1/session 401",
-            "? nothing POST /api/v1/session 401",
             "alice session POST /api/v1/volumes 201",
             "bob session DELETE /api/v1/volumes/main 403",
         ]
@@ -506,16 +546,138 @@ async fn it_is_noted_who_changed_what() {
     }
 }
 
-/// Strangers cannot push out what was done.
+/// Strangers cannot push out what was done, and none of their tries goes uncounted.
 #[tokio::test]
-async fn failed_log_ins_are_noted_in_bounds() {
+async fn failed_log_ins_are_noted_once_a_minute() {
     let site = Site::new();
-    for number in 0..200 {
-        let _ = site.log_in(&format!("user{number}"), PASSWORD).await;
-        site.world.clock.advance(Duration::from_secs(20));
+    site.make("alice", "admin", PASSWORD).await;
+    let noted = || site.pretend.users.noted.lock().unwrap().clone();
+    for _ in 0..9 {
+        let refused = site.log_in("alice", "wrong horse").await;
+        assert_eq!(refused.unwrap_err().0, 401);
     }
-    let noted = site.pretend.users.noted.lock().unwrap().len();
-    assert!((20..40).contains(&noted), "{noted}");
+    assert_eq!(noted().len(), 2, "the user, and the first of them");
+    site.pass_a_minute(3).await;
+    let summary = noted().pop().unwrap();
+    let told = (&*summary.user, summary.status, summary.count);
+    assert_eq!(told, ("alice", 401, Some(8)));
+    assert_eq!(summary.address, "10.1.2.3");
+    // Nothing failed in the next minute: there is no entry of it.
+    site.world.clock.advance(Duration::from_secs(3600));
+    let refused = site.log_in("nobody", PASSWORD).await;
+    assert_eq!(refused.unwrap_err().0, 401);
+    site.pass_a_minute(4).await;
+    let last = noted().pop().unwrap();
+    assert_eq!((&*last.user, last.count), ("?", None));
+}
+
+/// Log-ins and failures of the log count for who may try after a start.
+#[tokio::test]
+async fn a_start_forgets_neither_guessers_nor_who_logged_in() {
+    let site = Site::new();
+    site.make("alice", "admin", PASSWORD).await;
+    site.log_in("alice", PASSWORD).await.unwrap();
+    let entry = |address: &str, count| {
+        let entry = site.pretend.users.noted.lock().unwrap().last().cloned();
+        AuditEntry {
+            address: address.to_owned(),
+            via: "nothing".to_owned(),
+            status: 401,
+            count,
+            at_seconds: site.world.env.clock.now().seconds,
+            ..entry.unwrap()
+        }
+    };
+    let guessed = entry("203.0.113.7", Some(500));
+    site.pretend.users.noted.lock().unwrap().push(guessed);
+    let again = site.started_again();
+    audit::recall(&again.shared).await;
+    let now = site.world.env.clock.monotonic();
+    let try_from = |address: &str| {
+        let address = address.parse().unwrap();
+        again.shared.attempts.take(Some("alice"), address, now)
+    };
+    assert!(try_from("203.0.113.7").is_err());
+    assert!(try_from("203.0.113.8").is_err());
+    assert_eq!(try_from("10.1.2.3"), Ok(()));
+}
+
+/// What was ended stays so over a restart, and sessions are ended one by one, or all of somebody.
+#[tokio::test]
+async fn sessions_are_listed_and_ended_for_good() {
+    let mut site = Site::new();
+    site.make("alice", "admin", PASSWORD).await;
+    site.make("bob", "viewer", PASSWORD).await;
+    let alice = site.log_in("alice", PASSWORD).await.unwrap();
+    let bobs = [
+        site.log_in("bob", PASSWORD).await.unwrap(),
+        site.log_in("bob", PASSWORD).await.unwrap(),
+        site.log_in("bob", PASSWORD).await.unwrap(),
+    ];
+    let (status, body) = site.by_cookie(&alice, "GET", "/api/v1/sessions", "").await;
+    assert_eq!(status, 200, "{body}");
+    let list: crate::users::OpenSessionList = serde_json::from_str(&body).unwrap();
+    let shown: Vec<_> = list
+        .sessions
+        .iter()
+        .map(|one| (&*one.user, &*one.by, &*one.address, one.is_own))
+        .collect();
+    let of_bob = ("bob", "password", "10.1.2.3", false);
+    let want = [
+        ("alice", "password", "10.1.2.3", true),
+        of_bob,
+        of_bob,
+        of_bob,
+    ];
+    assert_eq!(shown, want);
+    let statuses = async |site: &Site| {
+        let mut all = Vec::new();
+        for cookie in [&alice, &bobs[0], &bobs[1], &bobs[2]] {
+            let (status, _) = site.by_cookie(cookie, "GET", "/api/v1/volumes", "").await;
+            all.push(status);
+        }
+        all
+    };
+    // One of them by its number, one by its own log-out. A viewer ends nobody's but its own.
+    let path = format!("/api/v1/sessions/{}", list.sessions[1].id);
+    for path in [&path, "/api/v1/sessions?user=alice"] {
+        let (status, _) = site.by_cookie(&bobs[0], "DELETE", path, "").await;
+        assert_eq!(status, 403);
+    }
+    assert_eq!(statuses(&site).await, [200; 4]);
+    assert_eq!(site.by_token("DELETE", &path, "").await.0, 204);
+    assert_eq!(site.by_token("DELETE", &path, "").await.0, 404);
+    let ended = statuses(&site).await;
+    assert_eq!(ended.iter().filter(|status| **status == 401).count(), 1);
+    let holding = ended.iter().rposition(|status| *status == 200).unwrap();
+    let cookie = [&alice, &bobs[0], &bobs[1], &bobs[2]][holding];
+    let (status, _) = site
+        .by_cookie(cookie, "DELETE", "/api/v1/session", "")
+        .await;
+    assert_eq!(status, 204);
+    site = site.started_again_as_a_site();
+    let after = statuses(&site).await;
+    assert_eq!(after.iter().filter(|status| **status == 401).count(), 2);
+    // All that are left, also one that this process has not seen.
+    let path = "/api/v1/sessions?user=bob";
+    assert_eq!(site.by_token("DELETE", path, "").await.0, 204);
+    assert_eq!(statuses(&site).await, [200, 401, 401, 401]);
+    site = site.started_again_as_a_site();
+    assert_eq!(statuses(&site).await, [200, 401, 401, 401]);
+    site.world.clock.advance(Duration::from_secs(1));
+    assert!(site.log_in("bob", PASSWORD).await.is_ok());
+    for path in [
+        "/api/v1/sessions",
+        "/api/v1/sessions?user=",
+        "/api/v1/sessions?user=%00",
+        "/api/v1/sessions?user=bob&by=token",
+    ] {
+        assert_eq!(site.by_token("DELETE", path, "").await.0, 400, "{path}");
+    }
+    for id in ["x", "0", "00000000000000001", "+000000000000001"] {
+        let path = format!("/api/v1/sessions/{id}");
+        assert_eq!(site.by_token("DELETE", &path, "").await.0, 404, "{id}");
+    }
 }
 
 /// Nor can those who may change nothing; and who guesses by reading is noted, by no name that may be a secret.
@@ -533,12 +695,19 @@ async fn what_viewers_and_guessers_try_is_noted_in_bounds() {
     let before = noted().len();
     site.make("carol", "viewer", PASSWORD).await;
     // bob, with another password; TOKEN, in the field of the name.
-    for guess in [
+    for (number, guess) in [
         "Basic Ym9iOmNvcnJlY3QgaG9yc2Y=",
         "Basic MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY6eA==",
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let basic = [("authorization", guess)];
         assert_eq!(site.send("GET", "/api/v1/volumes", &basic, "").await.0, 401);
+        // The first is an entry at once, the other one with its minute.
+        if number == 1 {
+            site.pass_a_minute(before + 3).await;
+        }
     }
     let after: Vec<(String, String)> = noted()[before..]
         .iter()

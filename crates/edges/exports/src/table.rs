@@ -77,6 +77,13 @@ pub struct Export {
     pub activity: Option<Arc<Activity>>,
 }
 
+impl Export {
+    /// The rule for a client at this address and port; `None`: it may not use the volume.
+    pub fn rule_of(&self, peer: IpAddr, port: u16) -> Option<&ClientRule> {
+        rule_for(&self.rules, peer, port)
+    }
+}
+
 /// All exports at one moment, sorted by name.
 pub struct ExportTable {
     version: u64,
@@ -120,7 +127,7 @@ impl ExportTable {
     /// Whether a client at this address and port may use any volume, now or once it can be opened.
     pub fn lets_in(&self, peer: IpAddr, port: u16) -> bool {
         let mut exports = self.exports.iter();
-        exports.any(|export| rule_for(&export.rules, peer, port).is_some())
+        exports.any(|export| export.rule_of(peer, port).is_some())
     }
 
     /// What a client at this address and port may use.
@@ -131,7 +138,7 @@ impl ExportTable {
             failed: Vec::new(),
         };
         for export in &self.exports {
-            let Some(rule) = rule_for(&export.rules, peer, port) else {
+            let Some(rule) = export.rule_of(peer, port) else {
                 continue;
             };
             match &export.volume {

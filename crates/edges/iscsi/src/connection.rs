@@ -26,6 +26,8 @@ use crate::target::{PORT_GROUP, Session};
 
 /// Of a PDU of the login, which has nothing between header and data.
 pub(crate) const LOGIN_HEADER_LEN_BYTES: usize = HEADER_LEN_BYTES;
+/// A connection whose first login request takes longer is cut off.
+const FIRST_TIME_MAX: Duration = Duration::from_secs(5);
 /// A login that takes longer is cut off.
 const LOGIN_TIME_MAX: Duration = Duration::from_secs(15);
 
@@ -180,6 +182,7 @@ impl Entering {
     async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<Entered, Broken> {
         let clock = self.shared.targets.env().clock.clone();
         let mut timer = clock.sleep(LOGIN_TIME_MAX);
+        let mut first = clock.sleep(FIRST_TIME_MAX);
         loop {
             while let Some(pdu) = self.lane.next_pdu()? {
                 if let Some(entered) = self.take(&pdu).await? {
@@ -198,6 +201,7 @@ impl Entering {
                 }
                 _ = stop.wait_for(|stops| *stops) => return Ok(Entered::Gone),
                 () = &mut timer => return Err(Broken::Silent),
+                () = &mut first, if !self.login.has_begun() => return Err(Broken::Silent),
             }
         }
     }
@@ -253,6 +257,11 @@ impl Entering {
                     self.targets_elsewhere.clone_from(&elsewhere.targets);
                     self.login.elsewhere = elsewhere;
                 }
+                Route::Nowhere(group, elsewhere) => {
+                    self.login.group = group;
+                    self.login.elsewhere = elsewhere;
+                    self.login.is_nowhere = true;
+                }
                 Route::Away(handover) => return Ok(Some(Entered::Away(handover))),
                 Route::Refused(status) => refused = Some(Answer::failed(status, header.stage)),
             }
@@ -262,6 +271,15 @@ impl Entering {
             let failed = reply(false, answer.stage, 0, 0, answer.status);
             self.lane.send(&failed, Vec::new(), self.window());
             self.shared.refused_count.fetch_add(1, Ordering::Relaxed);
+            if self.login.is_stranger() {
+                let (initiator, peer) = (&self.login.initiator, self.lane.peer);
+                tracing::info!(
+                    %peer,
+                    initiator,
+                    "an initiator that sees no LUN here and has no secret wants to log in: it is answered as one whose secret is wrong; \
+                     `cairn igroup create` lets it in"
+                );
+            }
             // Sent as far as the socket takes it.
             self.lane.flush()?;
             return Err(Broken::Refused(answer.status));

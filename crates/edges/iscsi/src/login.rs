@@ -9,7 +9,7 @@ use cairn_codec_iscsi::{
     CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Elsewhere, Keys, LoginHeader, Negotiated, Offer,
     binary_of_text, chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
-use cairn_san::Initiator;
+use cairn_san::{Chap, Initiator};
 
 use crate::pass::initiator_of;
 use crate::target::{PORT_GROUP, Session, Target, Targets};
@@ -34,7 +34,14 @@ enum Proof {
     Done,
 }
 
+/// Of the secret that nobody has, in bytes.
+const NOBODYS_SECRET_LEN_BYTES: usize = 16;
+
 /// A login under way.
+///
+/// The answers do not tell who looks for names which initiators and targets there are (RFC 7143, section 9.2): a name that is
+/// not known is asked for a secret like one that has a secret, and fails like one whose secret is wrong. Whether there is
+/// such a target, or such a session, is told to who has proven its name.
 pub struct Login {
     targets: Arc<Targets>,
     env: Env,
@@ -47,11 +54,19 @@ pub struct Login {
     pub negotiated: Negotiated,
     /// The target port group of the portal.
     pub group: u16,
-    /// What other nodes have for the initiator, in a discovery session.
+    /// What other nodes have for the initiator, in a discovery session, or if no node has the target.
     pub elsewhere: Elsewhere,
+    /// All nodes were asked for the target, and none has it.
+    pub is_nowhere: bool,
     /// The node that passed it on was told that the volume is here.
     is_passed: bool,
     proof: Proof,
+    /// What is answered in place of success, once the initiator has proven its name.
+    refusal: Option<u16>,
+    /// The name is not known: no secret proves it.
+    is_stranger: bool,
+    /// It wants to be one more connection of a session.
+    is_joining: bool,
     begun: bool,
     stage: u8,
 }
@@ -94,8 +109,12 @@ impl Login {
             negotiated: Negotiated::default(),
             group: PORT_GROUP,
             elsewhere: Elsewhere::default(),
+            is_nowhere: false,
             is_passed,
             proof: Proof::None,
+            refusal: None,
+            is_stranger: false,
+            is_joining: false,
             begun: false,
             stage: SECURITY,
         }
@@ -104,6 +123,11 @@ impl Login {
     /// Whether a request was taken.
     pub fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Whether the initiator's name is one that nothing is set for. It is answered as one whose secret is wrong.
+    pub fn is_stranger(&self) -> bool {
+        self.is_stranger
     }
 
     /// Takes one request, whose text is whole.
@@ -136,11 +160,15 @@ impl Login {
         } else if !matches!(self.proof, Proof::None | Proof::Done) {
             return Err(login_status::AUTHENTICATION_FAILED);
         }
+        let is_proven = matches!(self.proof, Proof::None | Proof::Done);
+        if let Some(status) = self.refusal.filter(|_| is_proven) {
+            return Err(status);
+        }
         for (key, value) in keys.iter() {
             if is_of_security(key) {
                 continue;
             }
-            if self.joins.is_some() && is_of_session(key) {
+            if self.is_joining && is_of_session(key) {
                 answers.push(key, "Irrelevant");
                 continue;
             }
@@ -153,7 +181,6 @@ impl Login {
         if header.stage == OPERATIONAL {
             self.negotiated.declare(&mut answers);
         }
-        let is_proven = matches!(self.proof, Proof::None | Proof::Done);
         let transit = header.transit && is_proven;
         if transit {
             self.stage = header.next_stage;
@@ -191,17 +218,15 @@ impl Login {
         if header.tsih != 0 && self.is_discovery {
             return Err(login_status::NO_SESSION);
         }
-        let wanted = match self.is_discovery {
-            true => {
-                let here = self.targets.initiator(initiator);
-                here.or_else(|| self.elsewhere.initiator.take().map(initiator_of))
-            }
+        self.proof = match self.is_discovery {
+            true => self.proof_of_name(),
             false => {
                 let name = keys
                     .get("TargetName")
                     .ok_or(login_status::MISSING_PARAMETER)?;
                 let target = match self.targets.named(name) {
-                    Some(target) => target,
+                    Some(target) => Some(target),
+                    None if self.is_nowhere => None,
                     // In a cluster it was here a moment ago.
                     None if self.is_passed
                         || self.targets.cluster().is_some()
@@ -209,24 +234,56 @@ impl Login {
                     {
                         return Err(login_status::UNAVAILABLE);
                     }
-                    None => return Err(login_status::NOT_FOUND),
+                    None => None,
                 };
-                // Who sees nothing of it does not learn that it is there.
-                if target.san.seen_by(initiator).is_empty() {
-                    return Err(login_status::NOT_FOUND);
-                }
-                if header.tsih != 0 {
-                    let session = self.targets.session_of(self, header.tsih, name);
-                    self.joins = Some(session.ok_or(login_status::NO_SESSION)?);
-                }
                 answers.push("TargetPortalGroupTag", self.group.to_string());
-                let wanted = target.san.initiator(initiator);
-                self.target = Some(target);
-                wanted
+                let secret = target
+                    .as_ref()
+                    .and_then(|target| target.san.initiator(initiator));
+                let sees = |target: &Arc<Target>| !target.san.seen_by(initiator).is_empty();
+                match target.filter(sees) {
+                    Some(target) => {
+                        if header.tsih != 0 {
+                            self.is_joining = true;
+                            self.joins = self.targets.session_of(self, header.tsih, name);
+                            self.refusal = self.joins.is_none().then_some(login_status::NO_SESSION);
+                        }
+                        self.target = Some(target);
+                        secret.map_or(Proof::None, Proof::Wanted)
+                    }
+                    // Who sees nothing of it does not learn that it is there.
+                    None => {
+                        self.is_joining = header.tsih != 0;
+                        self.refusal = Some(login_status::NOT_FOUND);
+                        match secret {
+                            Some(secret) => Proof::Wanted(secret),
+                            None => self.proof_of_name(),
+                        }
+                    }
+                }
             }
         };
-        self.proof = wanted.map_or(Proof::None, Proof::Wanted);
         Ok(())
+    }
+
+    /// What the initiator has to prove where no target counts: the secret that is set for its name on any volume, or nothing
+    /// if some volume lets it in without one. A name that is not known is to prove a secret that nobody has.
+    fn proof_of_name(&mut self) -> Proof {
+        let here = self.targets.initiator(&self.initiator);
+        let there = self.elsewhere.initiator.take().map(initiator_of);
+        if let Some(known) = here.or(there) {
+            return Proof::Wanted(known);
+        }
+        let sees_elsewhere = !self.elsewhere.targets.is_empty();
+        if sees_elsewhere || !self.targets.seen_by(&self.initiator).is_empty() {
+            return Proof::None;
+        }
+        self.is_stranger = true;
+        let mut random = [0; NOBODYS_SECRET_LEN_BYTES];
+        self.env.entropy.fill(&mut random);
+        let secret = text_of_binary(&random);
+        let user = self.initiator.clone();
+        Proof::Wanted(Initiator::new(Chap { user, secret }, None))
     }
 
     fn prove(&mut self, keys: &Keys, answers: &mut Keys) -> Result<(), u16> {

@@ -250,6 +250,8 @@ pub(crate) enum Route {
     /// It goes on here, in this target port group.
     Here(u16, Elsewhere),
     Away(Handover),
+    /// The same as `Here`, and no node has the target.
+    Nowhere(u16, Elsewhere),
     Refused(u16),
 }
 
@@ -275,14 +277,16 @@ pub(crate) async fn route(
             .next();
         // Until the map has this node's number nobody can tell its port from another.
         if let Some(group) = group {
-            let target = keys.get("TargetName").filter(|_| !is_discovery);
-            let Some(target) = target else {
-                let initiator = keys.get("InitiatorName").filter(|_| is_discovery);
-                let elsewhere = match initiator {
-                    Some(initiator) => gather(cluster, admission, initiator).await,
-                    None => Elsewhere::default(),
-                };
-                return Route::Here(group, elsewhere);
+            let initiator = keys.get("InitiatorName");
+            let elsewhere = async || match initiator {
+                Some(initiator) => gather(cluster, admission, initiator).await,
+                None => Elsewhere::default(),
+            };
+            if is_discovery {
+                return Route::Here(group, elsewhere().await);
+            }
+            let Some(target) = keys.get("TargetName") else {
+                return Route::Here(group, Elsewhere::default());
             };
             let search = Searched {
                 targets,
@@ -292,7 +296,8 @@ pub(crate) async fn route(
             };
             match locate(&**cluster.forward.nodes(), &search).await {
                 Located::Here => return Route::Here(group, Elsewhere::default()),
-                Located::Nowhere => return Route::Refused(login_status::NOT_FOUND),
+                // Said only to who proves its name: what other nodes have for that counts.
+                Located::Nowhere => return Route::Nowhere(group, elsewhere().await),
                 Located::Unsure => {}
                 Located::On(owner, volume) => {
                     let caller = Caller {

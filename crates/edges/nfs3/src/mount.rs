@@ -219,28 +219,21 @@ fn may_see(session: &Session, path: &[u8]) -> bool {
     }
 }
 
-/// Lists what this client may mount.
+/// Lists what this client may mount (RFC 1813, appendix I, procedure 5), each with the rule that lets it in. Who else may is
+/// nothing that it hears.
 fn exports(session: &Session, xid: u32) -> Reply {
-    let exports = &session.exports;
-    let all = exports.table().exports().iter();
-    let visible = all.filter(|export| {
-        let volume = export.volume.id();
-        exports.index_of(volume).is_some() || exports.is_failed(volume)
-    });
-    let texts: Vec<(String, Vec<String>)> = visible
-        .map(|export| {
-            let clients = export.rules.iter().map(|rule| rule.clients.to_string());
-            (format!("/{}", export.volume.name()), clients.collect())
+    let (ip, port) = (session.peer.address.ip(), session.peer.address.port());
+    let all = session.exports.table().exports().iter();
+    let texts: Vec<(String, String)> = all
+        .filter_map(|export| {
+            let rule = export.rule_of(ip, port)?;
+            let path = format!("/{}", export.volume.name());
+            Some((path, rule.clients.to_string()))
         })
         .collect();
     let entries = texts.iter().map(|(path, clients)| ExportEntry {
         path: path.as_str().into(),
-        groups: List(
-            clients
-                .iter()
-                .map(|client| client.as_str().into())
-                .collect(),
-        ),
+        groups: List(vec![clients.as_str().into()]),
     });
     Reply::success(xid, &Results::Export(List(entries.collect())))
 }

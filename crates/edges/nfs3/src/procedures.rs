@@ -13,7 +13,8 @@ use cairn_codec_rpc::{DecodeError, Encode, Writer};
 use cairn_exports::HANDLE_LEN_BYTES;
 use cairn_fs::{
     DirEntry, DirPage, FILE_LEN_BYTES_MAX, Fs, FsError, FsView, LINK_COUNT_MAX, Made,
-    NAME_LEN_BYTES_MAX, NodeKind, SetAttr, Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
+    NAME_LEN_BYTES_MAX, NodeKind, SNAPSHOTS_NAME, SetAttr, Stability, TRANSFER_LEN_BYTES_MAX, Wcc,
+    access,
 };
 use cairn_rpc_server::{Reply, ReplyFuture};
 
@@ -27,9 +28,6 @@ const READDIR_LEN_BYTES_MAX: u32 = 256 << 10;
 const READDIR_LEN_BYTES_PREFERRED: u32 = 64 << 10;
 /// A guess of how long names are. It decides how many entries of a directory are asked for at a time.
 const NAME_LEN_BYTES_USUAL: usize = 16;
-/// In every directory, though no listing shows it, unless there is an entry of that name: the snapshots that have the
-/// directory.
-const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Cookies stay valid for ever, so the verifier never changes.
 const COOKIE_VERIFIER: v3::CookieVerifier = [0; 8];
 
@@ -428,6 +426,7 @@ impl Request {
             return self.lookup_snapshot(&name).await;
         }
         match self.view().lookup(&self.who, self.ino, &name).await {
+            // No listing shows it.
             Err(FsError::NotFound) if self.snapshot.is_none() && *name == *SNAPSHOTS_NAME => {
                 self.lookup_snapshots().await
             }

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_codec_rpc::FragmentHeader;
-use cairn_forward::{Door, Entry, Forward, Incoming};
+use cairn_forward::{Door, Entry, Forward, Incoming, network_of};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -542,14 +542,15 @@ impl Acceptor {
     fn permit(&self, peer: SocketAddr, lane: &Lane) -> Result<Permit, &'static str> {
         let settings = &self.shared.settings;
         let peer = canonical(peer);
-        let client = peer.ip();
-        // Strangers cannot take the places of those who may use something.
-        let (count_max, per_client_max) = match self.shared.table.lets_in(peer) {
+        // Strangers cannot take the places of those who may use something, and have no more of them by many addresses of IPv6.
+        let (client, count_max, per_client_max) = match self.shared.table.lets_in(peer) {
             true => (
+                peer.ip(),
                 settings.connection_count_max,
                 settings.connection_count_per_client_max,
             ),
             false => (
+                network_of(peer.ip()),
                 settings.connection_count_max / STRANGERS_PART,
                 settings.connection_count_per_client_max / STRANGERS_PART,
             ),

@@ -13,6 +13,7 @@ mod buckets;
 mod caller;
 mod cors;
 mod errors;
+mod heads;
 mod hosts;
 mod linger;
 mod locks;

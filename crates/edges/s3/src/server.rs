@@ -2,15 +2,15 @@
 //!
 //! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
 
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_codec_s3::signed;
-use cairn_forward::{Admission, Door, Forward};
+use cairn_forward::{Admission, Door, Forward, network_of};
 use cairn_https::Certificate;
 use cairn_qos::{Client, Gate, Operation, Part};
 use futures_util::FutureExt;
@@ -35,6 +35,7 @@ use crate::body;
 use crate::caller::{Access, Keys, denied};
 use crate::caller::{Caller, ClientAddress, PassedOn};
 use crate::cors;
+use crate::heads::{Heads, UnderWay};
 use crate::hosts::Hosts;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
@@ -46,10 +47,14 @@ use crate::website;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
-/// For all headers of a request, also between two requests.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// One client has at most this part of them.
+const CLIENT_PART: usize = 2;
+/// Between two requests.
+const REST_TIMEOUT: Duration = Duration::from_secs(60);
+/// For the head of a request, from its first byte on, and from a connection to its first request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// For a connection to begin with TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
@@ -107,6 +112,8 @@ pub struct Shared {
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
     pub(crate) connection_count: AtomicUsize,
+    /// How many of them each client has.
+    clients: Mutex<HashMap<IpAddr, usize>>,
     pub(crate) turned_away: AtomicU64,
     /// Requests that other nodes answered.
     pub(crate) passed: AtomicU64,
@@ -132,6 +139,7 @@ impl Shared {
             metrics: Counters::default(),
             requests: Requests::default(),
             connection_count: AtomicUsize::new(0),
+            clients: Mutex::default(),
             turned_away: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         })
@@ -389,7 +397,8 @@ async fn passed(serving: Serving, incoming: cairn_forward::Incoming) {
         }
         Ask::Serve { volume } => {
             let is_here = shared.stores.of_volume(volume).is_some();
-            let counted = Counted::new(shared).filter(|_| is_here);
+            let client = admission.client().ip();
+            let counted = Counted::new(shared, client).filter(|_| is_here);
             let answered = pass::write_frame(&mut stream, &counted.is_some()).await;
             if answered.is_ok() && counted.is_some() {
                 let from = Entry {
@@ -418,8 +427,8 @@ async fn accept(listener: tokio::net::TcpListener, serving: Serving, tls: Option
             _ = stopped(&mut is_over) => break,
             Some(_) = connections.join_next() => {}
             accepted = door.accept(&listener) => match accepted {
-                Ok((stream, _, entry)) => {
-                    if let Some(counted) = Counted::new(&serving.shared) {
+                Ok((stream, peer, entry)) => {
+                    if let Some(counted) = Counted::new(&serving.shared, peer.ip()) {
                         let (serving, tls) = (serving.clone(), tls.clone());
                         connections.spawn(begin(stream, entry, counted, serving, tls));
                     }
@@ -440,24 +449,43 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 }
 
 /// Counts a connection for as long as it is there.
-struct Counted(Arc<Shared>);
+struct Counted {
+    shared: Arc<Shared>,
+    client: IpAddr,
+}
 
 impl Counted {
-    /// `None`: there are too many.
-    fn new(shared: &Arc<Shared>) -> Option<Self> {
-        let before = shared.connection_count.fetch_add(1, Ordering::Relaxed);
-        let counted = Self(Arc::clone(shared));
-        if before >= shared.settings.connection_count_max {
+    /// `None`: there are too many, or too many of this client. Nobody alone keeps all others out, the machine itself neither.
+    fn new(shared: &Arc<Shared>, client: IpAddr) -> Option<Self> {
+        let count_max = shared.settings.connection_count_max;
+        let client = network_of(client);
+        let mut clients = shared.clients.lock();
+        let of_client = clients.get(&client).copied().unwrap_or(0);
+        if shared.connection_count.load(Ordering::Relaxed) >= count_max
+            || of_client >= (count_max / CLIENT_PART).max(1)
+        {
             shared.turned_away.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(counted)
+        clients.insert(client, of_client + 1);
+        shared.connection_count.fetch_add(1, Ordering::Relaxed);
+        Some(Self {
+            shared: Arc::clone(shared),
+            client,
+        })
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connection_count.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
+        let mut clients = self.shared.clients.lock();
+        if let Some(count) = clients.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -521,11 +549,21 @@ async fn begin(
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, serving: &Serving) {
     let mut stopping = serving.stopping.clone();
+    let under_way = UnderWay::default();
     let stream = Lingering::new(stream, from.unread.clone());
-    let answer = service_fn(|request| answer(serving, &from, request));
+    let stream = Heads::new(stream, HEAD_TIMEOUT, under_way.clone());
+    let answer = service_fn(|request| {
+        let (from, under_way) = (&from, &under_way);
+        async move {
+            under_way.begin();
+            let answered = answer(serving, from, request).await;
+            under_way.end();
+            answered
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(REST_TIMEOUT)
         .max_buf_size(HEADERS_LEN_BYTES_MAX)
         .max_headers(HEADER_COUNT_MAX)
         .serve_connection(TokioIo::new(stream), answer);
@@ -587,6 +625,28 @@ fn broken_off() -> HttpResponse {
     refusal(&s3_error!(InternalError, "the request broke off"))
 }
 
+/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
+fn head_len_bytes<B>(request: &http::Request<B>) -> usize {
+    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
+    let target = request.uri().path_and_query();
+    let target = target.map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
+    let headers = request.headers().iter();
+    let headers =
+        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
+    line + headers.sum::<usize>()
+}
+
+/// What a client is told whose head is longer than it may be: what comes with one read can be more than is kept.
+fn too_long() -> HttpResponse {
+    let why = "the headers and the query are longer than 64 KiB";
+    let mut response = refusal(&s3_error!(InvalidRequest, "{}", why));
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
+    response
+}
+
 /// What is told of something that no node has.
 fn nowhere(named: &Named) -> HttpResponse {
     refusal(&match named {
@@ -641,6 +701,13 @@ async fn answer(
     }
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
+    if head_len_bytes(&request) > HEADERS_LEN_BYTES_MAX {
+        if has_body {
+            from.unread.set();
+        }
+        shared.count(&method, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return Ok(too_long());
+    }
     let mut line = shared
         .settings
         .audit

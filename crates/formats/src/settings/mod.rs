@@ -8,6 +8,7 @@ mod class;
 mod export;
 mod host;
 mod limit;
+mod logouts;
 mod maintenance;
 mod pattern;
 mod tier;
@@ -24,6 +25,7 @@ pub use export::{
 };
 pub use host::OsType;
 pub use limit::{PART_LIMITS_MAX, PartLimit, VolumePart};
+pub use logouts::{LOGOUTS_MAX, Logout, Logouts};
 pub use maintenance::{
     Maintenance, MaintenanceWindow, SCRUB_EVERY_HOURS_MAX, ScrubEvery, WINDOW_SPANS_MAX,
 };

@@ -4,7 +4,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,6 +15,14 @@ use tokio::sync::watch;
 
 use crate::admission::{Admission, Refused};
 use crate::forward::Forward;
+
+/// The address by which it is counted what one machine takes: whoever has one IPv6 address has a whole network of 64 bits.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+    }
+}
 
 /// A listener: connections wait in it until they are accepted, also while this process stands still.
 pub trait Accepts {

@@ -30,7 +30,7 @@ mod pulse;
 use std::time::Duration;
 
 pub use admission::{Admission, End, MapTerms, Refused, Registry};
-pub use door::{Accepts, Door, Entry, reset};
+pub use door::{Accepts, Door, Entry, network_of, reset};
 pub use forward::{ConnectError, Forward, Incoming, Nodes, Serve, ServeReads};
 
 pub use framed::Framed;

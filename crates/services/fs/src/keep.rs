@@ -31,7 +31,7 @@ use crate::data::JOURNAL_WRITE_BYTES_MAX;
 use crate::extents::ExtentMap;
 use crate::hidden::HIDDEN;
 use crate::inode::{Inode, Locked, State};
-use crate::namespace::{DirChange, check_name};
+use crate::namespace::{DirChange, check_new_name};
 use crate::perm::{WRITE, require_data};
 use crate::quota::owner_of;
 use crate::room::METADATA_BYTES;
@@ -736,7 +736,7 @@ impl Shared {
         (record.mode, record.nlink, record.parent) = (0o644, 1, dir);
         record.tree = self.quotas.inherited(&locked.of(dir).record);
         self.require_quota(owner_of(&record), None, 1, 0)?;
-        check_name(&marker.name)?;
+        check_new_name(&marker.name)?;
         for (name, value) in &marker.xattrs {
             record.xattr_names_len_bytes += check_xattr(name, value)?;
         }

@@ -29,7 +29,7 @@ pub(crate) const COOKIE_FIRST: u64 = 3;
 /// Attempts of an operation whose names change while it collects locks.
 pub(crate) const NAME_ATTEMPTS_MAX: usize = 100;
 
-/// Checks a name that is to be looked up or made.
+/// Checks a name that is to be looked up or removed.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_LEN_BYTES_MAX {
         return Err(FsError::NameTooLong);
@@ -42,6 +42,20 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
 
 pub(crate) fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
+}
+
+/// Whether every directory has this name, without an entry.
+pub(crate) fn is_everywhere(name: &[u8]) -> bool {
+    is_dot(name) || name == SNAPSHOTS_NAME
+}
+
+/// Checks a name that something is to get. A name that every directory has is taken already.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<(), FsError> {
+    check_name(name)?;
+    match is_everywhere(name) {
+        true => Err(FsError::Exists),
+        false => Ok(()),
+    }
 }
 
 /// A change to the entries of one directory, collected into a batch.
@@ -181,10 +195,7 @@ impl Fs {
         mode: CreateMode,
     ) -> Result<Made, FsError> {
         let shared = &self.shared;
-        check_name(name)?;
-        if is_dot(name) {
-            return Err(FsError::Exists);
-        }
+        check_new_name(name)?;
         let parent = shared.reading(|| shared.inode(dir)).await?;
         for _ in 0..NAME_ATTEMPTS_MAX {
             let create = || shared.create_new(who, &parent, name, mode);
@@ -341,10 +352,7 @@ impl Fs {
         content: Content,
     ) -> Result<Made, FsError> {
         let shared = &self.shared;
-        check_name(name)?;
-        if is_dot(name) {
-            return Err(FsError::Exists);
-        }
+        check_new_name(name)?;
         let made = shared.reading(|| {
             let parent = shared.inode(dir)?;
             let mut state = parent.lock();
@@ -395,10 +403,7 @@ impl Fs {
         dir: Ino,
         name: &[u8],
     ) -> Result<(Attr, Wcc), FsError> {
-        check_name(name)?;
-        if is_dot(name) {
-            return Err(FsError::Exists);
-        }
+        check_new_name(name)?;
         let done = self
             .shared
             .reading(|| self.shared.add_link(who, ino, dir, name))

@@ -12,7 +12,7 @@ use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Owner, Ticket};
 
 use crate::inode::{Inode, Locked};
 use crate::keep::{Changed, Keep, Prepared, Ready, Wanted, is_silly};
-use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
+use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, check_new_name, is_dot};
 use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
 use crate::quota::owner_of;
 use crate::types::*;
@@ -41,7 +41,7 @@ impl Fs {
         is_frozen: bool,
     ) -> Result<(), FsError> {
         check_name(from.1)?;
-        check_name(to.1)?;
+        check_new_name(to.1)?;
         let mover = Mover::Versions { is_frozen };
         let rename = |keep: Keep<'_>| self.shared.rename(who, mover, from, to, keep);
         let done = self.shared.change_keeping(false, rename).await;
@@ -62,6 +62,7 @@ impl Fs {
         if is_dot(from_name) || is_dot(to_name) {
             return Err(FsError::Invalid);
         }
+        check_new_name(to_name)?;
         let (from, to) = ((from_dir, from_name), (to_dir, to_name));
         let rename = |keep: Keep<'_>| self.shared.rename(who, Mover::Client, from, to, keep);
         let done = self.shared.change_keeping(self.is_keeping(), rename).await;

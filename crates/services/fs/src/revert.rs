@@ -30,8 +30,9 @@ use crate::namespace::COOKIE_FIRST;
 use crate::quota::{VOLUME_TREE, owner_of, tree_key, usage_of};
 use crate::snapshots::SnapshotFailure;
 use crate::tasks::let_others_run;
-use crate::types::FsError;
+use crate::types::{FsError, XATTR_ACCESS_PREFIX};
 use crate::volume::{Fs, ROOT, meta_error, parse_extent};
+use crate::xattr::listed_len_bytes;
 
 /// Marks, or keys, that are read at a time.
 const READ_MAX: usize = 1024;
@@ -136,6 +137,7 @@ pub(crate) async fn carry_out(
         batch: Batch::new(),
         last: Ticket::NONE,
         kept: FxHashSet::default(),
+        kept_new: FxHashSet::default(),
         limited: FxHashSet::default(),
         cookies_next: FxHashMap::default(),
         done: Reverted::default(),
@@ -165,6 +167,8 @@ struct Reverting {
     last: Ticket,
     /// Directories that users do not see: what is set there stays as it is.
     kept: FxHashSet<Ino>,
+    /// Those of them in the hidden folder that the snapshot does not have. They stay, and are empty.
+    kept_new: FxHashSet<Ino>,
     /// Directories that have limits for those in them.
     limited: FxHashSet<Ino>,
     /// The next sequence numbers of directories that get names back.
@@ -182,14 +186,19 @@ struct Emptying {
 }
 
 impl Reverting {
-    /// The hidden folder and those in it: schedules, who may reach LUNs, what is allowed in buckets.
+    /// The hidden folder and those in it: schedules, who may reach LUNs, what is allowed in buckets. Also what the snapshot does
+    /// not have of them: a volume does not go back to a time when it asked for no secrets.
     async fn find_kept(&mut self) -> Result<(), FsError> {
         self.kept.insert(HIDDEN);
         let (from, to) = Key::cookies_after(HIDDEN, 0);
         for (_, value) in self.scan(&from, &to, usize::MAX).await? {
             let entry = decode_cookie(&value)?;
-            if entry.kind == InodeKind::Directory && self.shown_inode(entry.ino).await?.is_some() {
-                self.kept.insert(entry.ino);
+            if entry.kind != InodeKind::Directory {
+                continue;
+            }
+            self.kept.insert(entry.ino);
+            if self.shown_inode(entry.ino).await?.is_none() {
+                self.kept_new.insert(entry.ino);
             }
         }
         let (from, to) = Key::all_quotas();
@@ -226,30 +235,58 @@ impl Reverting {
                 continue;
             };
             match self.shown_inode(ino).await? {
-                Some(_) => self.delete(key),
+                Some(_) => {
+                    self.delete(key);
+                    // Nobody had got to them yet: it comes back to nobody's use.
+                    let (from, to) = Key::xattrs(ino);
+                    for (key, _) in self.scan(&from, &to, usize::MAX).await? {
+                        if is_access(&key) {
+                            self.delete(key);
+                        }
+                    }
+                }
                 None => self.remove(ino).await?,
             }
         }
         self.submit().await
     }
 
-    /// A hidden folder that the snapshot does not have stays, and is empty.
+    /// A hidden folder, and folders in it, that the snapshot does not have stay, and nothing else is in them.
     async fn empty_new_hidden(&mut self) -> Result<(), FsError> {
-        if self.shown_inode(HIDDEN).await?.is_some() {
-            return Ok(());
+        if self.shown_inode(HIDDEN).await?.is_none() {
+            self.empty_kept(HIDDEN).await?;
         }
-        let Some(mut record) = self.live_inode(HIDDEN).await? else {
+        let mut new: Vec<Ino> = self.kept_new.iter().copied().collect();
+        new.sort_unstable();
+        for dir in new {
+            self.empty_kept(dir).await?;
+        }
+        Ok(())
+    }
+
+    async fn empty_kept(&mut self, dir: Ino) -> Result<(), FsError> {
+        let Some(mut record) = self.live_inode(dir).await? else {
             return Ok(());
         };
         self.empty(Emptying {
-            dir: HIDDEN,
+            dir,
             next: COOKIE_FIRST,
             goes: false,
         })
         .await?;
-        (record.entry_count, record.nlink) = (0, 2);
-        self.put(Key::inode(HIDDEN), record.encode());
+        let folders = self.kept_new_in(dir);
+        (record.entry_count, record.nlink) = (u64::from(folders), 2 + folders);
+        self.put(Key::inode(dir), record.encode());
         Ok(())
+    }
+
+    /// How many folders stay in a directory that the snapshot does not have there.
+    fn kept_new_in(&self, dir: Ino) -> u32 {
+        match dir == HIDDEN {
+            // As many as there are kinds of services.
+            true => self.kept_new.len() as u32,
+            false => 0,
+        }
     }
 
     /// What is new of an inode that the snapshot has otherwise.
@@ -264,7 +301,9 @@ impl Reverting {
         if !self.kept.contains(&ino) {
             let (from, to) = Key::xattrs(ino);
             for key in self.new_keys(&from, &to).await? {
-                self.delete(key);
+                if !is_access(&key) {
+                    self.delete(key);
+                }
             }
         }
         match shown.kind {
@@ -289,6 +328,9 @@ impl Reverting {
             return Ok(());
         };
         let entry = decode_cookie(&value)?;
+        if self.kept.contains(&entry.ino) {
+            return Ok(());
+        }
         if self.shown_inode(entry.ino).await?.is_none() {
             self.remove(entry.ino).await?;
         }
@@ -345,6 +387,12 @@ impl Reverting {
                 let is_last = page.len() < READ_MAX;
                 for (key, value) in page {
                     let entry = decode_cookie(&value)?;
+                    if self.kept.contains(&entry.ino) {
+                        if let Ok(KeyKind::Cookie { seq, .. }) = key.kind() {
+                            emptying.next = seq.saturating_add(1);
+                        }
+                        continue;
+                    }
                     if self.shown_inode(entry.ino).await?.is_none()
                         && let Some(record) = self.live_inode(entry.ino).await?
                     {
@@ -484,7 +532,8 @@ impl Reverting {
                 match version.key.kind() {
                     Ok(KeyKind::Inode(ino)) => self.put_inode(ino, value).await?,
                     Ok(KeyKind::Extent { .. }) => self.put_extent(&version, value).await?,
-                    Ok(KeyKind::Xattr { ino, .. }) if self.kept.contains(&ino) => {}
+                    Ok(KeyKind::Xattr { ino, .. })
+                        if self.kept.contains(&ino) || is_access(&version.key) => {}
                     // They are where they get their names.
                     Ok(KeyKind::Cookie { .. } | KeyKind::Dirent { .. }) => {}
                     _ => {
@@ -577,6 +626,14 @@ impl Reverting {
         if record.cookie > 0 {
             record.cookie = self.cookie_of(ino, &record).await?;
         }
+        if self.kept.contains(&record.parent) {
+            record.xattr_names_len_bytes = self.xattr_names_len(ino).await?;
+        }
+        if ino == HIDDEN {
+            let folders = self.kept_new_in(ino);
+            record.entry_count += u64::from(folders);
+            record.nlink += folders;
+        }
         if record.used_bytes > 0 {
             record.stored_bytes = self.shown_stored_bytes(ino).await?;
         }
@@ -611,6 +668,27 @@ impl Reverting {
         self.put(Key::inode(ino), record.encode());
         self.done.restored_inodes += 1;
         Ok(())
+    }
+
+    /// What the names of the extended attributes take that a file in the hidden folder has when it is restored: those of the
+    /// snapshot, but for who may use it, which is as it is now.
+    async fn xattr_names_len(&self, ino: Ino) -> Result<u32, FsError> {
+        let (from, to) = Key::xattrs(ino);
+        let view = View::Snapshot(self.seen);
+        let shown = || {
+            let found = self.meta.view(view);
+            let found = found.and_then(|meta| meta.scan(&from, &to, usize::MAX));
+            found.map_err(meta_error)
+        };
+        let shown = self.meta.reading(shown).await?;
+        let live = self.scan(&from, &to, usize::MAX).await?;
+        let stay = live.iter().filter(|(key, _)| is_access(key));
+        let come = shown.iter().filter(|(key, _)| !is_access(key));
+        let len = |(key, _): &(Key, Bytes)| match key.kind() {
+            Ok(KeyKind::Xattr { name, .. }) => listed_len_bytes(name),
+            _ => 0,
+        };
+        Ok(stay.chain(come).map(len).sum())
     }
 
     /// What the extents of a file take that the snapshot has. Records that a collection moved since may take more or less than
@@ -795,7 +873,8 @@ impl Reverting {
         let counters = self.meta.counters();
         let has_new_hidden =
             self.shown_inode(HIDDEN).await?.is_none() && self.live_inode(HIDDEN).await?.is_some();
-        let want = (inodes + u64::from(has_new_hidden), file_bytes);
+        let stay = self.kept_new.len() as u64 + u64::from(has_new_hidden);
+        let want = (inodes + stay, file_bytes);
         let has = (counters.inodes, counters.file_bytes);
         if has != want {
             tracing::error!(
@@ -925,6 +1004,11 @@ impl Reverting {
         }
         Ok(())
     }
+}
+
+/// Whether it is an extended attribute that says who may use a file.
+fn is_access(key: &Key) -> bool {
+    matches!(key.kind(), Ok(KeyKind::Xattr { name, .. }) if name.starts_with(XATTR_ACCESS_PREFIX))
 }
 
 fn decode_inode(stored: &[u8]) -> Result<InodeRecord, FsError> {

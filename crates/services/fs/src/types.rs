@@ -7,6 +7,8 @@ use cairn_base::{Ino, Timestamp};
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_BYTES_MAX: usize = 255;
+/// The name under which each directory shows its snapshots. No entry can have it: it would hide them.
+pub const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
 /// Most hard links to one inode.
@@ -22,6 +24,10 @@ pub const XATTR_NAME_LEN_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most bytes that the names of one inode's extended attributes take, each with a NUL.
 pub const XATTR_LIST_LEN_BYTES_MAX: usize = 64 << 10;
+
+/// Extended attributes of files in folders of the hidden folder whose names begin so say who may use the file. They are as they
+/// are now after a restore of the volume, whatever the snapshot has; a file that comes back has none.
+pub const XATTR_ACCESS_PREFIX: &[u8] = b"user.access.";
 
 /// Who asks. Squashing has been applied by the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]

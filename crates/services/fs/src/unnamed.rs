@@ -24,7 +24,9 @@ use crate::dirty::Run;
 use crate::extents::ExtentMap;
 use crate::inode::{Inode, Locked, State};
 use crate::keep::{Beginning, Replaced};
-use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
+use crate::namespace::{
+    DirChange, NAME_ATTEMPTS_MAX, check_name, check_new_name, is_everywhere, new_record,
+};
 use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
 use crate::quota::{Room, VOLUME_TREE, owner_of, usage_of};
 use crate::room::METADATA_BYTES;
@@ -300,9 +302,9 @@ impl Unnamed {
     ) -> Result<Attr, FsError> {
         check_name(placing.name)?;
         if let Some((_, name)) = keeping.replaced {
-            check_name(name)?;
+            check_new_name(name)?;
         }
-        if is_dot(placing.name) {
+        if is_everywhere(placing.name) {
             return Err(FsError::IsDirectory);
         }
         let mut xattrs_len_bytes = 0;

@@ -111,7 +111,7 @@ pub(crate) fn stored(value: &[u8]) -> Bytes {
 }
 
 /// What a name takes in the list.
-fn listed_len_bytes(name: &[u8]) -> u32 {
+pub(crate) fn listed_len_bytes(name: &[u8]) -> u32 {
     name.len() as u32 + 1
 }
 

@@ -3,6 +3,8 @@
 //! A key is cut at its slashes. `a/b/c` is the file `c` in the directory `a/b`; `a/b/` is the directory itself, which a client
 //! made on purpose. What no path can be is refused, and not rewritten: files and objects have the same names, both ways.
 
+use cairn_fs::SNAPSHOTS_NAME;
+
 use crate::KEY_LEN_BYTES_MAX;
 
 /// Longest part of a key between two slashes, in bytes: that of a name.
@@ -22,6 +24,10 @@ pub enum PathError {
     EmptyPart,
     #[error("a part of the key is `.` or `..`, which no file can be called")]
     Dots,
+    #[error(
+        "a part of the key is `.snapshot`, under which each directory shows its snapshots: no file can be called so"
+    )]
+    Snapshots,
     #[error("the key holds a NUL, which no file name can")]
     Nul,
 }
@@ -47,6 +53,7 @@ impl KeyPath {
         let part = |part: &[u8]| match part {
             b"" => Err(PathError::EmptyPart),
             b"." | b".." => Err(PathError::Dots),
+            part if part == SNAPSHOTS_NAME => Err(PathError::Snapshots),
             part if part.contains(&0) => Err(PathError::Nul),
             part if part.len() > PART_LEN_BYTES_MAX => Err(PathError::PartTooLong),
             part => Ok(part.to_vec()),
@@ -98,6 +105,10 @@ mod tests {
             ("a//", Err(PathError::EmptyPart)),
             (".", Err(PathError::Dots)),
             ("a/../b", Err(PathError::Dots)),
+            (".snapshot", Err(PathError::Snapshots)),
+            ("a/.snapshot/", Err(PathError::Snapshots)),
+            ("a/.snapshot/b", Err(PathError::Snapshots)),
+            (".snapshots", Ok((0, ".snapshots", false))),
             ("a\0", Err(PathError::Nul)),
             (&long, Err(PathError::PartTooLong)),
         ] {

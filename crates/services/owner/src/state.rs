@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 
 use cairn_base::{NodeId, TierId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    ClassesRecord, CloneRecord, DiskRecord, MaintenanceRecord, MapView, Opaque, TiersRecord,
-    UsersRecord, VolumeRecord,
+    ClassesRecord, CloneRecord, DiskRecord, LogoutsRecord, MaintenanceRecord, MapView, Opaque,
+    TiersRecord, UsersRecord, VolumeRecord,
 };
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{
     PoolClone, PoolDisk, PoolState, PoolTier, PoolVolume, Stage, VolumeTiering,
 };
 use cairn_formats::settings::{
-    ClassName, ClassSpec, ExportRule, Maintenance, PartLimit, UserName, UserRecord, VolumeSettings,
+    ClassName, ClassSpec, ExportRule, Logouts, Maintenance, PartLimit, UserName, UserRecord,
+    VolumeSettings,
 };
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +174,18 @@ pub(crate) fn users_of(record: &UsersRecord) -> Result<Users, String> {
         .map_err(|error| format!("the users of the admin API in the cluster's map: {error}"))
 }
 
+pub(crate) fn logouts_record(logouts: &Logouts) -> Result<LogoutsRecord, String> {
+    let json = serde_json::to_vec(logouts).map_err(|error| format!("ended sessions: {error}"))?;
+    Ok(LogoutsRecord {
+        logouts: Opaque(json),
+    })
+}
+
+pub(crate) fn logouts_of(record: &LogoutsRecord) -> Result<Logouts, String> {
+    serde_json::from_slice(&record.logouts.0)
+        .map_err(|error| format!("the ended sessions in the cluster's map: {error}"))
+}
+
 /// Tiers, and the last id that was given to one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tiers {
@@ -287,6 +300,14 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             before.users.clone()
         }),
     };
+    let logouts = match &view.logouts {
+        None if !view.damaged.is_empty() => before.logouts.clone(),
+        None => Logouts::default(),
+        Some(record) => logouts_of(&record.value).unwrap_or_else(|error| {
+            tracing::error!(error, "the ended sessions stay as they were known");
+            before.logouts.clone()
+        }),
+    };
     let tiers = match &view.tiers {
         None if !view.damaged.is_empty() => Tiers::of(before),
         None => Tiers::default(),
@@ -306,6 +327,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
     PoolState {
         classes,
         users,
+        logouts,
         maintenance,
         tiers: tiers.tiers,
         tier_last: tiers.last,

@@ -13,12 +13,13 @@ use cairn_cluster::map::{MapErrorKind, TiersRecord, Versioned};
 use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
-use cairn_formats::settings::{Maintenance, PartLimit, USERS_MAX, VolumePart};
+use cairn_formats::settings::{Logouts, Maintenance, PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
-    Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, maintenance_of,
-    maintenance_record, store_record, store_state, tiers_of, tiers_record, users_of, users_record,
+    Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, logouts_of,
+    logouts_record, maintenance_of, maintenance_record, store_record, store_state, tiers_of,
+    tiers_record, users_of, users_record,
 };
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
@@ -53,6 +54,9 @@ impl MapTruth {
         }
         if state.users != before.users {
             self.change_users(&state.users, &before.users).await?;
+        }
+        if state.logouts != before.logouts {
+            self.add_logouts(&state.logouts).await?;
         }
         if state.maintenance != before.maintenance {
             self.change_maintenance(&state.maintenance, &before.maintenance)
@@ -193,6 +197,25 @@ impl MapTruth {
         }
     }
 
+    /// Has the map say of all sessions that were ended that they were: those that other nodes ended meanwhile, too.
+    async fn add_logouts(&self, ended: &Logouts) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.logouts().await?;
+            let mut logouts = match &found {
+                Some(found) => logouts_of(&found.value).map_err(MapError::HighWater)?,
+                None => Logouts::default(),
+            };
+            // What would have ended by itself was forgotten by the clock of who ended something last.
+            logouts.merge(ended, 0);
+            let record = logouts_record(&logouts).map_err(MapError::HighWater)?;
+            match self.map.set_logouts(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
     /// Makes the changes between two states to the tiers that the map has now. One that a volume names is not removed,
     /// whatever this node knew of that.
     async fn change_tiers(&self, now: &Tiers, before: &Tiers) -> Result<(), MapError> {
@@ -296,6 +319,7 @@ impl MapTruth {
             deleted: Vec::new(),
             classes: Classes::new(),
             users: Users::new(),
+            logouts: Logouts::default(),
             tiers: Vec::new(),
             tier_last: TierId::default(),
             maintenance: Maintenance::default(),
@@ -462,7 +486,9 @@ mod tests {
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
     use cairn_formats::pool_file::{PoolClone, VolumeTiering};
-    use cairn_formats::settings::{ClassName, ClassSpec, SizeLimit, Tiering, UserName, UserRecord};
+    use cairn_formats::settings::{
+        ClassName, ClassSpec, Logout, SizeLimit, Tiering, UserName, UserRecord,
+    };
     use cairn_formats::testing::example_pool;
     use cairn_testkit::test_env;
 
@@ -822,6 +848,31 @@ mod tests {
             (left.tiers[0].id, &left.tiers[0].deleting[..]),
             (id, &[VolumeId(8)][..])
         );
+    }
+
+    /// What any node ended has ended for all, and the pool files of a cluster's disks do not have it.
+    #[tokio::test]
+    async fn sessions_that_any_node_ended_are_in_the_map() {
+        let (one, other) = two_nodes().await;
+        let ended = |number| {
+            let mut logouts = Logouts::default();
+            let ends_seconds = 500;
+            let logout = Logout::Session {
+                number,
+                ends_seconds,
+            };
+            logouts.add(logout, 0);
+            logouts
+        };
+        // Neither has seen what the other did.
+        one.add_logouts(&ended(1)).await.unwrap();
+        other.add_logouts(&ended(2)).await.unwrap();
+        let mut follower = one.map.follow().await.unwrap();
+        let view = follower.view().unwrap();
+        let state = pool_state(&view, &example_pool(1), one.own);
+        assert!(state.logouts.has(1, "", 500) && state.logouts.has(2, "", 500));
+        assert!(!state.logouts.has(3, "", 500));
+        assert!(one.local(&state).logouts.is_none());
     }
 
     /// Two nodes change users, each from what it saw last: what one did to a user the other does not undo.

@@ -69,6 +69,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         cluster: None,
         classes: Default::default(),
         users: Default::default(),
+        logouts: Default::default(),
         clones: Vec::new(),
         caches: Vec::new(),
         tiers: Vec::new(),

@@ -40,22 +40,80 @@ pub struct Lun {
 }
 
 /// What the file of a LUN carries beside its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LunRecord {
-    pub version: u32,
     /// Its identity for hosts, the same for ever: NAA, locally assigned.
     pub naa: u64,
     pub block_len_bytes: u32,
     /// Writes are answered before they are stable.
-    #[serde(default)]
     pub write_cache: bool,
-    #[serde(default)]
+    pub created_seconds: i64,
     pub read_only: bool,
     pub online: bool,
-    pub created_seconds: i64,
     /// Its number for each group.
-    #[serde(default)]
     pub maps: BTreeMap<String, u16>,
+}
+
+/// What is kept of a LUN that goes back with its bytes when the volume is restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindRecord {
+    version: u32,
+    pub naa: u64,
+    block_len_bytes: u32,
+    #[serde(default)]
+    write_cache: bool,
+    created_seconds: i64,
+}
+
+/// Who may use a LUN, and how: a restore of the volume leaves that as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessRecord {
+    version: u32,
+    #[serde(default)]
+    read_only: bool,
+    online: bool,
+    #[serde(default)]
+    maps: BTreeMap<String, u16>,
+}
+
+impl LunRecord {
+    /// What is stored of a LUN. One that a restore brought back has no access: it is offline, and nobody sees it.
+    pub fn new(kind: KindRecord, access: Option<AccessRecord>) -> Self {
+        let access = access.unwrap_or(AccessRecord {
+            version: VERSION,
+            read_only: false,
+            online: false,
+            maps: BTreeMap::new(),
+        });
+        Self {
+            naa: kind.naa,
+            block_len_bytes: kind.block_len_bytes,
+            write_cache: kind.write_cache,
+            created_seconds: kind.created_seconds,
+            read_only: access.read_only,
+            online: access.online,
+            maps: access.maps,
+        }
+    }
+
+    pub fn kind(&self) -> KindRecord {
+        KindRecord {
+            version: VERSION,
+            naa: self.naa,
+            block_len_bytes: self.block_len_bytes,
+            write_cache: self.write_cache,
+            created_seconds: self.created_seconds,
+        }
+    }
+
+    pub fn access(&self) -> AccessRecord {
+        AccessRecord {
+            version: VERSION,
+            read_only: self.read_only,
+            online: self.online,
+            maps: self.maps.clone(),
+        }
+    }
 }
 
 impl std::ops::Deref for Lun {
@@ -170,20 +228,29 @@ mod tests {
     #[test]
     fn records_are_read_as_they_are_written() {
         let lun = LunRecord {
-            version: VERSION,
             naa: 0x3fff_ffff_ffff_ffff,
             block_len_bytes: 4096,
             write_cache: true,
-            read_only: false,
-            online: true,
             created_seconds: 7,
+            read_only: true,
+            online: true,
             maps: BTreeMap::from([("hosts".to_owned(), 3)]),
         };
-        assert_eq!(decode::<LunRecord>("a", &encode(&lun).unwrap()), Ok(lun));
+        let (kind, access) = (encode(&lun.kind()).unwrap(), encode(&lun.access()).unwrap());
+        let kind: KindRecord = decode("a", &kind).unwrap();
+        let access: AccessRecord = decode("a", &access).unwrap();
+        assert_eq!(LunRecord::new(kind, Some(access)), lun);
         // Pinned: what volumes have today is read for ever, once there is a release.
-        let stored = br#"{"version":1,"naa":3458764513820540928,"block_len_bytes":512,"online":true,"created_seconds":1}"#;
-        let read: LunRecord = decode("a", stored).unwrap();
-        assert_eq!((read.naa, read.maps.len()), (0x3000_0000_0000_0000, 0));
+        let stored =
+            br#"{"version":1,"naa":3458764513820540928,"block_len_bytes":512,"created_seconds":1}"#;
+        let kind: KindRecord = decode("a", stored).unwrap();
+        let stored = br#"{"version":1,"online":true}"#;
+        let access: AccessRecord = decode("a", stored).unwrap();
+        let read = LunRecord::new(kind.clone(), Some(access));
+        assert_eq!((read.naa, read.online), (0x3000_0000_0000_0000, true));
+        // What a restore brings back is for nobody.
+        let read = LunRecord::new(kind, None);
+        assert!(!read.online && read.maps.is_empty());
     }
 
     #[test]
@@ -196,7 +263,7 @@ mod tests {
             br#"{"version":1}"#,
         ] {
             assert!(matches!(
-                decode::<LunRecord>("a", bytes),
+                decode::<KindRecord>("a", bytes),
                 Err(SanError::Damaged(..))
             ));
         }

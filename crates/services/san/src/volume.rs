@@ -11,12 +11,16 @@ use cairn_fs::{
 };
 use parking_lot::RwLock;
 
-use crate::records::{LunRecord, TargetRecord, VERSION, check_name, decode, encode};
+use crate::records::{
+    AccessRecord, KindRecord, LunRecord, TargetRecord, VERSION, check_name, decode, encode,
+};
 use crate::*;
 
 const FOLDER: &[u8] = b"luns";
 const OF_LUN: &[u8] = b"user.lun";
-const OF_RESERVATIONS: &[u8] = b"user.reservations";
+// Begin with `XATTR_ACCESS_PREFIX`, so that a restore of the volume leaves them as they are.
+const OF_ACCESS: &[u8] = b"user.access.lun";
+const OF_RESERVATIONS: &[u8] = b"user.access.reservations";
 const OF_TARGET: &[u8] = b"user.target";
 const OF_IGROUP: &str = "user.igroup.";
 const OF_INITIATOR: &str = "user.initiator.";
@@ -67,6 +71,14 @@ pub struct San {
 }
 
 const WHO: Credentials = Credentials::ROOT;
+
+/// What the file of a LUN carries.
+fn stored_of(record: &LunRecord) -> Result<[(&'static [u8], Bytes); 2], SanError> {
+    Ok([
+        (OF_LUN, encode(&record.kind())?.into()),
+        (OF_ACCESS, encode(&record.access())?.into()),
+    ])
+}
 
 fn snapshot_refused(error: SnapshotFailure) -> SanError {
     match error {
@@ -137,12 +149,19 @@ impl San {
                     continue;
                 };
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
-                let record = match self.fs.xattr(&WHO, entry.ino, OF_LUN).await {
-                    Ok(record) => decode(&format!("LUN {name}"), &record)?,
+                let what = format!("LUN {name}");
+                let kind = match self.fs.xattr(&WHO, entry.ino, OF_LUN).await {
+                    Ok(kind) => decode(&what, &kind)?,
                     // Its making broke off: nobody was told of it.
                     Err(FsError::NoAttribute) => continue,
                     Err(error) => return Err(error.into()),
                 };
+                let access = match self.fs.xattr(&WHO, entry.ino, OF_ACCESS).await {
+                    Ok(access) => Some(decode::<AccessRecord>(&what, &access)?),
+                    Err(FsError::NoAttribute) => None,
+                    Err(error) => return Err(error.into()),
+                };
+                let record = LunRecord::new(kind, access);
                 let lun = Lun {
                     ino: entry.ino,
                     name: name.clone(),
@@ -248,6 +267,11 @@ impl San {
         Ok(())
     }
 
+    async fn put_access(&self, lun: Ino, record: &LunRecord) -> Result<(), SanError> {
+        let access = encode(&record.access())?;
+        self.put(lun, OF_ACCESS, &access).await
+    }
+
     /// Gives the volume's target its name, if it has none: that of the volume now, and what makes it the only one.
     async fn name_target(&self, folder: Ino) -> Result<(), SanError> {
         if self.state.read().target.is_some() {
@@ -336,13 +360,13 @@ impl San {
             found => found?,
         };
         let stored = view.xattr(&WHO, source.ino, OF_LUN).await?;
-        let of_source: LunRecord = decode(from, &stored)?;
+        let of_source: KindRecord = decode(from, &stored)?;
+        // Nobody is let in by a clone: who may use the source has to be said for it, too.
         let record = LunRecord {
             naa: self.new_naa(),
             online: true,
             created_seconds: self.env.clock.now().seconds,
-            maps: BTreeMap::new(),
-            ..of_source
+            ..LunRecord::new(of_source, None)
         };
         let mut file = self.fs.make_unnamed(&WHO)?;
         file.share(view, source.ino, 0..source.size_bytes).await?;
@@ -355,7 +379,7 @@ impl San {
                 mode: Some(0o600),
                 ..SetAttr::default()
             },
-            xattrs: &[(OF_LUN, Bytes::from(encode(&record)?))],
+            xattrs: &stored_of(&record)?,
         };
         let attr = file.place(&WHO, &placing).await?;
         let lun = Lun {
@@ -393,13 +417,13 @@ impl San {
             }
             Err(error) => return Err(error.into()),
         };
-        let then: LunRecord = decode(name, &view.xattr(&WHO, source.ino, OF_LUN).await?)?;
+        let then: KindRecord = decode(name, &view.xattr(&WHO, source.ino, OF_LUN).await?)?;
         if then.naa != lun.naa {
             return Err(SanError::Conflict(format!(
                 "what snapshot {snapshot} has as LUN {name} is another one that had the name before: clone that"
             )));
         }
-        let mut xattrs = vec![(OF_LUN, Bytes::from(encode(&lun.record)?))];
+        let mut xattrs = stored_of(&lun.record)?.to_vec();
         if let Some(kept) = self.reservations(lun.ino).await? {
             xattrs.push((OF_RESERVATIONS, kept));
         }
@@ -456,7 +480,6 @@ impl San {
         let ino = made.attr.ino;
         self.resize_file(ino, spec.size_bytes).await?;
         let record = LunRecord {
-            version: VERSION,
             naa: self.new_naa(),
             block_len_bytes: spec.block_len_bytes,
             write_cache: spec.write_cache,
@@ -465,7 +488,9 @@ impl San {
             created_seconds: self.env.clock.now().seconds,
             maps: BTreeMap::new(),
         };
-        self.put(ino, OF_LUN, &encode(&record)?).await?;
+        // The attribute that makes it a LUN comes last.
+        self.put(ino, OF_ACCESS, &encode(&record.access())?).await?;
+        self.put(ino, OF_LUN, &encode(&record.kind())?).await?;
         let lun = Lun {
             ino,
             name: spec.name.clone(),
@@ -501,10 +526,13 @@ impl San {
         record.write_cache = change.write_cache.unwrap_or(record.write_cache);
         record.read_only = change.read_only.unwrap_or(record.read_only);
         record.online = change.online.unwrap_or(record.online);
-        if record != lun.record {
-            self.put(lun.ino, OF_LUN, &encode(&record)?).await?;
-            lun.record = record;
+        if record.kind() != lun.kind() {
+            self.put(lun.ino, OF_LUN, &encode(&record.kind())?).await?;
         }
+        if record.access() != lun.access() {
+            self.put_access(lun.ino, &record).await?;
+        }
+        lun.record = record;
         if let Some(size_bytes) = change.size_bytes {
             self.resize_file(lun.ino, size_bytes).await?;
             lun.size_bytes = size_bytes;
@@ -572,7 +600,7 @@ impl San {
             )));
         }
         lun.record.maps.insert(igroup.to_owned(), number);
-        self.put(lun.ino, OF_LUN, &encode(&lun.record)?).await?;
+        self.put_access(lun.ino, &lun.record).await?;
         self.state.write().luns.insert(name.to_owned(), lun);
         Ok(number)
     }
@@ -585,7 +613,7 @@ impl San {
                 "LUN {name} is not mapped to group {igroup}"
             )));
         }
-        self.put(lun.ino, OF_LUN, &encode(&lun.record)?).await?;
+        self.put_access(lun.ino, &lun.record).await?;
         self.state.write().luns.insert(name.to_owned(), lun);
         Ok(())
     }

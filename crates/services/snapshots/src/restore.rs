@@ -8,8 +8,8 @@
 use bytes::Bytes;
 use cairn_base::{Ino, Timestamp};
 use cairn_fs::{
-    Attr, Credentials, Expected, FileKind, Fs, FsError, FsView, NodeKind, Placing, SetAttr,
-    SetTime, XattrMode,
+    Attr, Credentials, Expected, FileKind, Fs, FsError, FsView, NodeKind, Placing, SNAPSHOTS_NAME,
+    SetAttr, SetTime, XattrMode,
 };
 use chrono::DateTime;
 use futures_util::StreamExt as _;
@@ -43,7 +43,7 @@ pub enum RestoreFailure {
     #[error("there is no snapshot {0}")]
     NoSnapshot(String),
     #[error(
-        "{0:?} is no path in a volume: it begins with / and has neither . nor .. nor an empty name in it"
+        "{0:?} is no path in a volume: it begins with / and has neither . nor .. nor .snapshot nor an empty name in it"
     )]
     Path(String),
     #[error("snapshot {snapshot} has no {path}")]
@@ -133,7 +133,9 @@ fn names(path: &str) -> Result<Vec<&str>, RestoreFailure> {
     let inner = path.strip_prefix('/').ok_or_else(bad)?;
     let inner = inner.strip_suffix('/').unwrap_or(inner);
     let names: Vec<&str> = inner.split('/').collect();
-    let is_bad = |name: &&str| matches!(*name, "" | "." | "..") || name.contains('\0');
+    let is_bad = |name: &&str| {
+        matches!(*name, "" | "." | "..") || name.as_bytes() == SNAPSHOTS_NAME || name.contains('\0')
+    };
     match names.iter().any(is_bad) {
         true => Err(bad()),
         false => Ok(names),

@@ -726,6 +726,88 @@ fn mounts_lead_to_directories() {
     assert_eq!(dump(&mut client), 0);
 }
 
+/// It would hide the snapshots of the directory.
+#[test]
+fn nothing_can_be_called_snapshot() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let dir = make_dir(&mut client, root, "dir");
+    let file = client.create(dir, "file");
+    let name = || place(dir, ".snapshot");
+    let attributes = mode(0o755);
+    for how in [
+        CreateHow::Unchecked(attributes),
+        CreateHow::Guarded(attributes),
+        CreateHow::Exclusive(*b"verifier"),
+    ] {
+        let place = name();
+        let create = v3::CreateArgs { place, how };
+        let refused = err!(client.nfs(Call::Create(create)), Create);
+        assert_eq!(refused.status, ErrorStatus::Exist);
+    }
+    let make_dir = v3::MkDirArgs {
+        place: name(),
+        attributes,
+    };
+    let refused = err!(client.nfs(Call::MkDir(make_dir)), MkDir);
+    assert_eq!(refused.status, ErrorStatus::Exist);
+    let symlink = v3::SymLinkArgs {
+        place: name(),
+        attributes,
+        target: b"file".as_slice().into(),
+    };
+    let refused = err!(client.nfs(Call::SymLink(symlink)), SymLink);
+    assert_eq!(refused.status, ErrorStatus::Exist);
+    let fifo = v3::MkNodArgs {
+        place: name(),
+        what: MkNodWhat::Fifo(attributes),
+    };
+    let refused = err!(client.nfs(Call::MkNod(fifo)), MkNod);
+    assert_eq!(refused.status, ErrorStatus::Exist);
+    let link = name();
+    let refused = err!(client.nfs(Call::Link(v3::LinkArgs { file, link })), Link);
+    assert_eq!(refused.status, ErrorStatus::Exist);
+    for from in [place(dir, "file"), place(root, "dir")] {
+        let to = name();
+        let rename = Call::Rename(v3::RenameArgs { from, to });
+        let refused = err!(client.nfs(rename), Rename);
+        assert_eq!(refused.status, ErrorStatus::Exist);
+        assert!(refused.body.to_dir.after.is_some());
+    }
+    assert_eq!(client.lookup(dir, "file"), Ok(file));
+    // It is still what shows the snapshots, and nothing is in it.
+    let snapshots = client.lookup(dir, ".snapshot").unwrap();
+    assert_eq!(client.lookup(snapshots, "file"), Err(ErrorStatus::NoEnt));
+}
+
+#[test]
+fn export_tells_a_client_of_its_own_rules_alone() {
+    let server = Server::start();
+    let rules = vec![rule("10.0.0.0/8"), rule("127.0.0.0/8"), rule("127.0.0.0/9")];
+    let hidden = vec![rule("10.0.0.0/8")];
+    server.exports.replace(vec![
+        export(&server.main, rules),
+        export(&server.other, hidden),
+    ]);
+    let mut client = server.connect();
+    let mount::Reply::Export(exports) = client.mount(mount::Call::Export) else {
+        panic!("EXPORT answers with exports");
+    };
+    let told: Vec<_> = exports
+        .0
+        .iter()
+        .map(|export| {
+            let groups: Vec<_> = export.groups.0.iter().map(|group| group.0).collect();
+            (export.path.0, groups)
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [(b"/main".as_slice(), vec![b"127.0.0.0/9".as_slice()])]
+    );
+}
+
 #[test]
 fn the_pseudo_root_shows_the_volumes() {
     let server = Server::start();

@@ -15,8 +15,8 @@ use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
 use super::values::{
-    AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, MaintenanceRecord,
-    NextVolume, NodeRecord, TiersRecord, UsersRecord, Value, Versioned, decode,
+    AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, LogoutsRecord,
+    MaintenanceRecord, NextVolume, NodeRecord, TiersRecord, UsersRecord, Value, Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -35,6 +35,7 @@ pub struct MapView {
     pub volume_next: Option<VolumeId>,
     pub classes: Option<Versioned<ClassesRecord>>,
     pub users: Option<Versioned<UsersRecord>>,
+    pub logouts: Option<Versioned<LogoutsRecord>>,
     pub tiers: Option<Versioned<TiersRecord>>,
     pub maintenance: Option<Versioned<MaintenanceRecord>>,
     /// Addresses that nodes share, by the pool's name.
@@ -185,6 +186,7 @@ impl Follower {
         let keys = self.map.keys().clone();
         let (nodes, all_alive, disks) = (keys.nodes(), keys.all_alive(), keys.disks());
         let (classes, users, tiers) = (keys.classes(), keys.users(), keys.tiers());
+        let logouts = keys.logouts();
         let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
         let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
@@ -227,6 +229,11 @@ impl Follower {
             } else if *key == users {
                 match decode::<UsersRecord>(entry) {
                     Ok(users) => view.users = Some(users),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == logouts {
+                match decode::<LogoutsRecord>(entry) {
+                    Ok(logouts) => view.logouts = Some(logouts),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == tiers {

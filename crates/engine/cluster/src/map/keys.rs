@@ -166,6 +166,11 @@ impl Keys {
         self.key(format_args!("users"))
     }
 
+    /// All sessions of the admin API that were ended before their time, in one value.
+    pub fn logouts(&self) -> Key {
+        self.key(format_args!("logouts"))
+    }
+
     /// All tiers, in one value.
     pub fn tiers(&self) -> Key {
         self.key(format_args!("tiers"))

@@ -858,6 +858,16 @@ impl Value for UsersRecord {
     const WHAT: &'static str = "the users of the admin API";
 }
 
+/// Sessions of the admin API that were ended before their time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogoutsRecord {
+    pub logouts: Opaque,
+}
+
+impl Value for LogoutsRecord {
+    const WHAT: &'static str = "the sessions that were ended";
+}
+
 /// The tiers that cold data goes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TiersRecord {

@@ -11,9 +11,9 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, DiskRecord, EnsembleId, EpochRecord, LeftRecord,
-    LogRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord, PreferredRecord,
-    ProcessNonce, TiersRecord, UsageRecord, UsersRecord, Value, Versioned, VolumeLog, VolumeRecord,
-    decode, encode,
+    LogRecord, LogoutsRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
+    PreferredRecord, ProcessNonce, TiersRecord, UsageRecord, UsersRecord, Value, Versioned,
+    VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -151,6 +151,21 @@ impl ClusterMap {
         record: &UsersRecord,
     ) -> Result<(), MapError> {
         self.replace(self.keys().users(), replaced, record).await
+    }
+
+    /// The sessions of the admin API that were ended, if there ever were any.
+    pub async fn logouts(&self) -> Result<Option<Versioned<LogoutsRecord>>, MapError> {
+        self.read_one(self.keys().logouts()).await
+    }
+
+    /// Replaces them; `replaced` as [`Self::logouts`] returned it.
+    pub async fn set_logouts(
+        &self,
+        replaced: Option<&Versioned<LogoutsRecord>>,
+        record: &LogoutsRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().logouts();
+        self.replace(key, replaced, record).await
     }
 
     /// When the cluster's own work is done, if somebody ever set it.

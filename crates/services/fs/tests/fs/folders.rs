@@ -52,6 +52,55 @@ fn who_renames_what_is_listed_comes_to_the_end() {
     });
 }
 
+/// It would hide the snapshots of its directory.
+#[test]
+fn nothing_gets_the_name_of_the_snapshots() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let fs = &world.fs;
+        let file = make_file(fs, "file").await;
+        let (who, name, set) = (&ROOT_USER, SNAPSHOTS_NAME, SetAttr::default());
+        for mode in [
+            CreateMode::Unchecked(set),
+            CreateMode::Guarded(set),
+            CreateMode::Exclusive(*b"verifier"),
+        ] {
+            let made = fs.create(who, ROOT_INO, name, mode).await;
+            assert_eq!(made.map(drop), Err(FsError::Exists));
+        }
+        let made = fs.make_dir(who, ROOT_INO, name, set).await;
+        assert_eq!(made.map(drop), Err(FsError::Exists));
+        let made = fs.make_symlink(who, ROOT_INO, name, b"file", set).await;
+        assert_eq!(made.map(drop), Err(FsError::Exists));
+        let made = fs.make_node(who, ROOT_INO, name, NodeKind::Fifo, set).await;
+        assert_eq!(made.map(drop), Err(FsError::Exists));
+        let linked = fs.link(who, file, ROOT_INO, name).await;
+        assert_eq!(linked.map(drop), Err(FsError::Exists));
+        let renamed = fs.rename(who, ROOT_INO, b"file", ROOT_INO, name).await;
+        assert_eq!(renamed.map(drop), Err(FsError::Exists));
+        let (from, to) = ((ROOT_INO, b"file".as_slice()), (ROOT_INO, name));
+        let moved = fs.move_version(who, from, to, false).await;
+        assert_eq!(moved, Err(FsError::Exists));
+        for expected in [Expected::Anything, Expected::Nothing] {
+            let mut unnamed = fs.make_unnamed(who).unwrap();
+            unnamed.append(b"data".as_slice().into()).await.unwrap();
+            let dir = ROOT_INO;
+            let placing = Placing {
+                dir,
+                name,
+                expected,
+                set,
+                xattrs: &[],
+            };
+            let placed = unnamed.place(who, &placing).await;
+            assert_eq!(placed.map(drop), Err(FsError::IsDirectory));
+        }
+        let page = fs.read_dir(who, ROOT_INO, 0, 100, false).await.unwrap();
+        let names: Vec<&[u8]> = page.entries.iter().map(|entry| &*entry.name).collect();
+        assert_eq!(names, [b".".as_slice(), b"..", b"file"]);
+    });
+}
+
 /// Who listed a directory with attributes while a file was made in it put the inode into the table first, and the
 /// maker panicked.
 #[test]

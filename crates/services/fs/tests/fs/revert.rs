@@ -333,6 +333,107 @@ fn a_file_with_its_old_times_has_its_bytes_there_and_back() {
     });
 }
 
+/// Secrets in the hidden folder, and who may use what lies there, are as they are now, also when the snapshot is from before
+/// there was any of it; what comes back is for nobody's use.
+#[test]
+fn who_may_use_what_does_not_go_back() {
+    const SECRET: &[u8] = b"user.initiator.a";
+    const KIND: &[u8] = b"user.lun";
+    const ACCESS: &[u8] = b"user.access.lun";
+    async fn set(fs: &Fs, ino: Ino, name: &[u8], value: &'static [u8]) {
+        let set = fs.set_xattr(&ROOT_USER, ino, name, value, XattrMode::Any);
+        set.await.unwrap();
+    }
+    async fn get(fs: &Fs, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
+        fs.xattr(&ROOT_USER, ino, name).await
+    }
+    async fn folders(fs: &Fs) -> (Ino, Ino) {
+        let hidden = fs.hidden_folder().await.unwrap().unwrap();
+        let luns = fs.child(&ROOT_USER, hidden, b"luns").await.unwrap();
+        (hidden, luns.unwrap().0)
+    }
+    /// What the record says that the names of an inode's extended attributes take.
+    async fn names_len(fs: &Fs, ino: Ino) -> (u32, u32) {
+        let stored = fs.meta().live().get(&Key::inode(ino)).unwrap().unwrap();
+        let said = InodeRecord::decode(&stored).unwrap().xattr_names_len_bytes;
+        let names = fs.xattr_list(&ROOT_USER, ino).await.unwrap();
+        (said, names.iter().map(|name| name.len() as u32 + 1).sum())
+    }
+    fn cuts(round: usize) -> Vec<(usize, Crash)> {
+        let cuts = Crash::ALL.iter().enumerate();
+        cuts.map(|(cut, mode)| (cut * 5 + round, *mode)).collect()
+    }
+    block_on(async {
+        let world = World::new(60, 2).await;
+        make_file(&world.fs, ROOT_INO, "file", b"before").await;
+        let empty = world.fs.take_snapshot(b"empty", b"").await.unwrap();
+
+        let hidden = world.fs.make_hidden_folder().await.unwrap();
+        let luns = make_dir(&world.fs, hidden, "luns").await;
+        set(&world.fs, luns, SECRET, b"first").await;
+        let data = pattern(100_000, 5);
+        let one = make_file(&world.fs, luns, "one", &data).await;
+        let two = make_file(&world.fs, luns, "two", &data).await;
+        for lun in [one, two] {
+            set(&world.fs, lun, KIND, b"then").await;
+            set(&world.fs, lun, ACCESS, b"everybody").await;
+        }
+        let some = world.fs.take_snapshot(b"some", b"").await.unwrap();
+
+        set(&world.fs, luns, SECRET, b"second").await;
+        set(&world.fs, one, KIND, b"now").await;
+        set(&world.fs, one, ACCESS, b"few").await;
+        set(&world.fs, one, b"user.access.reservations", b"held").await;
+        world.fs.remove(&ROOT_USER, luns, b"two").await.unwrap();
+
+        let generation = some.generation;
+        let world = world.restore(61, generation, Some("now"), &cuts(0)).await;
+        let fs = &world.fs;
+        assert_eq!(folders(fs).await, (hidden, luns));
+        assert_eq!(get(fs, luns, SECRET).await.unwrap(), &b"second"[..]);
+        assert_eq!(get(fs, one, KIND).await.unwrap(), &b"then"[..]);
+        assert_eq!(get(fs, one, ACCESS).await.unwrap(), &b"few"[..]);
+        let held = get(fs, one, b"user.access.reservations").await;
+        assert_eq!(held.unwrap(), &b"held"[..]);
+        assert_eq!(get(fs, two, KIND).await.unwrap(), &b"then"[..]);
+        assert_eq!(get(fs, two, ACCESS).await, Err(FsError::NoAttribute));
+        for lun in [one, two] {
+            assert!(read_all(fs, lun).await == data);
+            let (said, is) = names_len(fs, lun).await;
+            assert_eq!(said, is);
+        }
+        recount(fs).await;
+
+        let generation = empty.generation;
+        let world = world.restore(62, generation, None, &cuts(1)).await;
+        let fs = &world.fs;
+        assert_eq!(folders(fs).await, (hidden, luns));
+        assert_eq!(get(fs, luns, SECRET).await.unwrap(), &b"second"[..]);
+        assert!(!fs.child(&ROOT_USER, luns, b"one").await.unwrap().is_some());
+        for (dir, folders) in [(hidden, 1), (luns, 0)] {
+            let stored = fs.meta().live().get(&Key::inode(dir)).unwrap().unwrap();
+            let record = InodeRecord::decode(&stored).unwrap();
+            assert_eq!(record.nlink, 2 + folders);
+            assert_eq!(record.entry_count, u64::from(folders));
+        }
+        recount(fs).await;
+
+        // Forward again: what was made since comes back, and is for nobody.
+        let now = fs.snapshot(b"now").unwrap().generation;
+        let world = world.restore(63, now, None, &cuts(2)).await;
+        let fs = &world.fs;
+        assert_eq!(folders(fs).await, (hidden, luns));
+        assert_eq!(get(fs, luns, SECRET).await.unwrap(), &b"second"[..]);
+        assert_eq!(get(fs, one, KIND).await.unwrap(), &b"now"[..]);
+        assert_eq!(get(fs, one, ACCESS).await, Err(FsError::NoAttribute));
+        assert!(read_all(fs, one).await == data);
+        let (said, is) = names_len(fs, one).await;
+        assert_eq!(said, is);
+        recount(fs).await;
+        world.fs.close().await.unwrap();
+    });
+}
+
 #[test]
 fn what_cannot_be_restored_changes_nothing() {
     block_on(async {

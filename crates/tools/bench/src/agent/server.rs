@@ -31,8 +31,12 @@ use crate::suite::{Target, machine};
 
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 32;
-/// A client that takes longer to send a request is cut off.
+/// A client that takes longer to send the head of a request is cut off, also between two requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A request whose answer takes longer, for its body does not come, is cut off.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest head of a request, in bytes.
+const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 /// How often the agent looks whether its coordinator is still there.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -116,7 +120,8 @@ async fn accept(router: Router, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT);
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_LEN_BYTES_MAX);
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return;

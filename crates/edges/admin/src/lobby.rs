@@ -1,0 +1,299 @@
+//! Who may ask, of many who connect.
+//!
+//! Owns: how many connections there are that have asked nothing yet, and how many whose requests are answered; that nobody
+//! stands before a question whether the server is alive. Must not know: what a request is about.
+//!
+//! A connection has a place from its first request on. Before that it is silent: whoever sends half a request, or none, takes
+//! no place. Of too many silent ones the oldest is closed, of the same address first, so one that comes now is always heard.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cairn_forward::network_of;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+
+use crate::api::ErrorKind;
+use crate::control::ControlError;
+use crate::places::{Place, Places};
+
+/// Most connections whose requests are answered.
+pub const CONNECTIONS_MAX: usize = 128;
+/// Of one address: nobody alone keeps all others out.
+const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
+/// Most connections without a request so far.
+const SILENT_MAX: usize = 256;
+const SILENT_OF_ONE_MAX: usize = SILENT_MAX / 4;
+/// Most requests that wait for a place for their connection; more are told to come again.
+const QUEUED_MAX: usize = 128;
+const QUEUED_OF_ONE_MAX: usize = QUEUED_MAX / 4;
+/// How long they wait.
+const QUEUED_TIME_MAX: Duration = Duration::from_secs(10);
+/// What is answered without a place.
+const HEALTH: &str = "/healthz";
+
+#[derive(Default)]
+struct Silent {
+    next: u64,
+    /// In the order in which they came.
+    of: BTreeMap<u64, (IpAddr, Option<AbortHandle>)>,
+}
+
+pub(crate) struct Lobby {
+    silent: Mutex<Silent>,
+    queue: Semaphore,
+    queued: Arc<Places>,
+    permits: Arc<Semaphore>,
+    places: Arc<Places>,
+}
+
+impl Lobby {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            silent: Mutex::default(),
+            queue: Semaphore::new(QUEUED_MAX),
+            queued: Places::new(QUEUED_OF_ONE_MAX),
+            permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            places: Places::new(CONNECTIONS_OF_ONE_MAX),
+        })
+    }
+
+    /// Connections that may have a place yet.
+    pub fn left(&self) -> usize {
+        self.permits.available_permits()
+    }
+
+    /// Lets a connection in. It may cost another one that is silent.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Arc<Guest> {
+        let mut silent = self.silent.lock();
+        let own = network_of(address);
+        let of_one = silent.of.iter().filter(|(_, (other, _))| *other == own);
+        let mut of_one = of_one.map(|(id, _)| *id);
+        let oldest = match (of_one.next(), of_one.count()) {
+            (Some(oldest), more) if more + 1 >= SILENT_OF_ONE_MAX => Some(oldest),
+            _ if silent.of.len() >= SILENT_MAX => silent.of.keys().next().copied(),
+            _ => None,
+        };
+        if let Some((_, Some(task))) = oldest.and_then(|oldest| silent.of.remove(&oldest)) {
+            task.abort();
+        }
+        let id = silent.next;
+        silent.next += 1;
+        silent.of.insert(id, (own, None));
+        Arc::new(Guest {
+            lobby: Arc::clone(self),
+            id,
+            address,
+            place: Mutex::new(None),
+        })
+    }
+}
+
+/// A place of a connection.
+type Taken = (Place, OwnedSemaphorePermit);
+
+/// A connection.
+pub(crate) struct Guest {
+    lobby: Arc<Lobby>,
+    id: u64,
+    address: IpAddr,
+    place: Mutex<Option<Taken>>,
+}
+
+impl Guest {
+    /// Which task ends if the connection must make way while it is silent.
+    pub fn is_served_by(&self, task: AbortHandle) {
+        if let Some((_, served)) = self.lobby.silent.lock().of.get_mut(&self.id) {
+            *served = Some(task);
+        }
+    }
+
+    /// Answers a request, once the connection has a place.
+    pub async fn answer(&self, request: Request, next: Next) -> Response {
+        self.speaks();
+        let has_place = self.place.lock().is_some();
+        if !has_place && request.uri().path() == HEALTH {
+            // Without a place it does not stay.
+            return closing(next.run(request).await);
+        }
+        if !has_place {
+            let Some(taken) = self.place().await else {
+                let message = "too many others ask this server at the moment";
+                let busy = ControlError::new(ErrorKind::Unavailable, message).hint(
+                    "nothing was done: try again, and look who has connections to the admin port",
+                );
+                return closing(busy.into_response());
+            };
+            *self.place.lock() = Some(taken);
+        }
+        next.run(request).await
+    }
+
+    fn speaks(&self) {
+        self.lobby.silent.lock().of.remove(&self.id);
+    }
+
+    async fn place(&self) -> Option<Taken> {
+        let lobby = &self.lobby;
+        let _queued = lobby.queued.take(self.address)?;
+        let _in_queue = lobby.queue.try_acquire().ok()?;
+        let taking = async {
+            let place = lobby.places.wait(self.address).await;
+            // Nobody closes it.
+            let permit = Arc::clone(&lobby.permits).acquire_owned().await.ok()?;
+            Some((place, permit))
+        };
+        tokio::time::timeout(QUEUED_TIME_MAX, taking).await.ok()?
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.speaks();
+    }
+}
+
+/// The connection ends with this answer.
+fn closing(mut response: Response) -> Response {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    /// A connection that says nothing.
+    fn silent(lobby: &Arc<Lobby>, from: IpAddr) -> (Arc<Guest>, tokio::task::JoinHandle<()>) {
+        let guest = lobby.enter(from);
+        let task = tokio::spawn(std::future::pending());
+        guest.is_served_by(task.abort_handle());
+        (guest, task)
+    }
+
+    /// The status of what a connection is answered.
+    async fn asks(guest: &Arc<Guest>, path: &str) -> (u16, bool) {
+        let guest = Arc::clone(guest);
+        let router = Router::new()
+            .route("/healthz", get(|| async { "ok" }))
+            .route("/other", get(|| async { "other" }))
+            .layer(middleware::from_fn(move |request: Request, next: Next| {
+                let guest = Arc::clone(&guest);
+                async move { guest.answer(request, next).await }
+            }));
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        let closes = response.headers().contains_key(header::CONNECTION);
+        (response.status().as_u16(), closes)
+    }
+
+    #[tokio::test]
+    async fn silent_connections_make_way() {
+        let lobby = Lobby::new();
+        let mut of_one: Vec<_> = (0..SILENT_OF_ONE_MAX)
+            .map(|_| silent(&lobby, address(1)))
+            .collect();
+        let other = silent(&lobby, address(2));
+        let one_more = silent(&lobby, address(1));
+        let (_, oldest) = of_one.remove(0);
+        assert!(oldest.await.unwrap_err().is_cancelled());
+        assert_eq!(lobby.silent.lock().of.len(), SILENT_OF_ONE_MAX + 1);
+        // Many addresses: the oldest of all makes way, and no more are kept.
+        let others: Vec<_> = (3..=250)
+            .map(|last| silent(&lobby, address(last)))
+            .collect();
+        assert_eq!(lobby.silent.lock().of.len(), SILENT_MAX);
+        let (_, oldest) = of_one.remove(0);
+        assert!(oldest.await.unwrap_err().is_cancelled());
+        // One that has asked something does not.
+        assert_eq!(asks(&one_more.0, "/other").await, (200, false));
+        for last in 0..=255 {
+            drop(lobby.enter(address(last)));
+        }
+        assert!(!one_more.1.is_finished());
+        drop((of_one, other, one_more, others));
+        assert!(lobby.silent.lock().of.is_empty());
+        assert_eq!(lobby.left(), CONNECTIONS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn health_is_answered_whoever_is_there() {
+        let lobby = Lobby::new();
+        let of_one: Vec<_> = (0..CONNECTIONS_OF_ONE_MAX)
+            .map(|_| lobby.enter(address(1)))
+            .collect();
+        for guest in &of_one {
+            assert_eq!(asks(guest, "/other").await, (200, false));
+        }
+        // The address has no place left, and its health is told all the same.
+        let late = lobby.enter(address(1));
+        assert_eq!(asks(&late, "/healthz").await, (200, true));
+        let late = lobby.enter(address(1));
+        assert_eq!(asks(&late, "/other").await, (503, true));
+        assert_eq!(asks(&lobby.enter(address(2)), "/other").await, (200, false));
+        // Who waits gets the place of one that leaves.
+        let mut of_one = of_one;
+        let waiting = lobby.enter(address(1));
+        let asked = asks(&waiting, "/other");
+        let leaves = async {
+            tokio::task::yield_now().await;
+            of_one.pop();
+        };
+        let (asked, ()) = tokio::join!(asked, leaves);
+        assert_eq!(asked, (200, false));
+        // All places of all.
+        let all: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|number| lobby.enter(address(10 + u8::try_from(number % 100).unwrap())))
+            .collect();
+        for guest in all.iter().take(lobby.left()) {
+            assert_eq!(asks(guest, "/other").await, (200, false));
+        }
+        assert_eq!(lobby.left(), 0);
+        assert_eq!(
+            asks(&lobby.enter(address(3)), "/healthz").await,
+            (200, true)
+        );
+        assert_eq!(asks(&lobby.enter(address(3)), "/other").await, (503, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_wait_and_the_others_are_told_so() {
+        let lobby = Lobby::new();
+        let held: Vec<_> = (0..CONNECTIONS_OF_ONE_MAX)
+            .map(|_| lobby.enter(address(1)))
+            .collect();
+        for guest in &held {
+            asks(guest, "/other").await;
+        }
+        let guests: Vec<_> = (0..QUEUED_OF_ONE_MAX + 5)
+            .map(|_| lobby.enter(address(1)))
+            .collect();
+        let begun = tokio::time::Instant::now();
+        let asked = guests.iter().map(|guest| async move {
+            let answer = asks(guest, "/other").await;
+            (answer, begun.elapsed())
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let at_once = answers.iter().filter(|(_, waited)| waited.is_zero());
+        assert_eq!(at_once.count(), 5);
+        assert!(answers.iter().all(|(answer, _)| *answer == (503, true)));
+    }
+}

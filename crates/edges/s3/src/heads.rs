@@ -1,0 +1,238 @@
+//! How long a client may take for the head of a request.
+//!
+//! Owns: the time from the first byte of a head to its last, and from the connection to the first request. Must not know: HTTP. When
+//! a head is whole, and when its request was answered, it is told. How long a connection may rest between two requests is the
+//! server's.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Whether a request is under way: what is read then is its body. The number grows with each begin and each end, so it is odd in
+/// between, and a request that nothing was read of is noticed as well.
+#[derive(Clone, Default)]
+pub struct UnderWay(Arc<AtomicU64>);
+
+impl UnderWay {
+    /// The head of a request is whole.
+    pub fn begin(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The request is answered, but for what is still to be sent.
+    pub fn end(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A stream that fails with `TimedOut` when a head takes too long.
+pub struct Heads<S> {
+    stream: S,
+    timeout: Duration,
+    under_way: UnderWay,
+    /// The number at the last read.
+    seen: u64,
+    /// Some of a head was read. At first the whole connection counts.
+    has_begun: bool,
+    /// When the head must be whole.
+    ends: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Heads<S> {
+    pub fn new(stream: S, timeout: Duration, under_way: UnderWay) -> Self {
+        Self {
+            stream,
+            timeout,
+            under_way,
+            seen: 0,
+            has_begun: true,
+            ends: None,
+        }
+    }
+
+    /// Fails when the head that has begun is too late.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        let ends = self
+            .ends
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        match ends.as_mut().poll(context) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(()) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the head of a request took too long",
+            )),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let number = self.under_way.0.load(Ordering::Acquire);
+        if number != self.seen {
+            (self.seen, self.has_begun, self.ends) = (number, false, None);
+        }
+        let before = to.filled().len();
+        let progress = Pin::new(&mut self.stream).poll_read(context, to);
+        if number % 2 == 1 {
+            return progress;
+        }
+        let has_more = progress.is_ready() && to.filled().len() > before;
+        self.has_begun |= has_more;
+        // The end of the connection, or an error, is told as it is.
+        if self.has_begun && (progress.is_pending() || has_more) {
+            self.poll_late(context)?;
+        }
+        progress
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Heads<S> {
+    /// While an answer goes out nobody waits for the next head, of which a part may have come already.
+    fn sends(&mut self, progress: &Poll<io::Result<usize>>) {
+        if progress.is_ready() {
+            self.ends = None;
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.sends(&progress);
+        progress
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.sends(&progress);
+        progress
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    const ALMOST: Duration = Duration::from_secs(4);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn heads() -> (Heads<DuplexStream>, UnderWay, DuplexStream) {
+        let (near, far) = duplex(64);
+        let under_way = UnderWay::default();
+        (Heads::new(near, TIMEOUT, under_way.clone()), under_way, far)
+    }
+
+    async fn read(heads: &mut Heads<DuplexStream>) -> Result<u8, io::ErrorKind> {
+        heads.read_u8().await.map_err(|error| error.kind())
+    }
+
+    // The clock stands still and jumps to the next timer when all wait: nothing takes time here.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_or_a_byte_now_and_then_is_given_up() {
+        let (mut silent, _, _far) = heads();
+        let begun = Instant::now();
+        assert_eq!(read(&mut silent).await, Err(io::ErrorKind::TimedOut));
+        assert_eq!(begun.elapsed(), TIMEOUT);
+
+        let (mut slow, _, mut far) = heads();
+        let sending = tokio::spawn(async move {
+            while far.write_u8(7).await.is_ok() {
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let mut count = 0;
+        let ended = loop {
+            match read(&mut slow).await {
+                Ok(_) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(ended, io::ErrorKind::TimedOut);
+        assert!((4..=6).contains(&count), "{count}");
+        sending.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_and_a_rest_between_requests_may_take_long() {
+        let (mut heads, under_way, mut far) = heads();
+        sleep(ALMOST).await;
+        far.write_all(b"h").await.unwrap();
+        assert_eq!(read(&mut heads).await, Ok(b'h'));
+        under_way.begin();
+        let sending = tokio::spawn(async move {
+            sleep(HOUR).await;
+            far.write_all(b"b").await.unwrap();
+            far
+        });
+        assert_eq!(read(&mut heads).await, Ok(b'b'));
+        let mut far = sending.await.unwrap();
+        under_way.end();
+        heads.write_all(b"answer").await.unwrap();
+        let sending = tokio::spawn(async move {
+            sleep(HOUR).await;
+            far.write_all(b"h").await.unwrap();
+            far
+        });
+        assert_eq!(read(&mut heads).await, Ok(b'h'), "it rested");
+        // The next head has begun, and does not end.
+        let _far = sending.await.unwrap();
+        assert_eq!(read(&mut heads).await, Err(io::ErrorKind::TimedOut));
+    }
+
+    /// A client may send the next head before it has the answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_comes_early_has_its_time_after_the_answer() {
+        let (mut heads, under_way, mut far) = heads();
+        far.write_all(b"h").await.unwrap();
+        assert_eq!(read(&mut heads).await, Ok(b'h'));
+        under_way.begin();
+        under_way.end();
+        far.write_all(b"n").await.unwrap();
+        assert_eq!(read(&mut heads).await, Ok(b'n'));
+        for _ in 0..10 {
+            sleep(ALMOST).await;
+            heads.write_all(b"answer").await.unwrap();
+            far.read_exact(&mut [0; 6]).await.unwrap();
+        }
+        far.write_all(b"e").await.unwrap();
+        assert_eq!(read(&mut heads).await, Ok(b'e'));
+        let begun = Instant::now();
+        assert_eq!(read(&mut heads).await, Err(io::ErrorKind::TimedOut));
+        assert!(begun.elapsed() <= TIMEOUT);
+    }
+}
