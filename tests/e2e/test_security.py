@@ -10,6 +10,7 @@ import re
 import socket
 import stat
 import struct
+import subprocess
 import time
 import unittest
 import unittest.mock
@@ -51,6 +52,33 @@ class Security(WorldTest):
     def admin_address(self, server):
         address, _, port = server.ready["admin"]["url"].removeprefix("http://").rpartition(":")
         return address, int(port)
+
+    def test_the_admin_api_is_not_read_on_the_way(self):
+        server = self.server(1)
+        other = ["--data", self.scratch / "other", "--listen-nfs", "127.0.0.1:0", "--listen-admin", "0.0.0.0:0"]
+        refused = server.cairn("serve", *other, check=False)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("--insecure", refused.stderr)
+        self.assertFalse((self.scratch / "other").exists())
+
+        def status(address):
+            argv = [str(harness.cairn_path()), "status", "--server", address, "--token-file", str(server.token_path)]
+            return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=server.environment())
+
+        # Commands refuse it before they say anything to anybody: nobody is at this address (RFC 5737).
+        refused = status("http://192.0.2.1:8049")
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("--insecure", refused.stderr)
+        address = server.ready["admin"]["url"].removeprefix("http://")
+        self.assertIn(f"https://{address}", status(address).stderr)
+        for path in ("/healthz", "/api/v1/status", "/none"):
+            try:
+                answer = urllib.request.urlopen(server.ready["admin"]["url"] + path, timeout=30)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                self.assertEqual(answer.headers["Cache-Control"], "no-store", path)
+                self.assertEqual(answer.headers["X-Content-Type-Options"], "nosniff", path)
 
     def test_files_are_the_users_own(self):
         # Whatever the caller's mask is.

@@ -143,7 +143,7 @@ async fn a_directory_that_is_not_mounted_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let missing = format!("file://{}/none", folder.path().display());
     let missing: TierAddress = missing.parse().unwrap();
-    let refused = ObjectTier::open(env.clone(), (POOL, TierId(1)), &missing, None).err();
+    let refused = ObjectTier::open(env.clone(), (POOL, TierId(1)), &missing, NOBODY).err();
     assert!(matches!(refused, Some(OpenError::Directory { .. })));
     let address = format!("file://{}", folder.path().display());
     let address: TierAddress = address.parse().unwrap();
