@@ -9,7 +9,7 @@ use cairn_codec_iscsi::{
     CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Elsewhere, Keys, LoginHeader, Negotiated, Offer,
     binary_of_text, chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
-use cairn_san::Initiator;
+use cairn_san::{Initiator, SanError};
 
 use crate::pass::initiator_of;
 use crate::target::{PORT_GROUP, Session, Target, Targets};
@@ -194,6 +194,7 @@ impl Login {
         let wanted = match self.is_discovery {
             true => {
                 let here = self.targets.initiator(initiator);
+                let here = here.map_err(secret_unreadable)?;
                 here.or_else(|| self.elsewhere.initiator.take().map(initiator_of))
             }
             false => {
@@ -221,6 +222,7 @@ impl Login {
                 }
                 answers.push("TargetPortalGroupTag", self.group.to_string());
                 let wanted = target.san.initiator(initiator);
+                let wanted = wanted.map_err(secret_unreadable)?;
                 self.target = Some(target);
                 wanted
             }
@@ -309,6 +311,13 @@ impl Login {
         answers.push("CHAP_R", text_of_binary(&answer));
         Ok(())
     }
+}
+
+/// What an initiator has to prove cannot be read, so that it is not let in. It comes again when an operator has given the
+/// server its master key.
+fn secret_unreadable(error: SanError) -> u16 {
+    tracing::debug!(%error, "a login is refused");
+    login_status::UNAVAILABLE
 }
 
 /// What the first connection of a session has agreed on for all of them (RFC 7143, chapter 13: "leading only").
