@@ -2939,6 +2939,8 @@ export interface components {
             /** @description Volumes whose keys could not be unwrapped. */
             failed: components["schemas"]["KeyFailureView"][];
             keys: components["schemas"]["MasterKeysView"];
+            /** @description The key that secrets are wrapped with is wrapped with the current master key now, and was not before. */
+            secrets?: boolean;
             /** @description Volumes whose keys are wrapped with the current master key now, and were not before. */
             wrapped: string[];
         };
@@ -3150,6 +3152,11 @@ export interface components {
             id: string;
             /** @description Whether the server has it. If not, its volumes are not served. */
             present: boolean;
+            /**
+             * @description The key that secrets are wrapped with (of access keys, of initiators, of file handles) is wrapped with it: nor must it
+             *     then.
+             */
+            secrets?: boolean;
             /** @description Volumes whose keys are wrapped with it: it must not be thrown away before there are none. */
             volumes: string[];
         };

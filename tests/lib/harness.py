@@ -163,6 +163,7 @@ class Server:
         self.log_path = self.root / "cairn.log"
         self.ready_path = self.root / "ready.json"
         self.token_path = self.root / "admin-token"
+        self.state_path = self.root / "state"
         # Both from its start on.
         self.process: Any = None
         self.ready: Any = None
@@ -186,11 +187,12 @@ class Server:
         return argv + self.flags
 
     def environment(self):
-        # A runtime folder of its own: `cairn` must not find another server of this user.
+        # A runtime folder of its own: `cairn` must not find another server of this user. A state folder of its own, which
+        # is on no disk.
         run = self.root / "run"
         run.mkdir(exist_ok=True)
         environment = {key: value for key, value in os.environ.items() if key != "CAIRN_SERVER"}
-        return environment | {"CAIRN_RUNTIME_DIR": str(run.absolute())}
+        return environment | {"CAIRN_RUNTIME_DIR": str(run.absolute()), "CAIRN_STATE_DIR": str(self.state_path.absolute())}
 
     def spawn(self):
         """Starts the process and does not wait for it."""

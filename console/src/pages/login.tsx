@@ -120,8 +120,8 @@ export function Login({ hasEnded, refusal, onDone }: {
             <input ref={secret} id="token" type="password" value={token} required autocomplete="off" spellcheck={false}
               aria-describedby="token-hint" aria-invalid={wrong} onInput={(event) => setToken(event.currentTarget.value)} />
             <p class="hint" id="token-hint">
-              The content of the file <code>admin-token</code>, which is in each data folder. <code>cairn serve</code> says where
-              it is when it starts.
+              The content of the file <code>admin-token</code>, which is in the state folder of the server. <code>cairn serve</code>
+              says where it is when it starts.
             </p>
           </div>
         )}

@@ -102,6 +102,79 @@ impl<'de> Deserialize<'de> for WrappedKey {
     }
 }
 
+/// Salt (16 bytes) and tag (16): what a wrapped secret is longer than the secret.
+pub const SECRET_MORE_BYTES: usize = 32;
+/// Longest secret that is kept, wrapped or not, in bytes.
+pub const SECRET_LEN_BYTES_MAX: usize = 1024;
+
+/// A secret, encrypted for the one place where it lies: salt, encrypted bytes, tag.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrappedSecret {
+    wrapped: HexBytes,
+}
+
+impl WrappedSecret {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            wrapped: HexBytes(bytes),
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.wrapped.0
+    }
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct HexBytes(Vec<u8>);
+
+impl Serialize for HexBytes {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for HexBytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let text = String::deserialize(from)?;
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let len = SECRET_MORE_BYTES..=SECRET_MORE_BYTES + SECRET_LEN_BYTES_MAX;
+        if !rest.is_empty() || !len.contains(&pairs.len()) {
+            return Err(D::Error::custom("a wrapped secret is of another length"));
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let byte = |pair: &[u8; 2]| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
+        let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+        let bytes = bytes.ok_or_else(|| D::Error::custom("a wrapped secret is hexadecimal"))?;
+        Ok(Self(bytes))
+    }
+}
+
+/// A secret as it is kept: wrapped where there is a master key, readable where there was none. `Debug` shows neither.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum KeptSecret {
+    Readable(String),
+    Wrapped(WrappedSecret),
+}
+
+impl KeptSecret {
+    pub fn is_wrapped(&self) -> bool {
+        matches!(self, Self::Wrapped(_))
+    }
+}
+
+impl fmt::Debug for KeptSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Readable(_) => "Readable(..)",
+            Self::Wrapped(_) => "Wrapped(..)",
+        })
+    }
+}
+
 /// That a volume is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,6 +215,38 @@ fn from_hex<const N: usize>(text: &str) -> Result<[u8; N], DigitsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kept_secrets_are_read_or_refused() {
+        let kept = [
+            KeptSecret::Readable("hidden".to_owned()),
+            KeptSecret::Wrapped(WrappedSecret::new((0..38).collect())),
+        ];
+        for secret in kept {
+            let json = serde_json::to_string(&secret).unwrap();
+            assert_eq!(serde_json::from_str::<KeptSecret>(&json).unwrap(), secret);
+            let shown = format!("{secret:?}");
+            assert!(shown.ends_with("(..)"), "{shown}");
+        }
+        let long = "00".repeat(SECRET_MORE_BYTES + SECRET_LEN_BYTES_MAX + 1);
+        let short = "00".repeat(SECRET_MORE_BYTES - 1);
+        let odd = "0".repeat(2 * SECRET_MORE_BYTES + 1);
+        let digits = "0g".repeat(SECRET_MORE_BYTES);
+        let good = "00".repeat(SECRET_MORE_BYTES);
+        let refused = [
+            "7".to_owned(),
+            "null".to_owned(),
+            "{}".to_owned(),
+            format!(r#"{{"wrapped": "{long}"}}"#),
+            format!(r#"{{"wrapped": "{short}"}}"#),
+            format!(r#"{{"wrapped": "{odd}"}}"#),
+            format!(r#"{{"wrapped": "{digits}"}}"#),
+            format!(r#"{{"wrapped": "{good}", "more": 1}}"#),
+        ];
+        for json in refused {
+            assert!(serde_json::from_str::<KeptSecret>(&json).is_err(), "{json}");
+        }
+    }
 
     #[test]
     fn keys_of_volumes_are_read_or_refused() {

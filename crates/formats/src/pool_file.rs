@@ -12,7 +12,7 @@ use cairn_base::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
-use crate::encryption::VolumeEncryption;
+use crate::encryption::{KeptSecret, VolumeEncryption, WrappedKey};
 use crate::settings::{
     CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, CoolingDays, ExportRule,
     Logouts, Maintenance, PART_LIMITS_MAX, PartLimit, SizeLimit, TIER_URL_LEN_BYTES_MAX, TIERS_MAX,
@@ -51,18 +51,36 @@ impl fmt::Debug for HandleKey {
     }
 }
 
+impl HandleKey {
+    /// As it is kept as a secret.
+    pub fn to_text(self) -> String {
+        format!("{:032x}", self.0)
+    }
+
+    /// What [`Self::to_text`] made.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let is_whole = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_whole.then(|| u128::from_str_radix(text, 16));
+        number?.ok().map(Self)
+    }
+
+    /// As the pool file has it where there is no master key.
+    pub fn readable(self) -> KeptSecret {
+        KeptSecret::Readable(self.to_text())
+    }
+}
+
 impl Serialize for HandleKey {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&format_args!("{:032x}", self.0))
+        to.serialize_str(&self.to_text())
     }
 }
 
 impl<'de> Deserialize<'de> for HandleKey {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        u128::from_str_radix(&text, 16)
-            .map(Self)
-            .map_err(serde::de::Error::custom)
+        let key = Self::from_text(&text);
+        key.ok_or_else(|| serde::de::Error::custom("a handle key has 32 hexadecimal digits"))
     }
 }
 
@@ -262,7 +280,13 @@ pub struct PoolState {
     /// The next volume's id; ids are never reused.
     pub volume_next: VolumeId,
     /// Signs file handles: with another one no client could use what it has open.
-    pub handle_key: HandleKey,
+    /// `None` on the disks of a cluster's node, whose folder has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle_key: Option<KeptSecret>,
+    /// What secrets are wrapped with, itself wrapped with a master key; `None`: there never was one. It stays the same for
+    /// ever, and is wrapped anew with other master keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_key: Option<WrappedKey>,
     /// The cluster that the disks belong to. Then the file lists the disks of one node, and the cluster's map has the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterMark>,
@@ -897,6 +921,11 @@ impl PoolState {
         if self.left.len() > LEFT_MAX {
             return refuse("the number of disks that left");
         }
+        if let Some(KeptSecret::Readable(text)) = &self.handle_key
+            && HandleKey::from_text(text).is_none()
+        {
+            return refuse("the key of file handles");
+        }
         if self.caches.len() > CACHES_MAX {
             return refuse("the number of read caches");
         }
@@ -1007,6 +1036,38 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let state = example(6);
         assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+    }
+
+    #[test]
+    fn the_handle_key_is_readable_or_wrapped_or_elsewhere() {
+        use crate::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedSecret};
+        let wrapped = KeptSecret::Wrapped(WrappedSecret::new(vec![7; 64]));
+        let key = WrappedKey {
+            master_key: MasterKeyId([1; 8]),
+            wrapped: [2; WRAPPED_LEN_BYTES],
+        };
+        for (handle_key, secrets_key) in [
+            (Some(HandleKey(5).readable()), None),
+            (Some(wrapped), Some(key)),
+            (None, Some(key)),
+        ] {
+            let state = PoolState {
+                handle_key,
+                secrets_key,
+                ..example(2)
+            };
+            assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        }
+        for (text, want) in [
+            (HandleKey(5).to_text(), Some(HandleKey(5))),
+            (HandleKey(u128::MAX).to_text(), Some(HandleKey(u128::MAX))),
+            ("5".to_owned(), None),
+            ("+".repeat(32), None),
+            ("0".repeat(33), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(HandleKey::from_text(&text), want, "{text:?}");
+        }
     }
 
     #[test]
@@ -1177,6 +1238,9 @@ mod tests {
             ("two rules for the same clients", |state| {
                 let rules = &mut state.volumes[0].exports;
                 rules.push(rules[0].clone())
+            }),
+            ("no handle key", |state| {
+                state.handle_key = Some(KeptSecret::Readable("5".to_owned()))
             }),
             // The next change would count on, and end the server.
             ("no version after it", |state| state.version = u64::MAX),

@@ -634,7 +634,8 @@ fn pool(corpus: &Corpus) {
         classes: BTreeMap::from([("gold".parse().expect("it is a name"), ClassSpec::default())]),
         deleted: Vec::new(),
         volume_next: VolumeId(3),
-        handle_key: HandleKey(9),
+        handle_key: Some(HandleKey(9).readable()),
+        secrets_key: None,
         cluster: None,
         clones: vec![PoolClone {
             store: VolumeId(1),

@@ -13,9 +13,6 @@ use crate::args::ServerArgs;
 use crate::exit::Failure;
 use crate::secret;
 
-/// The folder that `make run` and the manual use for a first try.
-const USUAL_DATA_FOLDER: &str = "data";
-
 /// A client of the server that the flags name, else of the one running on this machine.
 pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
     client_and_password(args).map(|(client, _)| client)
@@ -153,12 +150,8 @@ struct Local {
 
 /// The server of this machine: one that runs is preferred to one that left its file.
 fn find_local() -> Option<Local> {
-    let in_runtime = ready::runtime_folder();
-    let in_runtime = in_runtime.map(|folder| ready::read_all(&folder));
-    let near = Path::new(USUAL_DATA_FOLDER).join(ready::SERVER_FILE_NAME);
-    let near = ready::read_with_owner(&near).into_iter();
-    let near = near.filter(|(_, owner)| is_of_trust(*owner));
-    let found = in_runtime.into_iter().flatten().chain(near);
+    let folder = ready::runtime_folder()?;
+    let found = ready::read_all(&folder).into_iter();
     let found = found.map(|(ready, owner)| Local {
         runs: ready::runs(ready.pid, owner),
         ready,
@@ -173,24 +166,9 @@ fn find_local() -> Option<Local> {
     })
 }
 
-/// Whether a file of this user counts: it is one's own or root's. The file names a server and a token for it: below
-/// the folder that one happens to be in, anybody's could have it all sent to them.
-fn is_of_trust(owner: u32) -> bool {
-    let user = rustix::process::geteuid().as_raw();
-    [0, user].contains(&owner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_ones_own_file_below_the_current_folder_counts() {
-        let user = rustix::process::geteuid().as_raw();
-        for (owner, want) in [(user, true), (0, true), (user + 12_345, false)] {
-            assert_eq!(is_of_trust(owner), want, "{owner}");
-        }
-    }
 
     #[test]
     fn a_server_that_ended_is_known_for_it() {

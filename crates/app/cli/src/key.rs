@@ -76,11 +76,14 @@ fn rotate(args: &ViewArgs) -> Result<(), Failure> {
 
 fn told(rotation: &KeyRotationView) -> String {
     let mut lines = Vec::new();
-    if rotation.wrapped.is_empty() && rotation.failed.is_empty() {
+    if rotation.wrapped.is_empty() && rotation.failed.is_empty() && !rotation.secrets {
         lines.push("all keys are wrapped with the first master key already".to_owned());
     }
     for volume in &rotation.wrapped {
         lines.push(format!("volume {volume}: its key is wrapped anew"));
+    }
+    if rotation.secrets {
+        lines.push("secrets: the key that they are wrapped with is wrapped anew".to_owned());
     }
     for failure in &rotation.failed {
         lines.push(format!(
@@ -105,9 +108,10 @@ fn shown(keys: &MasterKeysView) -> String {
         lines.push(format!("THEY CANNOT BE READ NOW: {problem}"));
     }
     if !keys.keys.is_empty() {
-        let columns: [Column; 3] = [
+        let columns: [Column; 4] = [
             ("MASTER KEY", Align::Left),
             ("STATE", Align::Left),
+            ("SECRETS", Align::Left),
             ("VOLUMES", Align::Left),
         ];
         let rows = keys.keys.iter().map(|key| {
@@ -117,7 +121,13 @@ fn shown(keys: &MasterKeysView) -> String {
                 (true, false) => "earlier",
             };
             let volumes: Vec<&str> = key.volumes.iter().map(VolumeName::as_str).collect();
-            vec![key.id.clone(), state.to_owned(), volumes.join(" ")]
+            let secrets = if key.secrets { "yes" } else { "no" };
+            vec![
+                key.id.clone(),
+                state.to_owned(),
+                secrets.to_owned(),
+                volumes.join(" "),
+            ]
         });
         lines.push(print::table(&columns, rows.collect()));
     }

@@ -255,13 +255,8 @@ fn check_ready_file(config: &Config) -> Result<(), Failure> {
 /// Writes the files that tell where the server is, which are removed at the end.
 fn announce(node: &Node, ready: &ReadyFile) -> Result<(), Failure> {
     let mut files = Vec::new();
-    let near_token = Path::new(&ready.token_file).parent();
-    let near_token = near_token.filter(|_| node.config().token_file.is_none());
-    let places = [
-        ready::runtime_folder().map(|folder| ready::server_file(&folder)),
-        near_token.map(|folder| folder.join(ready::SERVER_FILE_NAME)),
-    ];
-    for path in places.into_iter().flatten() {
+    if let Some(folder) = ready::runtime_folder() {
+        let path = ready::server_file(&folder);
         let made = std::fs::create_dir_all(ready::folder_of(&path));
         match made.and_then(|()| ready::write(&path, ready)) {
             Ok(()) => files.push(path),
@@ -281,7 +276,7 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<(), Failure> {
         })?;
         files.push(path.clone());
     }
-    node.announced(ready, &files);
+    node.announced(&files);
     Ok(())
 }
 

@@ -222,6 +222,10 @@ const KEYS: &[(&str, Setter)] = &[
     ("scrub_rate", |settings, value, _| {
         word(&mut settings.scrub_rate, value)
     }),
+    ("state_dir", |settings, value, folder| {
+        settings.state_dir = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("threads", |settings, value, _| {
         word(&mut settings.threads, value)?;
         settings.threads.map_or(Ok(()), check_threads)
@@ -407,6 +411,7 @@ mod tests {
             address_hook = "address-hook"
             internal_encryption = false
             ready_file = "ready.json"
+            state_dir = "state"
             token_file = "/etc/token"
             master_key_file = "master.key"
             master_key_command = "pass cairn"
@@ -464,6 +469,7 @@ mod tests {
             address_hook: Some("/etc/cairn/address-hook".into()),
             internal_encryption: Some(false),
             ready_file: Some("/etc/cairn/ready.json".into()),
+            state_dir: Some("/etc/cairn/state".into()),
             token_file: Some("/etc/token".into()),
             master_key_file: Some("/etc/cairn/master.key".into()),
             master_key_command: Some("pass cairn".to_owned()),

@@ -162,8 +162,8 @@ pub struct Settings {
     /// The private key of that certificate (PEM)
     #[arg(long, value_name = "PATH")]
     pub admin_key: Option<PathBuf>,
-    /// Speak HTTPS on it with a certificate that the server makes for itself at its first start, in admin-tls.pem in each data
-    /// folder
+    /// Speak HTTPS on it with a certificate that the server makes for itself at its first start, in admin-tls.pem in the
+    /// state folder
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub admin_self_signed: Option<bool>,
     /// A name or address by which people reach it over HTTPS; the first one is in the address that the server prints, and
@@ -184,8 +184,13 @@ pub struct Settings {
     /// Write a JSON file with the addresses once the server is ready; its folder must exist
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// The file that holds the admin token; created if it does not exist [default: admin-token in each
-    /// data folder]
+    /// The folder of what must not go with a disk: the admin token, the key of a certificate that the server made; made if it
+    /// does not exist, and never in a data folder [default: /var/lib/cairn for root and services, else
+    /// ~/.local/state/cairn]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The file that holds the admin token; created if it does not exist, and never in a data folder [default: admin-token
+    /// in the state folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
     /// A file with the master key of encrypted volumes: 32 bytes, hexadecimal or in base64, for nobody else to read; the first
@@ -392,6 +397,7 @@ impl Settings {
             address_hook: self.address_hook.or(below.address_hook),
             internal_encryption: self.internal_encryption.or(below.internal_encryption),
             ready_file: self.ready_file.or(below.ready_file),
+            state_dir: self.state_dir.or(below.state_dir),
             token_file: self.token_file.or(below.token_file),
             memory_limit: self.memory_limit.or(below.memory_limit),
             threads: self.threads.or(below.threads),
@@ -444,6 +450,7 @@ impl Settings {
             address_hook: self.address_hook,
             internal_encryption: self.internal_encryption.unwrap_or(true),
             ready_file: self.ready_file,
+            state_dir: self.state_dir,
             token_file: self.token_file,
             master_keys: match (self.master_key_file, self.master_key_command) {
                 (Some(path), _) => Some(KeySource::File(path)),
@@ -684,6 +691,9 @@ pub struct Config {
     /// Whether connections between nodes are encrypted, where the other end does not insist on it.
     pub internal_encryption: bool,
     pub ready_file: Option<PathBuf>,
+    /// `None`: the usual one of the user.
+    pub state_dir: Option<PathBuf>,
+    /// `None`: in the state folder.
     pub token_file: Option<PathBuf>,
     /// `None`: no volume can be encrypted.
     pub master_keys: Option<KeySource>,

@@ -2,11 +2,10 @@
 //!
 //! Owns: where they are, when it is looked for others. Must not know: what is served with them.
 //!
-//! One that the server made is in `admin-tls.pem` of each disk, with its key, for each disk may be the next one to go.
+//! One that the server made is in `admin-tls.pem` of the state folder, with its key.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,12 @@ use cairn_admin::Certificate;
 use cairn_base::env::Env;
 use cairn_config::{AdminTls, Config};
 
-use crate::ready::folder_of;
+use crate::error::NodeError;
+use crate::state_folder;
+use crate::token::write_first;
 
-/// Of a disk's folder: the certificate that the server made, and its key.
-pub const SELF_SIGNED_NAME: &str = "admin-tls.pem";
-pub const SELF_SIGNED_NAME_NEW: &str = "admin-tls.pem.new";
+/// In the state folder: the certificate that the server made, and its key.
+const SELF_SIGNED_NAME: &str = "admin-tls.pem";
 /// How often it is looked whether there is another certificate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Of a file of certificates or a key.
@@ -95,18 +95,14 @@ pub struct AdminCertificate {
     pub name: Option<String>,
 }
 
-/// The certificate of the admin API, if it is to speak HTTPS. `folders` are those of this server's disks.
-pub fn of_admin(
-    env: &Env,
-    config: &Config,
-    folders: &[PathBuf],
-) -> Result<Option<AdminCertificate>, String> {
+/// The certificate of the admin API, if it is to speak HTTPS.
+pub fn of_admin(env: &Env, config: &Config) -> Result<Option<AdminCertificate>, String> {
     let (certificate, shown) = match &config.admin_tls {
         None => return Ok(None),
         Some(AdminTls::Files { certificate, key }) => {
             of_files(env, "the admin API", (certificate.clone(), key.clone()))?
         }
-        Some(AdminTls::SelfSigned) => self_signed(env, config, folders)?,
+        Some(AdminTls::SelfSigned) => self_signed(env, config)?,
     };
     let shown_pem = String::from_utf8(shown);
     let shown_pem =
@@ -150,91 +146,37 @@ fn names_of(config: &Config) -> Vec<String> {
     names
 }
 
-/// Takes the certificate that a start before made, or makes one; all disks have the same one then. If they have several,
-/// the one counts that was changed last.
-fn self_signed(
-    env: &Env,
-    config: &Config,
-    folders: &[PathBuf],
-) -> Result<(Arc<Certificate>, Vec<u8>), String> {
-    let paths: Vec<PathBuf> = folders
-        .iter()
-        .map(|folder| folder.join(SELF_SIGNED_NAME))
-        .collect();
-    let mut found: Option<(std::time::SystemTime, Vec<u8>, Arc<Certificate>)> = None;
-    for path in &paths {
-        let modified = match path.metadata().and_then(|metadata| metadata.modified()) {
-            Ok(modified) => modified,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a certificate cannot be read");
-                continue;
+/// Takes the certificate that a start before made, or makes one.
+fn self_signed(env: &Env, config: &Config) -> Result<(Arc<Certificate>, Vec<u8>), String> {
+    let told = |error: NodeError| error.to_string();
+    let path = state_folder::make(config).map_err(told)?;
+    let path = path.join(SELF_SIGNED_NAME);
+    if !path.try_exists().map_err(|error| shown(&path, &error))? {
+        let names = names_of(config);
+        let made = cairn_admin::self_signed(&names, env.clock.now().seconds);
+        let made = made.map_err(|error| error.to_string())?;
+        let pem = format!("{}{}", made.certificate_pem, made.key_pem).into_bytes();
+        match write_first(&path, &pem, &*env.entropy) {
+            Ok(()) => {
+                tracing::info!(
+                    names = names.join(", "),
+                    "a certificate for the admin API is made"
+                );
             }
-        };
-        let read = read_pem(path).and_then(|pem| {
-            let certificate = Certificate::new(&pem, &pem).map_err(|error| error.to_string())?;
-            Ok((pem, certificate))
-        });
-        match read {
-            Ok((pem, certificate)) => {
-                if found.as_ref().is_none_or(|(at, ..)| modified > *at) {
-                    found = Some((modified, pem, certificate));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a certificate cannot be used")
-            }
+            // By another server of this user.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(shown(&path, &error)),
         }
     }
-    let (pem, certificate) = match found {
-        Some((_, pem, certificate)) => (pem, certificate),
-        None => {
-            let names = names_of(config);
-            let made = cairn_admin::self_signed(&names, env.clock.now().seconds);
-            let made = made.map_err(|error| error.to_string())?;
-            let pem = format!("{}{}", made.certificate_pem, made.key_pem).into_bytes();
-            let certificate = Certificate::new(&pem, &pem).map_err(|error| error.to_string())?;
-            tracing::info!(
-                names = names.join(", "),
-                "a certificate for the admin API is made"
-            );
-            (pem, certificate)
-        }
-    };
-    let mut is_kept = paths.is_empty();
-    for path in &paths {
-        let is_there = read_pem(path).is_ok_and(|there| there == pem);
-        let written = if is_there { Ok(()) } else { write(path, &pem) };
-        match written {
-            Ok(()) => is_kept = true,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "this disk does not have the certificate");
-            }
-        }
-    }
-    match is_kept {
-        true => Ok((certificate, pem)),
-        // Whoever was told to trust it would see another one after the next start.
-        false => Err("no disk takes the certificate of the admin API".to_owned()),
-    }
+    // One that is damaged is not replaced: whoever was told to trust it would see another one.
+    let pem = read_pem(&path)?;
+    let certificate = Certificate::new(&pem, &pem);
+    let certificate = certificate.map_err(|error| shown(&path, &error))?;
+    Ok((certificate, pem))
 }
 
-/// Puts the whole file there at once, for nobody else to read.
-fn write(path: &Path, pem: &[u8]) -> std::io::Result<()> {
-    let new = folder_of(path).join(SELF_SIGNED_NAME_NEW);
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(pem)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    std::fs::File::open(folder_of(path))?.sync_all()
+fn shown(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", path.display())
 }
 
 #[cfg(test)]
@@ -247,41 +189,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_that_was_made_stays_and_all_disks_have_it() {
+    fn a_certificate_that_was_made_stays_and_is_on_no_disk() {
         let root = tempfile::tempdir().unwrap();
-        let folders = ["a", "b"].map(|name| root.path().join(name));
-        for folder in &folders {
-            std::fs::create_dir(folder).unwrap();
-        }
-        let settings = Settings {
-            data: folders.to_vec(),
-            admin_self_signed: Some(true),
-            admin_name: vec!["cairn.example.org".to_owned()],
-            ..Settings::default()
+        let (disk, state) = (root.path().join("disk"), root.path().join("state"));
+        let config = |state: &Path| {
+            let settings = Settings {
+                data: vec![disk.clone()],
+                state_dir: Some(state.to_owned()),
+                admin_self_signed: Some(true),
+                admin_name: vec!["cairn.example.org".to_owned()],
+                ..Settings::default()
+            };
+            settings.resolve(1).unwrap()
         };
-        let config = settings.resolve(1).unwrap();
         let env = test_env();
-        let first = of_admin(&env, &config, &folders).unwrap().unwrap();
+        let first = of_admin(&env, &config(&state)).unwrap().unwrap();
         assert_eq!(first.name.as_deref(), Some("cairn.example.org"));
         assert!(first.shown_pem.starts_with("-----BEGIN CERTIFICATE-----"));
         assert!(!first.shown_pem.contains("PRIVATE KEY"));
-        let on = |folder: &Path| std::fs::read(folder.join(SELF_SIGNED_NAME)).unwrap();
-        assert_eq!(on(&folders[0]), on(&folders[1]));
-        let mode = folders[0]
-            .join(SELF_SIGNED_NAME)
-            .metadata()
-            .unwrap()
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o600);
-        // Also with a disk that is new, and one whose file is damaged.
-        std::fs::remove_file(folders[0].join(SELF_SIGNED_NAME)).unwrap();
-        let again = of_admin(&env, &config, &folders).unwrap().unwrap();
+        assert!(!disk.exists());
+        let path = state.join(SELF_SIGNED_NAME);
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&state)), (0o600, 0o700));
+        let again = of_admin(&env, &config(&state)).unwrap().unwrap();
         assert_eq!(again.shown_pem, first.shown_pem);
-        std::fs::write(folders[1].join(SELF_SIGNED_NAME), "nonsense").unwrap();
-        let again = of_admin(&env, &config, &folders).unwrap().unwrap();
-        assert_eq!(again.shown_pem, first.shown_pem);
-        assert_eq!(on(&folders[0]), on(&folders[1]));
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(of_admin(&env, &config(&state)).is_err());
+        let refused = of_admin(&env, &config(&disk.join("state"))).err().unwrap();
+        assert!(refused.contains("data disk"), "{refused}");
     }
 
     #[test]
@@ -291,6 +226,6 @@ mod tests {
             ..Settings::default()
         };
         let config = settings.resolve(1).unwrap();
-        assert!(of_admin(&test_env(), &config, &[]).unwrap().is_none());
+        assert!(of_admin(&test_env(), &config).unwrap().is_none());
     }
 }

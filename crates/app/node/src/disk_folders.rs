@@ -320,9 +320,8 @@ impl Inner {
         at: PathBuf,
         held: Option<Arc<dyn Disk>>,
     ) -> Result<(), ChangeFailure> {
-        let with_token = self.token.is_some();
         let wiping = move || {
-            let wiped = wipe(&at, with_token);
+            let wiped = wipe(&at);
             drop(held);
             wiped
         };
@@ -336,8 +335,6 @@ impl Inner {
     pub async fn disk_remove(&self, words: &str, force: bool) -> Result<(), ChangeFailure> {
         let force = if force { Force::Yes } else { Force::No };
         let gone = self.pool.leave(words, force).await?;
-        // First: commands must find the token all the time.
-        self.announce_token().await;
         self.pool.after_a_change().await;
         self.empty(gone).await;
         Ok(())
@@ -345,7 +342,6 @@ impl Inner {
 
     /// What follows when a replaced disk left by itself.
     pub async fn let_go_of(&self, gone: Option<Arc<ShardDisk>>) {
-        self.announce_token().await;
         self.empty(gone).await;
     }
 
@@ -360,7 +356,7 @@ impl Inner {
         if gone.health().failed {
             tracing::warn!(
                 disk = label,
-                "the removed disk failed; it is left alone, and has the admin token still: see docs/reference/admin.md before somebody else gets it"
+                "the removed disk failed; it is left alone, with all that lies on it: see docs/reference/at-rest.md before somebody else gets it"
             );
             return;
         }
@@ -387,8 +383,7 @@ impl Inner {
         }
         // What is still on its way there would make names anew behind the wiping.
         self.pool.watch.let_go(gone.disk());
-        let with_token = self.token.is_some();
-        let wiped = tokio::task::spawn_blocking(move || wipe(&folder, with_token)).await;
+        let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
         if let Ok(Err(error)) = wiped {
             tracing::warn!(disk = label, %error, "the removed disk was not emptied");
         }

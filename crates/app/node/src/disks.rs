@@ -29,8 +29,6 @@ const SPARES_MAX: usize = 64;
 /// The disks of a pool, open.
 pub struct PoolDisks {
     pub opened: Opened,
-    /// Disks that others went on without, by their pool files: what else they have may be old, too.
-    pub behind: Vec<DiskId>,
     /// Where the folders are that the configuration names.
     pub named: Vec<PathBuf>,
 }
@@ -50,12 +48,8 @@ pub async fn open_pool(
     let mut folders = try_join_all(each).await?;
     let named = folders.iter().map(|folder| folder.path.clone()).collect();
     look_by_label(env, &mut folders, config, looks).await?;
-    let (opened, behind) = open_folders(env, config, folders, known).await?;
-    Ok(PoolDisks {
-        opened,
-        behind,
-        named,
-    })
+    let opened = open_folders(env, config, folders, known).await?;
+    Ok(PoolDisks { opened, named })
 }
 
 fn open_settings(config: &Config, disk_count: usize) -> OpenSettings {
@@ -78,7 +72,7 @@ async fn open_folders(
     config: &Config,
     folders: Vec<Folder>,
     known: &[String],
-) -> Result<(Opened, Vec<DiskId>), NodeError> {
+) -> Result<Opened, NodeError> {
     let (state, present, unformatted, missing) = match plan(&found(&folders))? {
         Plan::Create if !known.is_empty() => {
             let labels: Vec<String> = folders.iter().map(Folder::label).collect();
@@ -94,8 +88,7 @@ async fn open_folders(
             let ids = state.disks.iter().map(|disk| disk.id);
             let members: Vec<Member> = disks.into_iter().zip(ids).collect();
             let settings = open_settings(config, members.len());
-            let formed = form(env, settings, state, members.clone(), &members).await?;
-            return Ok((formed, Vec::new()));
+            return Ok(form(env, settings, state, members.clone(), &members).await?);
         }
         Plan::Open {
             state,
@@ -126,20 +119,15 @@ async fn open_folders(
             bare.push((disk_in(&folders[*index], config)?, *id));
         }
         members.extend(bare.iter().cloned());
-        let formed = form(env, settings, state, members, &bare).await?;
-        return Ok((formed, Vec::new()));
+        return Ok(form(env, settings, state, members, &bare).await?);
     }
     let own_version = |index: usize| folders.get(index).and_then(Folder::version);
-    let is_behind =
-        |(index, _): &&(usize, DiskId)| own_version(*index).is_none_or(|own| own < state.version);
-    let behind = present.iter().filter(is_behind).map(|(_, id)| *id);
-    let behind = behind.collect();
     let all_read = present
         .iter()
         .all(|(index, _)| own_version(*index).is_some());
     let mut opened = open_members(env, settings, state, members, missing).await?;
     opened.is_whole &= all_read;
-    Ok((opened, behind))
+    Ok(opened)
 }
 
 /// Looks for disks that were added to a running server where they were then.

@@ -36,6 +36,19 @@ pub enum NodeError {
     /// Its disk does not say what is in it, or does not take it.
     #[error("the admin token at {path}: {why}")]
     TokenDisk { path: PathBuf, why: String },
+    #[error("the state folder {path}: {why}")]
+    StateFolder { path: PathBuf, why: String },
+    #[error(
+        "{secrets} would lie on the data disk {disk}, and whoever has the disk would have it: name a place elsewhere (--token-file, \
+         --state-dir)"
+    )]
+    SecretOnDisk { secrets: PathBuf, disk: PathBuf },
+    #[error(
+        "the key that signs file handles cannot be had: {0}. Give the server its master key (--master-key-file, \
+         --master-key-command), or put the file handle-key-POOL of the state folder of the server that had these disks before \
+         into this one's"
+    )]
+    HandleKey(String),
     #[error("making the volume \"{name}\": {why}")]
     FirstVolume { name: String, why: String },
     #[error("the cluster: {0}")]
@@ -122,6 +135,8 @@ impl NodeError {
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
             },
             Self::Token { .. }
+            | Self::StateFolder { .. }
+            | Self::SecretOnDisk { .. }
             | Self::OthersDisks { .. }
             | Self::Removed { .. }
             | Self::Twin { .. }
@@ -132,6 +147,7 @@ impl NodeError {
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
             | Self::TokenDisk { .. }
+            | Self::HandleKey(_)
             | Self::Disk(_)
             | Self::Shard(_)
             | Self::Change(_)

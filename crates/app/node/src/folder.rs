@@ -35,21 +35,8 @@ const HARMLESS: &[&str] = &[
     truth::POOL_NAME_NEW,
     "cairn-disk.new",
     cairn_pool::scrub::SCRUB_NAME_NEW,
-    crate::token::TOKEN_NAME,
-    crate::token::TOKEN_NAME_NEW,
-    crate::ready::SERVER_FILE_NAME,
-    crate::certificate::SELF_SIGNED_NAME,
-    crate::certificate::SELF_SIGNED_NAME_NEW,
     crate::cluster::ON_DISK,
     crate::cluster::ON_DISK_NEW,
-];
-/// What a disk has for the sake of the admin API: its token, and its certificate with the key.
-const TOKEN_NAMES: &[&str] = &[
-    crate::token::TOKEN_NAME,
-    crate::token::TOKEN_NAME_NEW,
-    crate::ready::SERVER_FILE_NAME,
-    crate::certificate::SELF_SIGNED_NAME,
-    crate::certificate::SELF_SIGNED_NAME_NEW,
 ];
 /// Names that only a disk of a pool has.
 const OURS: &[&str] = &[
@@ -170,7 +157,7 @@ impl Looks {
 }
 
 /// As [`place`], without asking the folder itself, which may not answer: only those that it is in.
-fn place_unseen(path: &Path) -> PathBuf {
+pub fn place_unseen(path: &Path) -> PathBuf {
     let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for _ in 0..LINKS_MAX {
         // Without a slash at the end, which would follow a link.
@@ -296,8 +283,8 @@ pub fn is_half_wiped(folder: &Path) -> std::io::Result<bool> {
 }
 
 /// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
-/// ours for many reasons. `with_token`: also the admin token, which may be the operator's file otherwise.
-pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
+/// ours for many reasons.
+pub fn wipe(folder: &Path) -> std::io::Result<()> {
     let (identity, wiped) = (
         folder.join(cairn_shard::IDENTITY_NAME),
         folder.join(WIPED_NAME),
@@ -323,9 +310,7 @@ pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
         crate::cluster::ON_DISK_NEW,
     ];
     let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
-    // First: whoever gets the disk if this breaks off must not get the token with it.
-    let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);
-    for name in tokens.chain(ours).chain(made_meanwhile) {
+    for name in ours.chain(made_meanwhile) {
         let path = folder.join(name);
         let removed = match std::fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
@@ -581,16 +566,10 @@ pub(crate) mod tests {
             matches!(&look.content, Content::Disk { identity: Some(found), .. } if found.disk == DiskId(5))
         );
         drop(look);
-        for name in TOKEN_NAMES {
-            std::fs::write(place.join(name), "of this server").unwrap();
-        }
-        wipe(&place, false).unwrap();
-        assert!(TOKEN_NAMES.iter().all(|name| place.join(name).exists()));
         // Of a cluster's map, with the hashes of its secrets.
         let copy = place.join(crate::cluster::ON_DISK);
         std::fs::write(&copy, "a map").unwrap();
-        wipe(&place, true).unwrap();
-        assert!(!TOKEN_NAMES.iter().any(|name| place.join(name).exists()));
+        wipe(&place).unwrap();
         assert!(!copy.exists());
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
@@ -607,7 +586,7 @@ pub(crate) mod tests {
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Disk { identity: None, .. }));
         drop(look);
-        wipe(&place, true).unwrap();
+        wipe(&place).unwrap();
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
     }

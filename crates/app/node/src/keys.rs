@@ -20,15 +20,17 @@ use cairn_admin::keys::{
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{KeySource, VolumeName};
-use cairn_formats::encryption::{MasterKeyId, VolumeEncryption};
-use cairn_formats::pool_file::PoolVolume;
+use cairn_formats::encryption::{KeptSecret, MasterKeyId, VolumeEncryption};
+use cairn_formats::pool_file::{HandleKey, PoolVolume};
 use cairn_keys::{MasterKey, MasterKeys};
 use cairn_pool::wrapped_keys;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::control::{Controller, refusal};
+use crate::error::NodeError;
 use crate::node::Inner;
+use crate::state_folder;
 
 /// A file of keys, and what a command prints, is not longer than this, in bytes.
 const TEXT_LEN_BYTES_MAX: u64 = 64 << 10;
@@ -48,6 +50,8 @@ pub(crate) struct KeyHolder {
     /// Held while they are read, so that a command runs once at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
     read_at: Mutex<Option<Instant>>,
+    /// Why secrets could not be wrapped when it was tried last; empty: they are.
+    told: Mutex<String>,
 }
 
 #[derive(Default)]
@@ -64,6 +68,7 @@ impl KeyHolder {
             known: Mutex::default(),
             reading: Arc::default(),
             read_at: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -109,16 +114,90 @@ impl KeyHolder {
     }
 }
 
-/// Looks for keys that volumes wait for, until the node ends.
+/// Looks for keys that volumes or secrets wait for, until the node ends.
 pub(crate) fn tend(inner: &Arc<Inner>) {
     inner.every("master keys", LOOK_INTERVAL, |inner| async move {
         let state = inner.pool.state();
         let keys = inner.keys.known();
-        let is_missing = wrapped_keys(&state).any(|(_, key)| !keys.has(key.master_key));
-        if is_missing && inner.keys.look().await {
+        let of_volumes = wrapped_keys(&state).map(|(_, key)| key.master_key);
+        let mut needed = of_volumes.chain(inner.pool.secrets_master_key());
+        if needed.any(|key| !keys.has(key)) && inner.keys.look().await {
             inner.pool.keys_came().await;
         }
+        // Another node may have been first, or a disk have been away.
+        wrap_secrets(&inner, false).await;
     });
+}
+
+/// Has secrets wrapped from now on, if there is a master key. Without success they stay as they are, and it is tried again.
+/// `is_new`: the pool was made by this start.
+pub(crate) async fn wrap_secrets(inner: &Inner, is_new: bool) {
+    if inner.pool.secrets_master_key().is_none() {
+        // The newest one: an earlier one may be thrown away after a rotation that knows nothing of this.
+        inner.keys.look().await;
+    }
+    let told = match inner.pool.wrap_secrets(is_new).await {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let mut before = inner.keys.told.lock();
+    if !told.is_empty() && *before != told {
+        tracing::warn!(
+            error = told,
+            "secrets on the disks are not wrapped with the master key yet"
+        );
+    }
+    *before = told;
+}
+
+/// What signs file handles. Where the master key is missing that wraps it, the copy in the state folder does: NFS of volumes
+/// that are not encrypted goes on.
+pub(crate) fn handle_key(inner: &Inner) -> Result<HandleKey, NodeError> {
+    if let Some(cluster) = &inner.cluster {
+        return Ok(cluster.membership.lock().handle_key);
+    }
+    let state = inner.pool.state();
+    let is_wrapped = state
+        .handle_key
+        .as_ref()
+        .is_some_and(KeptSecret::is_wrapped);
+    match inner.pool.handle_key() {
+        Ok(Some(key)) => {
+            if is_wrapped && let Err(error) = keep_copy(inner, key) {
+                tracing::warn!(%error, "a start without the master key could not serve NFS: the state folder has no copy of the key that signs file handles");
+            }
+            Ok(key)
+        }
+        Ok(None) => {
+            let why = "the pool file has none, for its disks were part of a cluster";
+            Err(NodeError::HandleKey(why.to_owned()))
+        }
+        Err(error) => {
+            let folder = state_folder::find(inner.config.state_dir.as_deref());
+            let copy = folder.map(|folder| state_folder::handle_key(&folder, state.pool));
+            match copy {
+                Some(Ok(Some(key))) => {
+                    tracing::warn!(%error, "file handles are signed with the key that the state folder has");
+                    Ok(key)
+                }
+                None | Some(Ok(None)) => Err(NodeError::HandleKey(error.to_string())),
+                Some(Err(copy)) => {
+                    let why = format!("{error}; and the copy in the state folder: {copy}");
+                    Err(NodeError::HandleKey(why))
+                }
+            }
+        }
+    }
+}
+
+fn keep_copy(inner: &Inner, key: HandleKey) -> Result<(), NodeError> {
+    let folder = state_folder::make(&inner.config)?;
+    let pool = inner.pool.state().pool;
+    let kept = state_folder::keep_handle_key(&folder, pool, key, &*inner.env.entropy);
+    kept.map_err(|error| NodeError::StateFolder {
+        path: folder,
+        why: error.to_string(),
+    })
 }
 
 fn read(source: &KeySource) -> Result<Vec<MasterKey>, String> {
@@ -258,11 +337,16 @@ impl Controller {
                 .or_default()
                 .push(state.head_of(volume).name.clone());
         }
+        let of_secrets = state.secrets_key.map(|key| key.master_key);
+        if let Some(id) = of_secrets {
+            used.entry(id).or_default();
+        }
         let mut view = |id: MasterKeyId, present| MasterKeyView {
             id: id.to_string(),
             current: known.current() == Some(id),
             present,
             volumes: used.remove(&id).unwrap_or_default(),
+            secrets: of_secrets == Some(id),
         };
         let mut keys: Vec<MasterKeyView> = known.ids().map(|id| view(id, true)).collect();
         let missing: Vec<MasterKeyId> = used.keys().copied().collect();
@@ -271,6 +355,7 @@ impl Controller {
             current: false,
             present: false,
             volumes: used.remove(&id).unwrap_or_default(),
+            secrets: of_secrets == Some(id),
         };
         keys.extend(missing.into_iter().map(&mut view));
         MasterKeysView {
@@ -317,6 +402,7 @@ impl KeyControl for Controller {
             let failed = failed.map(|(volume, why)| KeyFailureView { volume, why });
             Ok(KeyRotationView {
                 wrapped: rotation.wrapped,
+                secrets: rotation.secrets,
                 failed: failed.collect(),
                 keys: self.master_keys_view(),
             })

@@ -9,7 +9,6 @@
 mod activity;
 mod address_pools;
 mod addresses;
-mod announce;
 mod audit;
 mod balance;
 mod benchmarks;
@@ -46,6 +45,7 @@ mod san;
 mod snapshot_changes;
 mod snapshot_groups;
 mod snapshots;
+pub mod state_folder;
 mod tiers;
 pub mod token;
 mod users;

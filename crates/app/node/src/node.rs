@@ -37,7 +37,6 @@ use prometheus::Registry;
 
 pub use cairn_pool::{ChangeFailure, VolumeService};
 
-use crate::announce::Announced;
 use crate::classes::Credits;
 use crate::cluster::ClusterNode;
 use crate::convert;
@@ -48,7 +47,6 @@ use crate::error::NodeError;
 use crate::history::History;
 use crate::keys::{KeyHolder, encryption_view};
 use crate::metrics::{Observed, Tolerated, VolumeNumbers};
-use crate::token::{OnDisks, TOKEN_NAME};
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
@@ -81,9 +79,10 @@ pub struct Inner {
     pub pool: Arc<Pool>,
     /// Where the folders are that the configuration names, as of the start.
     pub named: Vec<PathBuf>,
-    /// The admin token, unless the configuration names a file for it.
-    pub token: Option<OnDisks>,
-    pub announced: Arc<Mutex<Announced>>,
+    /// The file with the admin token.
+    pub token_path: PathBuf,
+    /// Files that say where the server is; removed at its end.
+    pub announced: Mutex<Vec<PathBuf>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
     /// Held while a plan is computed.
@@ -331,21 +330,6 @@ impl Host for NodeHost {
         ))
     }
 
-    fn disk_joined<'a>(
-        &'a self,
-        disk: &'a Arc<ShardDisk>,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(async move {
-            let Some(node) = self.node() else { return };
-            let folder = disk.disk().folder().map(Path::to_owned);
-            if let (Some(token), Some(folder)) = (&node.token, folder) {
-                for error in token.give(&node.env, &[folder.join(TOKEN_NAME)]).await {
-                    tracing::warn!(%error, "the next start gives the disk the token");
-                }
-            }
-        })
-    }
-
     fn seats(&self) -> Option<Arc<dyn Seats>> {
         let cluster = self.cluster.as_ref()?;
         Some(Arc::clone(&cluster.member) as _)
@@ -396,8 +380,9 @@ impl Inner {
         env: Env,
         config: Config,
         disks: PoolDisks,
-        token: Option<OnDisks>,
+        token_path: PathBuf,
         cluster: Option<Arc<ClusterNode>>,
+        keys: Arc<KeyHolder>,
     ) -> Arc<Self> {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let mut segments = SegmentSettings {
@@ -428,8 +413,7 @@ impl Inner {
             portals,
         );
         let stores = Stores::new(env.clone(), Arc::clone(&shaper), Arc::clone(&activities));
-        let keys = KeyHolder::new(config.master_keys.clone());
-        let PoolDisks { opened, named, .. } = disks;
+        let PoolDisks { opened, named } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),
             config: config.clone(),
@@ -461,8 +445,8 @@ impl Inner {
             started: Instant::now(),
             pool,
             named,
-            token,
-            announced: Arc::default(),
+            token_path,
+            announced: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
             planning: Arc::default(),
             folder_work: FolderWork::default(),
@@ -715,7 +699,8 @@ pub(crate) mod tests {
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
         let pool = open_pool_in_time(&env, &config, &[]).await.unwrap();
-        let inner = Inner::new(env, config, pool, None, None);
+        let keys = KeyHolder::new(None);
+        let inner = Inner::new(env, config, pool, root.join("token"), None, keys);
         inner.open_volumes().await.unwrap();
         inner.ensure_first_volume().await.unwrap();
         inner

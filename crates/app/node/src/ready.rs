@@ -25,7 +25,7 @@ const SERVER_FILES_MAX: usize = 256;
 pub const SYSTEM_RUNTIME_FOLDER: &str = "/run/cairn";
 
 /// Where `server.json` is written and looked for: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and
-/// under systemd, else `$XDG_RUNTIME_DIR/cairn`; none without any of them.
+/// under systemd, else `$XDG_RUNTIME_DIR/cairn`, else the user's state folder; none without any of them.
 pub fn runtime_folder() -> Option<PathBuf> {
     if let Some(folder) = absolute(std::env::var_os("CAIRN_RUNTIME_DIR")) {
         return Some(folder);
@@ -37,7 +37,9 @@ pub fn runtime_folder() -> Option<PathBuf> {
     if let Some(folder) = absolute(std::env::var_os("RUNTIME_DIRECTORY")) {
         return Some(folder);
     }
-    absolute(std::env::var_os("XDG_RUNTIME_DIR")).map(|folder| folder.join("cairn"))
+    let of_user = absolute(std::env::var_os("XDG_RUNTIME_DIR"));
+    let of_user = of_user.map(|folder| folder.join("cairn"));
+    of_user.or_else(|| crate::state_folder::find(None))
 }
 
 /// The folder that a variable names. A relative path, or nothing, would mean what is below whatever folder one happens

@@ -4,7 +4,7 @@
 //! at the end.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,7 +27,6 @@ use tokio::task::JoinHandle;
 
 use crate::address_pools::PoolNames;
 use crate::addresses::Addresses;
-use crate::announce::Announced;
 use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster;
@@ -35,13 +34,15 @@ use crate::control::Controller;
 use crate::disks::{PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
+use crate::keys::KeyHolder;
 use crate::lock_wait::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::ready;
 use crate::s3::{self, S3Server};
 use crate::san::{self, IscsiServer};
-use crate::token::{self, OnDisks, Place};
+use crate::state_folder;
+use crate::token;
 
 /// Where clients look for the port mapper.
 const RPCBIND_PORT: u16 = 111;
@@ -125,6 +126,10 @@ impl Node {
         let env = real::env(handle.clone());
 
         let begun = Instant::now();
+        let token_path = state_folder::token_path(&config)?;
+        let keys = KeyHolder::new(config.master_keys.clone());
+        // Secrets and volumes whose keys cannot be had wait for them, and all others do not.
+        runtime.block_on(keys.look());
         let place = match cluster::folder_of(&config)? {
             Some(folder) => {
                 let encryption = match config.internal_encryption {
@@ -143,7 +148,8 @@ impl Node {
         let mut pool = runtime.block_on(open_pool_in_time(&env, &config, &known))?;
         let cluster = match place {
             Some(place) => {
-                let joined = place.join(&env, &config, &mut pool.opened);
+                let known = keys.known();
+                let joined = place.join(&env, &config, &known, &mut pool.opened);
                 Some(Arc::new(runtime.block_on(joined)?))
             }
             None => {
@@ -166,26 +172,17 @@ impl Node {
                 "a disk is missing; serving without it"
             );
         }
-        let (token, on_disks) = match &config.token_file {
-            Some(path) => (token::load_or_make(path, &*env.entropy)?, None),
-            None => {
-                let places = token_places(&pool);
-                let loaded =
-                    runtime.block_on(OnDisks::load_or_make(&env, &places, config.hang_after))?;
-                (loaded.token.clone(), Some(loaded))
-            }
-        };
-        let folders = token_places(&pool).into_iter().map(|place| place.folder);
-        let folders: Vec<PathBuf> = folders.collect();
-        let certificate = certificate::of_admin(&env, &config, &folders);
+        // Also of those that were added to a running server.
+        state_folder::require_apart(&token_path, &disk_folders(&pool))?;
+        let token = token::load_or_make(&token_path, &*env.entropy)?;
+        let certificate = certificate::of_admin(&env, &config);
         let certificate = certificate.map_err(NodeError::Certificate)?;
-        let inner = Inner::new(env, config, pool, on_disks, cluster);
+        let inner = Inner::new(env, config, pool, token_path, cluster, keys);
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(crate::read_cache::open_all(&inner));
         runtime.block_on(async {
-            // Volumes whose keys cannot be had are not served, and all others are.
-            inner.keys.look().await;
+            crate::keys::wrap_secrets(&inner, created).await;
             inner.open_volumes().await?;
             inner.ensure_first_volume().await
         })?;
@@ -265,7 +262,6 @@ impl Node {
             cairn_pool::scrub::tend(&inner.pool).await;
         });
         cairn_pool::executor::tend(&inner.pool);
-        crate::announce::tend(&inner);
         crate::snapshots::tend(&inner);
         classes::tend(&inner);
         crate::tiers::tend(&inner);
@@ -303,8 +299,8 @@ impl Node {
     /// What the ready file says.
     pub fn ready(&self) -> ReadyFile {
         let pool = self.started.inner.pool.state();
-        let token_path = self.started.inner.token_path();
-        let token_path = std::path::absolute(&token_path).unwrap_or(token_path);
+        let token_path = &self.started.inner.token_path;
+        let token_path = std::path::absolute(token_path).unwrap_or_else(|_| token_path.clone());
         ReadyFile {
             pid: std::process::id(),
             nfs: NfsReady {
@@ -321,14 +317,14 @@ impl Node {
         }
     }
 
-    /// Keeps files true that say what [`Self::ready`] said: the token that they name may go with its disk.
-    pub fn announced(&self, ready: &ReadyFile, files: &[PathBuf]) {
-        *self.started.inner.announced.lock() = Announced::new(ready.clone(), files.to_vec());
+    /// Notes files that say what [`Self::ready`] said, to be removed by [`Self::unannounce`].
+    pub fn announced(&self, files: &[PathBuf]) {
+        *self.started.inner.announced.lock() = files.to_vec();
     }
 
     /// Removes these files. One on a disk that hangs is waited for briefly only.
     pub fn unannounce(&self) {
-        let files = std::mem::take(&mut *self.started.inner.announced.lock()).into_files();
+        let files = std::mem::take(&mut *self.started.inner.announced.lock());
         let (done, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             for file in files {
@@ -480,15 +476,11 @@ fn admin_url(certificate: Option<&AdminCertificate>, address: SocketAddr) -> Str
     }
 }
 
-/// The disks that have the token, or are to have it.
-fn token_places(pool: &PoolDisks) -> Vec<Place> {
-    let places = pool.opened.disks.iter().filter_map(|disk| {
-        Some(Place {
-            folder: disk.disk().folder()?.to_owned(),
-            is_behind: pool.behind.contains(&disk.id()),
-        })
-    });
-    places.collect()
+/// The folders of the disks that are used.
+fn disk_folders(pool: &PoolDisks) -> Vec<PathBuf> {
+    let folders = pool.opened.disks.iter();
+    let folders = folders.filter_map(|disk| disk.disk().folder().map(Path::to_owned));
+    folders.collect()
 }
 
 /// Starts the thread that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be in
@@ -522,7 +514,7 @@ fn start_nfs(
     settings.connection_count_max = settings.connection_count_max.min(connections);
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
-    let handle_key = HandleSigner::new(&inner.pool.state().handle_key.0.to_be_bytes());
+    let handle_key = HandleSigner::new(&crate::keys::handle_key(inner)?.0.to_be_bytes());
     let (exports, registry) = (Arc::clone(&inner.exports), &inner.registry);
     let failed = |error: ServeError| NodeError::Nfs(error.to_string());
     let nfs3 = Nfs3::new(

@@ -179,6 +179,10 @@ fn refused(error: ObjectError) -> ControlError {
             return ControlError::new(ErrorKind::Conflict, message).hint("choose another --path");
         }
         ObjectError::Path(_) | ObjectError::Invalid(_) => (ErrorKind::Invalid, ""),
+        ObjectError::Secret { .. } => (
+            ErrorKind::Unavailable,
+            "`cairn key list` shows which master key is missing",
+        ),
         ObjectError::Fs(FsError::Fenced | FsError::TryLater | FsError::Unreachable(_)) => {
             (ErrorKind::Unavailable, "")
         }
@@ -344,11 +348,10 @@ impl S3Control for Controller {
                 only: only.collect(),
                 note: create.note,
             };
-            let (id, key) = objects.create_key(spec).await.map_err(refused)?;
+            let (id, key, secret) = objects.create_key(spec).await.map_err(refused)?;
             self.inner.stores.is_used.send_replace(true);
-            let secret = Some(key.secret.clone());
             Ok(AccessKeyView {
-                secret,
+                secret: Some(secret),
                 ..key_view(&objects, id, key)?
             })
         })

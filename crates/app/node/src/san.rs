@@ -153,6 +153,8 @@ fn refused(error: SanError) -> ControlError {
             | cairn_fs::FsError::TryLater
             | cairn_fs::FsError::Unreachable(_),
         ) => ControlError::new(ErrorKind::Unavailable, message),
+        SanError::Secret { .. } => ControlError::new(ErrorKind::Unavailable, message)
+            .hint("`cairn key list` shows which master key is missing"),
         SanError::Fs(_) | SanError::Damaged(..) => {
             tracing::error!(%message, "a change of LUNs failed");
             ControlError::new(ErrorKind::Internal, message).hint("the server's log says more")

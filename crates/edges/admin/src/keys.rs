@@ -31,6 +31,10 @@ pub struct MasterKeyView {
     /// Volumes whose keys are wrapped with it: it must not be thrown away before there are none.
     #[schema(value_type = Vec<String>)]
     pub volumes: Vec<VolumeName>,
+    /// The key that secrets are wrapped with (of access keys, of initiators, of file handles) is wrapped with it: nor must it
+    /// then.
+    #[serde(default)]
+    pub secrets: bool,
 }
 
 /// What became of the keys of volumes.
@@ -41,6 +45,9 @@ pub struct KeyRotationView {
     pub wrapped: Vec<VolumeName>,
     /// Volumes whose keys could not be unwrapped.
     pub failed: Vec<KeyFailureView>,
+    /// The key that secrets are wrapped with is wrapped with the current master key now, and was not before.
+    #[serde(default)]
+    pub secrets: bool,
     pub keys: MasterKeysView,
 }
 

@@ -9,7 +9,7 @@ use cairn_codec_iscsi::{
     CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Elsewhere, Keys, LoginHeader, Negotiated, Offer,
     binary_of_text, chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
-use cairn_san::{Chap, Initiator};
+use cairn_san::{Chap, Initiator, SanError};
 
 use crate::pass::initiator_of;
 use crate::target::{PORT_GROUP, Session, Target, Targets};
@@ -219,7 +219,7 @@ impl Login {
             return Err(login_status::NO_SESSION);
         }
         self.proof = match self.is_discovery {
-            true => self.proof_of_name(),
+            true => self.proof_of_name()?,
             false => {
                 let name = keys
                     .get("TargetName")
@@ -237,9 +237,10 @@ impl Login {
                     None => None,
                 };
                 answers.push("TargetPortalGroupTag", self.group.to_string());
-                let secret = target
-                    .as_ref()
-                    .and_then(|target| target.san.initiator(initiator));
+                let secret = match &target {
+                    Some(target) => target.san.initiator(initiator).map_err(secret_unreadable)?,
+                    None => None,
+                };
                 let sees = |target: &Arc<Target>| !target.san.seen_by(initiator).is_empty();
                 match target.filter(sees) {
                     Some(target) => {
@@ -257,7 +258,7 @@ impl Login {
                         self.refusal = Some(login_status::NOT_FOUND);
                         match secret {
                             Some(secret) => Proof::Wanted(secret),
-                            None => self.proof_of_name(),
+                            None => self.proof_of_name()?,
                         }
                     }
                 }
@@ -268,22 +269,23 @@ impl Login {
 
     /// What the initiator has to prove where no target counts: the secret that is set for its name on any volume, or nothing
     /// if some volume lets it in without one. A name that is not known is to prove a secret that nobody has.
-    fn proof_of_name(&mut self) -> Proof {
+    fn proof_of_name(&mut self) -> Result<Proof, u16> {
         let here = self.targets.initiator(&self.initiator);
+        let here = here.map_err(secret_unreadable)?;
         let there = self.elsewhere.initiator.take().map(initiator_of);
         if let Some(known) = here.or(there) {
-            return Proof::Wanted(known);
+            return Ok(Proof::Wanted(known));
         }
         let sees_elsewhere = !self.elsewhere.targets.is_empty();
         if sees_elsewhere || !self.targets.seen_by(&self.initiator).is_empty() {
-            return Proof::None;
+            return Ok(Proof::None);
         }
         self.is_stranger = true;
         let mut random = [0; NOBODYS_SECRET_LEN_BYTES];
         self.env.entropy.fill(&mut random);
         let secret = text_of_binary(&random);
         let user = self.initiator.clone();
-        Proof::Wanted(Initiator::new(Chap { user, secret }, None))
+        Ok(Proof::Wanted(Initiator::new(Chap { user, secret }, None)))
     }
 
     fn prove(&mut self, keys: &Keys, answers: &mut Keys) -> Result<(), u16> {
@@ -366,6 +368,13 @@ impl Login {
         answers.push("CHAP_R", text_of_binary(&answer));
         Ok(())
     }
+}
+
+/// What an initiator has to prove cannot be read, so that it is not let in. It comes again when an operator has given the
+/// server its master key.
+fn secret_unreadable(error: SanError) -> u16 {
+    tracing::debug!(%error, "a login is refused");
+    login_status::UNAVAILABLE
 }
 
 /// What the first connection of a session has agreed on for all of them (RFC 7143, chapter 13: "leading only").

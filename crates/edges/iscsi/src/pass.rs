@@ -124,7 +124,10 @@ pub(crate) fn initiator_of(proof: Proof) -> Initiator {
         user: secret.user,
         secret: secret.secret,
     };
-    Initiator::new(chap(proof.chap), proof.mutual.map(chap))
+    Initiator {
+        chap: chap(proof.chap),
+        mutual: proof.mutual.map(chap),
+    }
 }
 
 async fn ask<T: Frame>(
@@ -441,9 +444,17 @@ impl Passed {
         let targets = &self.shared.targets;
         let served = match question {
             Ask::Targets { initiator } => {
+                let proof = match targets.initiator(&initiator) {
+                    Ok(proof) => proof.map(proof_of),
+                    // Without an answer the other node tells of no targets that are here.
+                    Err(error) => {
+                        tracing::debug!(%error, "a node's question about an initiator has no answer");
+                        return;
+                    }
+                };
                 let answer = Elsewhere {
                     targets: targets.seen_by(&initiator),
-                    initiator: targets.initiator(&initiator).map(proof_of),
+                    initiator: proof,
                 };
                 write_frame(&mut stream, &answer).await
             }

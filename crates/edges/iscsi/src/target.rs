@@ -253,11 +253,13 @@ impl Targets {
             .find(|target| target.san.target().as_deref() == Some(name))
     }
 
-    /// What an initiator has to prove before it is told of targets: what is set for it anywhere.
-    pub fn initiator(&self, name: &str) -> Option<Initiator> {
-        self.all()
-            .iter()
-            .find_map(|target| target.san.initiator(name))
+    /// What an initiator has to prove before it is told of targets: what is set for it anywhere. An error means that
+    /// something is, and cannot be read.
+    pub fn initiator(&self, name: &str) -> Result<Option<Initiator>, SanError> {
+        let all = self.all();
+        let mut set = all.iter().map(|target| target.san.initiator(name));
+        let found = set.find(|found| !matches!(found, Ok(None)));
+        found.unwrap_or(Ok(None))
     }
 
     /// The names of the targets of which an initiator sees something.

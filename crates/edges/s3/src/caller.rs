@@ -31,8 +31,15 @@ pub struct Keys(pub Arc<Shared>);
 impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
         let found = self.0.stores.access_key(access_key);
-        let (_, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
-        Ok(SecretKey::from(key.secret))
+        let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
+        let secret = objects.secret_of(access_key, &key).map_err(|error| {
+            tracing::debug!(%error, "a signature cannot be checked");
+            s3_error!(
+                ServiceUnavailable,
+                "the secret of the access key cannot be read now: an operator has to look at the server's log"
+            )
+        })?;
+        Ok(SecretKey::from(secret))
     }
 }
 

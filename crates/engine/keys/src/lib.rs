@@ -9,9 +9,12 @@
 #![forbid(unsafe_code)]
 
 mod master;
+mod secrets;
 mod volume;
 
+pub use cairn_formats::encryption::KeptSecret;
 pub use master::{KEYS_MAX, KeyError, MasterKey, MasterKeys};
+pub use secrets::{NoSecrets, Secrets, SecretsKey, keep, reveal};
 pub use volume::{EntryForm, NotAuthentic, RecordCipher, RecordForm, VolumeKey};
 
 /// Of AES-256 and of HKDF with SHA-256.

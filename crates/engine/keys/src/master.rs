@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use cairn_base::VolumeId;
 use cairn_base::env::Entropy;
+use cairn_base::{PoolId, VolumeId};
 use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
 use ring::aead::{Aad, Nonce};
 use zeroize::Zeroizing;
 
+use crate::secrets::SecretsKey;
 use crate::volume::VolumeKey;
 use crate::{KEY_LEN_BYTES, Secret, derive};
 
@@ -20,6 +21,9 @@ pub const KEYS_MAX: usize = 64;
 const ID_PURPOSE: &[u8] = b"cairn master key id 1";
 const WRAP_PURPOSE: &[u8] = b"cairn wrapping of volume keys 1";
 const WRAP_DOMAIN: &[u8; 19] = b"cairn volume key 1\0";
+/// Of the key of a pool's secrets. Its own key and domain: none of both is ever taken for one of the other.
+const SECRETS_PURPOSE: &[u8] = b"cairn wrapping of secrets keys 1";
+const SECRETS_DOMAIN: &[u8; 20] = b"cairn secrets key 1\0";
 const NONCE_LEN_BYTES: usize = 12;
 const TAG_LEN_BYTES: usize = 16;
 const _: () = assert!(NONCE_LEN_BYTES + KEY_LEN_BYTES + TAG_LEN_BYTES == WRAPPED_LEN_BYTES);
@@ -43,6 +47,17 @@ pub enum KeyError {
         "the volume's key cannot be unwrapped with master key {id}: what is stored of it is damaged, or is that of another volume"
     )]
     NotAuthentic { id: MasterKeyId },
+    #[error(
+        "the key of the pool's secrets cannot be unwrapped with master key {id}: what is stored of it is damaged, or is that of \
+         another pool"
+    )]
+    SecretsKeyNotAuthentic { id: MasterKeyId },
+    #[error(
+        "a wrapped secret cannot be unwrapped: it is damaged, or was put here from another place"
+    )]
+    SecretNotAuthentic,
+    #[error("a secret is wrapped, and the key of the pool's secrets is not there")]
+    NoSecretsKey,
 }
 
 /// A key that keys of volumes are wrapped with.
@@ -105,16 +120,45 @@ impl MasterKey {
     }
 
     fn wrap(&self, key: &VolumeKey, entropy: &dyn Entropy) -> WrappedKey {
+        let vouches_for = self.vouches_for(key.volume());
+        self.wrap_bytes(WRAP_PURPOSE, &vouches_for, key.secret(), entropy)
+    }
+
+    fn unwrap(&self, volume: VolumeId, wrapped: &WrappedKey) -> Result<VolumeKey, KeyError> {
+        let secret = self.unwrap_bytes(WRAP_PURPOSE, &self.vouches_for(volume), wrapped);
+        let secret = secret.ok_or(KeyError::NotAuthentic { id: self.id })?;
+        Ok(VolumeKey::new(volume, secret))
+    }
+
+    fn wrap_secrets(&self, pool: PoolId, key: &SecretsKey, entropy: &dyn Entropy) -> WrappedKey {
+        let vouches_for = self.vouches_for_secrets(pool);
+        self.wrap_bytes(SECRETS_PURPOSE, &vouches_for, key.secret(), entropy)
+    }
+
+    fn unwrap_secrets(&self, pool: PoolId, wrapped: &WrappedKey) -> Result<SecretsKey, KeyError> {
+        let vouches_for = self.vouches_for_secrets(pool);
+        let secret = self.unwrap_bytes(SECRETS_PURPOSE, &vouches_for, wrapped);
+        let secret = secret.ok_or(KeyError::SecretsKeyNotAuthentic { id: self.id })?;
+        Ok(SecretsKey::new(secret))
+    }
+
+    fn wrap_bytes(
+        &self,
+        purpose: &[u8],
+        vouches_for: &[u8],
+        secret: &[u8; KEY_LEN_BYTES],
+        entropy: &dyn Entropy,
+    ) -> WrappedKey {
         let mut wrapped = [0; WRAPPED_LEN_BYTES];
         let (nonce, rest) = wrapped.split_at_mut(NONCE_LEN_BYTES);
         let (body, tag_at) = rest.split_at_mut(KEY_LEN_BYTES);
         entropy.fill(nonce);
-        body.copy_from_slice(key.secret());
+        body.copy_from_slice(secret);
         let mut used = [0; NONCE_LEN_BYTES];
         used.copy_from_slice(nonce);
-        let sealed = derive(&self.secret, &[WRAP_PURPOSE]).seal_in_place_separate_tag(
+        let sealed = derive(&self.secret, &[purpose]).seal_in_place_separate_tag(
             Nonce::assume_unique_for_key(used),
-            self.vouches_for(key.volume()),
+            Aad::from(vouches_for),
             body,
         );
         let tag = sealed.expect("32 bytes are not too long for GCM");
@@ -125,34 +169,46 @@ impl MasterKey {
         }
     }
 
-    fn unwrap(&self, volume: VolumeId, wrapped: &WrappedKey) -> Result<VolumeKey, KeyError> {
-        let refused = KeyError::NotAuthentic { id: self.id };
+    fn unwrap_bytes(
+        &self,
+        purpose: &[u8],
+        vouches_for: &[u8],
+        wrapped: &WrappedKey,
+    ) -> Option<Secret> {
         let mut bytes = Zeroizing::new(wrapped.wrapped);
         let (nonce, rest) = bytes.split_at_mut(NONCE_LEN_BYTES);
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| refused.clone())?;
-        let opened = derive(&self.secret, &[WRAP_PURPOSE]).open_in_place(
-            nonce,
-            self.vouches_for(volume),
-            rest,
-        );
-        let opened = opened.map_err(|_| refused.clone())?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let key = derive(&self.secret, &[purpose]);
+        let opened = key.open_in_place(nonce, Aad::from(vouches_for), rest);
+        let opened = opened.ok()?;
         let mut secret = Secret::default();
         if opened.len() != secret.len() {
-            return Err(refused);
+            return None;
         }
         secret.copy_from_slice(opened);
-        Ok(VolumeKey::new(volume, secret))
+        Some(secret)
     }
 
     /// A wrapped key is that of one volume, by one master key.
-    fn vouches_for(&self, volume: VolumeId) -> Aad<[u8; 31]> {
+    fn vouches_for(&self, volume: VolumeId) -> [u8; 31] {
         let mut bytes = [0; 31];
         let (domain, rest) = bytes.split_at_mut(WRAP_DOMAIN.len());
         domain.copy_from_slice(WRAP_DOMAIN);
         let (of_volume, of_key) = rest.split_at_mut(4);
         of_volume.copy_from_slice(&volume.0.to_le_bytes());
         of_key.copy_from_slice(&self.id.0);
-        Aad::from(bytes)
+        bytes
+    }
+
+    /// The key of secrets is that of one pool, by one master key.
+    fn vouches_for_secrets(&self, pool: PoolId) -> [u8; 44] {
+        let mut bytes = [0; 44];
+        let (domain, rest) = bytes.split_at_mut(SECRETS_DOMAIN.len());
+        domain.copy_from_slice(SECRETS_DOMAIN);
+        let (of_pool, of_key) = rest.split_at_mut(16);
+        of_pool.copy_from_slice(&pool.0.to_le_bytes());
+        of_key.copy_from_slice(&self.id.0);
+        bytes
     }
 }
 
@@ -213,9 +269,44 @@ impl MasterKeys {
     }
 
     pub fn unwrap(&self, volume: VolumeId, wrapped: &WrappedKey) -> Result<VolumeKey, KeyError> {
+        self.of(wrapped)?.unwrap(volume, wrapped)
+    }
+
+    /// The one that a key is wrapped with.
+    fn of(&self, wrapped: &WrappedKey) -> Result<&MasterKey, KeyError> {
         let id = wrapped.master_key;
         let key = self.0.iter().find(|key| key.id == id);
-        key.ok_or(KeyError::Missing { id })?.unwrap(volume, wrapped)
+        key.map(|key| &**key).ok_or(KeyError::Missing { id })
+    }
+
+    /// A new key for the secrets of a pool.
+    pub fn make_secrets_key(
+        &self,
+        pool: PoolId,
+        entropy: &dyn Entropy,
+    ) -> Result<WrappedKey, KeyError> {
+        let current = self.0.first().ok_or(KeyError::Empty)?;
+        Ok(current.wrap_secrets(pool, &SecretsKey::random(entropy), entropy))
+    }
+
+    pub fn unwrap_secrets_key(
+        &self,
+        pool: PoolId,
+        wrapped: &WrappedKey,
+    ) -> Result<SecretsKey, KeyError> {
+        self.of(wrapped)?.unwrap_secrets(pool, wrapped)
+    }
+
+    /// The same key of a pool's secrets, wrapped with the current master key.
+    pub fn wrap_secrets_key_anew(
+        &self,
+        pool: PoolId,
+        wrapped: &WrappedKey,
+        entropy: &dyn Entropy,
+    ) -> Result<WrappedKey, KeyError> {
+        let key = self.unwrap_secrets_key(pool, wrapped)?;
+        let current = self.0.first().ok_or(KeyError::Empty)?;
+        Ok(current.wrap_secrets(pool, &key, entropy))
     }
 
     /// The same key of a volume, wrapped with the current master key.
@@ -226,6 +317,18 @@ impl MasterKeys {
         entropy: &dyn Entropy,
     ) -> Result<WrappedKey, KeyError> {
         self.wrap(&self.unwrap(volume, wrapped)?, entropy)
+    }
+
+    /// The same key of secrets, wrapped with the same master key for another pool, or for a cluster.
+    pub fn move_secrets_key(
+        &self,
+        from: PoolId,
+        to: PoolId,
+        wrapped: &WrappedKey,
+        entropy: &dyn Entropy,
+    ) -> Result<WrappedKey, KeyError> {
+        let key = self.unwrap_secrets_key(from, wrapped)?;
+        Ok(self.of(wrapped)?.wrap_secrets(to, &key, entropy))
     }
 
     fn wrap(&self, key: &VolumeKey, entropy: &dyn Entropy) -> Result<WrappedKey, KeyError> {
@@ -326,6 +429,46 @@ mod tests {
             Some(KeyError::Missing {
                 id: again.master_key
             })
+        );
+    }
+
+    #[test]
+    fn the_key_of_secrets_is_of_one_pool_and_no_key_of_a_volume() {
+        let env = test_env();
+        let keys = |text: &str| MasterKeys::default().with(MasterKey::parse_all(text).unwrap());
+        let (first, second) = (keys(HEX), keys(OTHER));
+        let pool = PoolId(7);
+        let wrapped = first.make_secrets_key(pool, &*env.entropy).unwrap();
+        let id = wrapped.master_key;
+        let key = first.unwrap_secrets_key(pool, &wrapped).unwrap();
+        let open = |keys: &MasterKeys, pool, wrapped: &WrappedKey| {
+            keys.unwrap_secrets_key(pool, wrapped).err()
+        };
+        let missing = Some(KeyError::Missing { id });
+        assert_eq!(open(&second, pool, &wrapped), missing);
+        let refused = Some(KeyError::SecretsKeyNotAuthentic { id });
+        assert_eq!(open(&first, PoolId(8), &wrapped), refused);
+        for bit in 0..8 * WRAPPED_LEN_BYTES {
+            let mut bad = wrapped;
+            bad.wrapped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open(&first, pool, &bad), refused, "{bit}");
+        }
+        assert!(first.unwrap(VolumeId(7), &wrapped).is_err());
+        let of_volume = first.make(VolumeId(7), &*env.entropy).unwrap();
+        assert_eq!(open(&first, pool, &of_volume), refused);
+
+        let both = first.with(MasterKey::parse_all(OTHER).unwrap());
+        let again = both
+            .wrap_secrets_key_anew(pool, &wrapped, &*env.entropy)
+            .unwrap();
+        assert_eq!(Some(again.master_key), second.current());
+        let same = second.unwrap_secrets_key(pool, &again).unwrap();
+        assert_eq!(same.secret(), key.secret());
+        assert_eq!(
+            MasterKeys::default()
+                .make_secrets_key(pool, &*env.entropy)
+                .err(),
+            Some(KeyError::Empty)
         );
     }
 

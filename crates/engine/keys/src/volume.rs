@@ -4,14 +4,15 @@ use std::fmt;
 
 use cairn_base::env::Entropy;
 use cairn_base::{Ino, VolumeId};
-use cairn_formats::encryption::{Encryption, Salt, Tag};
+use cairn_formats::encryption::{Encryption, SECRET_MORE_BYTES, Salt, Tag};
 use cairn_formats::pointer::Codec;
 use ring::aead::{Aad, LessSafeKey, Nonce};
 
-use crate::{Secret, derive};
+use crate::{KEY_LEN_BYTES, Secret, derive};
 
 const RECORD_PURPOSE: &[u8] = b"cairn record 1";
 const ENTRY_PURPOSE: &[u8] = b"cairn journal entry 1";
+const ATTRIBUTE_PURPOSE: &[u8] = b"cairn extended attribute 1";
 
 /// Encrypted bytes, or what is kept of them, are not what was written, or the key is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,8 +69,8 @@ impl VolumeKey {
         self.volume
     }
 
-    pub(crate) fn secret(&self) -> &[u8] {
-        &*self.secret
+    pub(crate) fn secret(&self) -> &[u8; KEY_LEN_BYTES] {
+        &self.secret
     }
 
     /// For the one record that has this salt.
@@ -107,6 +108,46 @@ impl VolumeKey {
         };
         let key = derive(&self.secret, &[ENTRY_PURPOSE, &encryption.salt]);
         decrypt(&key, 0, &self.entry_vouches_for(form), bytes, tag)
+    }
+
+    /// The value of an extended attribute as it is stored: salt, encrypted bytes, tag. It is that of this attribute of this
+    /// inode, and of no other.
+    pub fn encrypt_attribute(&self, salt: Salt, ino: Ino, name: &[u8], value: &[u8]) -> Vec<u8> {
+        let key = derive(&self.secret, &[ATTRIBUTE_PURPOSE, &salt]);
+        let mut stored = Vec::with_capacity(SECRET_MORE_BYTES + value.len());
+        stored.extend_from_slice(&salt);
+        stored.extend_from_slice(value);
+        let vouches_for = self.attribute_vouches_for(ino, name);
+        let tag = encrypt(&key, 0, &vouches_for, &mut stored[salt.len()..]);
+        stored.extend_from_slice(&tag);
+        stored
+    }
+
+    /// The value that was stored so.
+    pub fn decrypt_attribute(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        stored: &[u8],
+    ) -> Result<Vec<u8>, NotAuthentic> {
+        let (salt, rest) = stored.split_first_chunk().ok_or(NotAuthentic)?;
+        let (bytes, tag) = rest.split_last_chunk().ok_or(NotAuthentic)?;
+        let salt: &Salt = salt;
+        let tag: &Tag = tag;
+        let key = derive(&self.secret, &[ATTRIBUTE_PURPOSE, salt]);
+        let mut value = bytes.to_vec();
+        let vouches_for = self.attribute_vouches_for(ino, name);
+        decrypt(&key, 0, &vouches_for, &mut value, tag)?;
+        Ok(value)
+    }
+
+    /// All but the name have a fixed length, so that no two are alike.
+    fn attribute_vouches_for(&self, ino: Ino, name: &[u8]) -> Vec<u8> {
+        let mut vouches_for = Vec::with_capacity(12 + name.len());
+        vouches_for.extend_from_slice(&self.volume.0.to_le_bytes());
+        vouches_for.extend_from_slice(&ino.0.to_le_bytes());
+        vouches_for.extend_from_slice(name);
+        vouches_for
     }
 
     fn entry_vouches_for(&self, form: EntryForm) -> [u8; 20] {
@@ -318,6 +359,37 @@ mod tests {
                 .decrypt(0, &mut stored.clone(), &encryption.tags[0])
                 .is_err()
         );
+    }
+
+    #[test]
+    fn an_attribute_is_read_where_it_was_put() {
+        let (name, value) = (&b"user.name"[..], &b"a value of twenty-six bytes"[..]);
+        let stored = key(1, 2).encrypt_attribute([3; 16], Ino(5), name, value);
+        assert_eq!(stored.len(), value.len() + SECRET_MORE_BYTES);
+        let open = |key: VolumeKey, ino, name: &[u8], stored: &[u8]| {
+            key.decrypt_attribute(Ino(ino), name, stored)
+        };
+        assert_eq!(open(key(1, 2), 5, name, &stored), Ok(value.to_vec()));
+        let refused = Err(NotAuthentic);
+        let cases = [
+            ("key", open(key(1, 3), 5, name, &stored)),
+            ("volume", open(key(2, 2), 5, name, &stored)),
+            ("inode", open(key(1, 2), 6, name, &stored)),
+            ("name", open(key(1, 2), 5, b"user.other", &stored)),
+            ("short", open(key(1, 2), 5, name, &stored[..31])),
+            ("cut", open(key(1, 2), 5, name, &stored[..stored.len() - 1])),
+            ("empty", open(key(1, 2), 5, name, b"")),
+        ];
+        for (what, opened) in cases {
+            assert_eq!(opened, refused, "{what}");
+        }
+        for bit in 0..stored.len() * 8 {
+            let mut bad = stored.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open(key(1, 2), 5, name, &bad), refused, "{bit}");
+        }
+        let empty = key(1, 2).encrypt_attribute([4; 16], Ino(5), name, b"");
+        assert_eq!(open(key(1, 2), 5, name, &empty), Ok(Vec::new()));
     }
 
     proptest! {

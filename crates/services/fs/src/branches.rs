@@ -454,7 +454,11 @@ impl Taking<'_> {
                 else {
                     continue;
                 };
-                self.batch.put(Key::xattr(self.ino, name), value.clone());
+                // Encrypted for the inode that it is of.
+                let values = &self.shared.xattr_values;
+                let value = values.read(self.base.ino, name, value)?;
+                let stored = values.stored(self.ino, name, &value);
+                self.batch.put(Key::xattr(self.ino, name), stored);
                 if self.is_full() {
                     self.step().await?;
                 }

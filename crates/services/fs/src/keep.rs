@@ -38,7 +38,7 @@ use crate::room::METADATA_BYTES;
 use crate::types::*;
 use crate::unnamed::{Expected, Keeping as Kept, Placing};
 use crate::volume::{Fs, ROOT, Shared, meta_error};
-use crate::xattr::check_xattr;
+use crate::xattr::{XattrValues, check_xattr};
 
 /// Attributes of the hidden folder that say below which directories contents are kept.
 const OF_DIRECTORY: &[u8] = b"user.keeps.";
@@ -97,7 +97,7 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// Reads it; whoever changes files before the keeper is there waits for it.
-    pub fn open(meta: &MetaStore) -> Result<Self, FsError> {
+    pub fn open(meta: &MetaStore, values: &XattrValues) -> Result<Self, FsError> {
         let mut directories = BTreeMap::new();
         let mut failed = None;
         let (from, to) = Key::xattrs(HIDDEN);
@@ -105,19 +105,24 @@ impl Keeping {
             if let Ok(KeyKind::Xattr { name, .. }) = KeyKind::parse(key)
                 && let Some(number) = name.strip_prefix(OF_DIRECTORY)
             {
-                match parse(number, value) {
-                    Some((dir, during)) => drop(directories.insert(dir, during)),
-                    None => failed = Some(String::from_utf8_lossy(name).into_owned()),
+                let value = values.read(HIDDEN, name, &Bytes::copy_from_slice(value));
+                match value.map(|value| parse(number, &value)) {
+                    Ok(Some((dir, during))) => drop(directories.insert(dir, during)),
+                    Ok(None) => {
+                        let name = String::from_utf8_lossy(name);
+                        failed = Some(FsError::Io(format!(
+                            "the attribute {name} of the hidden folder is damaged"
+                        )));
+                    }
+                    Err(error) => failed = Some(error),
                 }
             }
             ControlFlow::Continue(())
         };
         let live = meta.live();
         live.scan_with(&from, &to, visit).map_err(meta_error)?;
-        if let Some(name) = failed {
-            return Err(FsError::Io(format!(
-                "the attribute {name} of the hidden folder was written by a newer version of Cairn, or is damaged"
-            )));
+        if let Some(error) = failed {
+            return Err(error);
         }
         Ok(Self {
             is_active: AtomicBool::new(!directories.is_empty()),
@@ -136,7 +141,7 @@ impl Keeping {
 /// A directory and its time, as an attribute has them: the value begins with the version of all attributes.
 fn parse(number: &[u8], value: &[u8]) -> Option<(Ino, Duration)> {
     let number = std::str::from_utf8(number).ok()?;
-    let seconds = std::str::from_utf8(value.get(1..)?).ok()?;
+    let seconds = std::str::from_utf8(value).ok()?;
     let seconds: u32 = seconds.parse().ok()?;
     let ino = u64::from_str_radix(number, 16).ok()?;
     Some((Ino(ino), Duration::from_secs(seconds.into())))
@@ -773,7 +778,8 @@ impl Shared {
             batch.put(Key::inode(ino), record.encode());
             batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
             for (name, value) in &marker.xattrs {
-                batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
+                let stored = self.xattr_values.stored(ino, name, value);
+                batch.put(Key::xattr(ino, name), stored);
             }
             batch.space(SpaceDelta {
                 inodes: 1,

@@ -46,6 +46,7 @@ mod revert;
 mod rewrite;
 mod room;
 mod scrub;
+mod secrets;
 mod share;
 mod snapshots;
 mod storing;
@@ -76,6 +77,7 @@ pub use quota::{QUOTA_COUNT_MAX, QUOTA_DEPTH_MAX, QuotaCounts, QuotaLimits, Quot
 pub use requests::REQUESTS_KEPT;
 pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
+pub use secrets::{KeptSecret, SecretError};
 pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds};
 pub use tiering::{TierChoice, TierPolicy, TieringSettings, TieringStatus};
 pub use types::*;

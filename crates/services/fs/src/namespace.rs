@@ -671,7 +671,8 @@ impl Shared {
         batch.put(Key::inode(ino), record.encode());
         batch.charge(owner_of(&record), UsageDelta::ONE_INODE);
         for (name, value) in xattrs {
-            batch.put(Key::xattr(ino, &name), crate::xattr::stored(&value));
+            let stored = self.xattr_values.stored(ino, &name, &value);
+            batch.put(Key::xattr(ino, &name), stored);
         }
         let space = SpaceDelta {
             inodes: 1,

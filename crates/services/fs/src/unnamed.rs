@@ -540,7 +540,8 @@ impl Shared {
         record.is_frozen = place.beginning.is_some();
         state.touch_ctime(now);
         for (name, value) in xattrs {
-            batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
+            let stored = self.xattr_values.stored(ino, name, value);
+            batch.put(Key::xattr(ino, name), stored);
         }
         if let Some(data) = data {
             state.record.size_bytes = data.len() as u64;

@@ -9,7 +9,7 @@ use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Branch, Generation, Ino, Media, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
-use cairn_keys::VolumeKey;
+use cairn_keys::{NoSecrets, Secrets, VolumeKey};
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
     SpaceDelta, Ticket, UsageDelta, decode_extent,
@@ -39,6 +39,7 @@ use crate::storing::Asked;
 use crate::tasks::Tasks;
 use crate::tiering::{TierWork, TieringSettings};
 use crate::types::{FileKind, FsError, RequestId, VolumeCounts, VolumeSpace};
+use crate::xattr::XattrValues;
 
 /// The root directory of every volume.
 pub const ROOT: Ino = Ino(1);
@@ -146,6 +147,8 @@ pub struct FsSettings {
     pub dedupe: Arc<DedupeIndex>,
     /// What files' bytes are encrypted with, if they are; the metadata store must have the same.
     pub key: Option<Arc<VolumeKey>>,
+    /// What secrets are wrapped with that services keep in the volume, be it encrypted or not.
+    pub secrets: Arc<dyn Secrets>,
     /// How fast data is converted to what policies say, if not as fast as possible.
     pub pace: Option<Arc<Pace>>,
     /// How fast segments with garbage are rewritten while there is room, if not as fast as possible.
@@ -166,6 +169,7 @@ impl FsSettings {
             gc: GcSettings::default(),
             dedupe: DedupeIndex::new(INDEX_BYTES_DEFAULT),
             key: None,
+            secrets: Arc::new(NoSecrets),
             pace: None,
             collection_pace: None,
             tiering: TieringSettings::default(),
@@ -329,6 +333,8 @@ pub(crate) struct Shared {
     pub dedupe: Deduping,
     pub requests: Requests,
     pub keeping: Keeping,
+    pub xattr_values: XattrValues,
+    pub secrets: Arc<dyn Secrets>,
     pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
@@ -387,6 +393,7 @@ impl Fs {
             gc,
             dedupe,
             key,
+            secrets,
             pace,
             collection_pace,
             tiering,
@@ -410,6 +417,7 @@ impl Fs {
                 })
             })
             .collect::<Result<Vec<_>, FsError>>()?;
+        let xattr_values = XattrValues::new(key.clone(), Arc::clone(&env.entropy));
         let allocator = meta.clone();
         let opened = segments.open_volume_with(
             volume,
@@ -420,7 +428,7 @@ impl Fs {
         );
         opened.await.map_err(segment_error)?;
         let requests = Requests::open(&env, &meta).map_err(meta_error)?;
-        let keeping = Keeping::open(&meta)?;
+        let keeping = Keeping::open(&meta, &xattr_values)?;
         let mut verifier = [0; 8];
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
@@ -466,6 +474,8 @@ impl Fs {
             collector: Collector::new(gc),
             requests,
             keeping,
+            xattr_values,
+            secrets,
             orphans: Mutex::new(Orphans::default()),
             orphan_wake: Notify::new(),
             counters: Counters::default(),

@@ -3,13 +3,20 @@
 //! Owns: who may see and change them, and their limits, both as Linux has them (xattr(7)).
 //! Must not know: any protocol. NFSv3 has none; those that do will come here.
 //!
+//! In an encrypted volume their values are encrypted before they get into a batch, and nowhere else: services keep digests of
+//! what files hold in them, and secrets.
+//!
 //! Only the namespace `user.` is here: the others are the client's kernel's own business. The inode's
 //! record says how long the list of names is, so that removing a file without any costs nothing.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use cairn_base::env::Entropy;
 use cairn_base::{Generation, Ino, View};
+use cairn_keys::VolumeKey;
 use cairn_meta::{Batch, InodeKind, Key, KeyKind, Ticket};
 
 use crate::inode::State;
@@ -19,8 +26,11 @@ use crate::types::*;
 use crate::volume::{Fs, FsView, Shared, meta_error};
 
 const NAMESPACE: &[u8] = b"user.";
-/// First byte of a stored value.
+/// First byte of a stored value: the value follows.
 const VALUE_VERSION: u8 = 1;
+/// First byte of one in an encrypted volume: the value follows, encrypted for this inode and this name. There is no other in
+/// such a volume: else who writes to the disks could put what he likes where a secret or a rule is.
+const VALUE_VERSION_ENCRYPTED: u8 = 2;
 
 impl FsView {
     /// The value of an extended attribute; `NoAttribute` if it is not there.
@@ -102,12 +112,59 @@ pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<u32, FsError> {
     }
 }
 
-/// A value as it is stored.
-pub(crate) fn stored(value: &[u8]) -> Bytes {
-    let mut stored = BytesMut::with_capacity(1 + value.len());
-    stored.extend_from_slice(&[VALUE_VERSION]);
-    stored.extend_from_slice(value);
-    stored.freeze()
+/// Values of extended attributes, as they are stored.
+pub(crate) struct XattrValues {
+    key: Option<Arc<VolumeKey>>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl XattrValues {
+    pub fn new(key: Option<Arc<VolumeKey>>, entropy: Arc<dyn Entropy>) -> Self {
+        Self { key, entropy }
+    }
+
+    /// The value of an attribute of an inode, which is named as in the key that it is stored by.
+    pub fn stored(&self, ino: Ino, name: &[u8], value: &[u8]) -> Bytes {
+        let (version, value) = match &self.key {
+            None => (VALUE_VERSION, Cow::Borrowed(value)),
+            Some(key) => {
+                let mut salt = [0; 16];
+                self.entropy.fill(&mut salt);
+                let encrypted = key.encrypt_attribute(salt, ino, name, value);
+                (VALUE_VERSION_ENCRYPTED, Cow::Owned(encrypted))
+            }
+        };
+        let mut stored = BytesMut::with_capacity(1 + value.len());
+        stored.extend_from_slice(&[version]);
+        stored.extend_from_slice(&value);
+        stored.freeze()
+    }
+
+    /// What [`Self::stored`] gave out for this inode and this name.
+    pub fn read(&self, ino: Ino, name: &[u8], stored: &Bytes) -> Result<Bytes, FsError> {
+        let failed = |why: &str| {
+            let name = String::from_utf8_lossy(name);
+            Err(FsError::Io(format!(
+                "the extended attribute {name} of inode {ino} {why}"
+            )))
+        };
+        match (stored.first(), &self.key) {
+            (Some(&VALUE_VERSION), None) => Ok(stored.slice(1..)),
+            (Some(&VALUE_VERSION_ENCRYPTED), Some(key)) => {
+                match key.decrypt_attribute(ino, name, &stored[1..]) {
+                    Ok(value) => Ok(value.into()),
+                    Err(error) => failed(&format!("cannot be decrypted: {error}")),
+                }
+            }
+            (Some(&VALUE_VERSION), Some(_)) => {
+                failed("is not encrypted, though the volume is: somebody else put it there")
+            }
+            (Some(&VALUE_VERSION_ENCRYPTED), None) => {
+                failed("is encrypted, and the volume has no key")
+            }
+            _ => failed("was written by a newer version of Cairn"),
+        }
+    }
 }
 
 /// What a name takes in the list.
@@ -169,13 +226,8 @@ impl Shared {
         let key = Key::xattr(ino, name);
         let stored = self.meta.view(view).and_then(|meta| meta.get(&key));
         let stored = stored.map_err(meta_error)?;
-        match stored {
-            None => Ok(None),
-            Some(stored) if stored.first() == Some(&VALUE_VERSION) => Ok(Some(stored.slice(1..))),
-            Some(_) => Err(FsError::Io(format!(
-                "an extended attribute of inode {ino} was written by a newer version of Cairn"
-            ))),
-        }
+        let read = |stored| self.xattr_values.read(ino, name, &stored);
+        stored.map(read).transpose()
     }
 
     fn xattr_names(&self, view: View, ino: Ino) -> Result<Vec<Bytes>, FsError> {
@@ -220,7 +272,8 @@ impl Shared {
         }
         self.require_serving()?;
         let mut batch = Batch::new();
-        batch.put(Key::xattr(ino, name), stored(value));
+        let stored = self.xattr_values.stored(ino, name, value);
+        batch.put(Key::xattr(ino, name), stored);
         Ok(self.submit_xattr(ino, &mut state, names_len_bytes, batch))
     }
 
@@ -277,7 +330,48 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::VolumeId;
+    use cairn_testkit::test_env;
+
     use super::*;
+
+    #[test]
+    fn values_are_read_as_their_volume_keeps_them() {
+        let env = test_env();
+        let entropy = || Arc::clone(&env.entropy);
+        let key = || Some(Arc::new(VolumeKey::random(VolumeId(1), &*env.entropy)));
+        let plain = XattrValues::new(None, entropy());
+        let (one, other) = (
+            XattrValues::new(key(), entropy()),
+            XattrValues::new(key(), entropy()),
+        );
+        let (ino, name, value) = (Ino(7), &b"user.a"[..], &b"a value to look for"[..]);
+        let readable = plain.stored(ino, name, value);
+        let encrypted = one.stored(ino, name, value);
+        assert_eq!(readable.get(1..), Some(value));
+        assert!(!encrypted.windows(8).any(|part| part == &value[..8]));
+        assert_ne!(one.stored(ino, name, value), encrypted);
+        assert_eq!(plain.read(ino, name, &readable).unwrap(), value);
+        assert_eq!(one.read(ino, name, &encrypted).unwrap(), value);
+        let newer = Bytes::from_static(b"\x03value");
+        let refused = [
+            ("no key", plain.read(ino, name, &encrypted)),
+            ("another key", other.read(ino, name, &encrypted)),
+            (
+                "readable in an encrypted volume",
+                one.read(ino, name, &readable),
+            ),
+            ("another inode", one.read(Ino(8), name, &encrypted)),
+            ("another name", one.read(ino, b"user.b", &encrypted)),
+            ("cut", one.read(ino, name, &encrypted.slice(..20))),
+            ("nothing", one.read(ino, name, &Bytes::new())),
+            ("newer", one.read(ino, name, &newer)),
+            ("newer, without a key", plain.read(ino, name, &newer)),
+        ];
+        for (what, read) in refused {
+            assert!(matches!(read, Err(FsError::Io(_))), "{what}: {read:?}");
+        }
+    }
 
     #[test]
     fn names_are_taken_or_refused() {

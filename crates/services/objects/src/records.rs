@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cairn_base::{Ino, Timestamp};
 use cairn_codec_s3::PolicyError;
-use cairn_fs::{Attr, Credentials, FsError};
+use cairn_fs::{Attr, Credentials, FsError, KeptSecret, SecretError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,8 @@ pub enum ObjectError {
     Policy(#[from] PolicyError),
     #[error("{0}")]
     Invalid(String),
+    #[error("the secret of access key {id} cannot be used: {error}")]
+    Secret { id: String, error: SecretError },
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error("what the volume keeps of {0} cannot be read: {1}")]
@@ -97,11 +99,12 @@ pub struct Permission {
 
 /// A pair of an access key's name and its secret, for a user of the volume.
 ///
-/// The secret is kept as it is: whoever checks a signature makes the same signature (AWS Signature Version 4).
+/// The secret itself is kept, and no digest of it: whoever checks a signature makes the same signature (AWS Signature
+/// Version 4). With a master key it is wrapped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessKey {
     pub version: u32,
-    pub secret: String,
+    pub secret: KeptSecret,
     pub uid: u32,
     pub gid: u32,
     #[serde(default)]
@@ -312,7 +315,7 @@ mod tests {
     fn a_key_may_use_what_it_was_made_for() {
         let key = |only: &[(&str, &str)]| AccessKey {
             version: VERSION,
-            secret: "hidden".to_owned(),
+            secret: KeptSecret::Readable("hidden".to_owned()),
             uid: 1,
             gid: 1,
             groups: Vec::new(),

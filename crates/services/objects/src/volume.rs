@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::env::Env;
-use cairn_fs::{Credentials, FileKind, Fs, FsError, Keeper, ROOT, SetAttr, XattrMode};
+use cairn_fs::{
+    Credentials, FileKind, Fs, FsError, Keeper, KeptSecret, ROOT, SecretError, SetAttr, XattrMode,
+};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
@@ -37,6 +39,18 @@ const SECRET_LEN: usize = 40;
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const SECRET_LETTERS: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Where the secret of an access key lies, in its volume.
+fn place_of(id: &str) -> String {
+    format!("access key {id}")
+}
+
+fn secret_error(id: &str, error: SecretError) -> ObjectError {
+    ObjectError::Secret {
+        id: id.to_owned(),
+        error,
+    }
+}
 
 /// What a new access key is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,11 +148,51 @@ impl Objects {
             if let Some(bucket) = text.strip_prefix(OF_BUCKET) {
                 let record = decode(&text, &value)?;
                 state.buckets.insert(bucket.to_owned(), record);
-            } else if let Some(key) = text.strip_prefix(OF_ACCESS_KEY) {
-                state.keys.insert(key.to_owned(), decode(&text, &value)?);
+            } else if let Some(id) = text.strip_prefix(OF_ACCESS_KEY) {
+                let mut key: AccessKey = decode(&text, &value)?;
+                if !key.secret.is_wrapped() && self.fs.wraps_secrets() {
+                    self.wrap(folder, id, &mut key).await?;
+                }
+                state.keys.insert(id.to_owned(), key);
+            }
+        }
+        let mut secrets = state.keys.iter();
+        let trouble = secrets.find_map(|(id, key)| self.secret_of(id, key).err());
+        if let Some(error) = trouble {
+            // The others, or all once the master key is here, can be used without an opening.
+            tracing::error!(volume = self.fs.name(), %error, "requests that are signed with it are answered with 503");
+        }
+        Ok(())
+    }
+
+    /// Wraps a secret from before there was a master key. One that the volume does not take, which may be full, is used as it
+    /// is until the next start.
+    async fn wrap(&self, folder: Ino, id: &str, key: &mut AccessKey) -> Result<(), ObjectError> {
+        let secret = self.secret_of(id, key)?;
+        let wrapped = AccessKey {
+            secret: self.keep_secret(id, &secret)?,
+            ..key.clone()
+        };
+        let name = format!("{OF_ACCESS_KEY}{id}");
+        match self.put_at(folder, &name, &encode(&wrapped)?).await {
+            Ok(()) => *key = wrapped,
+            Err(error) => {
+                let volume = self.fs.name();
+                tracing::warn!(volume, id, %error, "the secret of this access key stays readable on the disks");
             }
         }
         Ok(())
+    }
+
+    /// The secret of an access key, for signatures.
+    pub fn secret_of(&self, id: &str, key: &AccessKey) -> Result<String, ObjectError> {
+        let secret = self.fs.secret(&place_of(id), &key.secret);
+        secret.map_err(|error| secret_error(id, error))
+    }
+
+    fn keep_secret(&self, id: &str, secret: &str) -> Result<KeptSecret, ObjectError> {
+        let kept = self.fs.keep_secret(&place_of(id), secret);
+        kept.map_err(|error| secret_error(id, error))
     }
 
     pub fn fs(&self) -> &Fs {
@@ -277,6 +331,10 @@ impl Objects {
 
     async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
         let folder = self.folder().await?;
+        self.put_at(folder, name, value).await
+    }
+
+    async fn put_at(&self, folder: Ino, name: &str, value: &[u8]) -> Result<(), ObjectError> {
         self.fs
             .set_xattr(&WHO, folder, name.as_bytes(), value, XattrMode::Any)
             .await?;
@@ -457,8 +515,11 @@ impl Objects {
         }
     }
 
-    /// Makes an access key; its name is the first value.
-    pub async fn create_key(&self, spec: KeySpec) -> Result<(String, AccessKey), ObjectError> {
+    /// Makes an access key: its name, what is kept of it, its secret.
+    pub async fn create_key(
+        &self,
+        spec: KeySpec,
+    ) -> Result<(String, AccessKey, String), ObjectError> {
         let _turn = self.turn.lock().await;
         if self.state.read().keys.len() >= ACCESS_KEY_COUNT_MAX {
             return Err(ObjectError::Invalid(format!(
@@ -469,9 +530,10 @@ impl Objects {
             check_bucket_name(&only.bucket)?;
         }
         let id: String = self.random(ACCESS_KEY_LEN, LETTERS);
+        let secret = self.random(SECRET_LEN, SECRET_LETTERS);
         let key = AccessKey {
             version: VERSION,
-            secret: self.random(SECRET_LEN, SECRET_LETTERS),
+            secret: self.keep_secret(&id, &secret)?,
             uid: spec.uid,
             gid: spec.gid,
             groups: spec.groups,
@@ -483,7 +545,7 @@ impl Objects {
         self.put(&format!("{OF_ACCESS_KEY}{id}"), &encode(&key)?)
             .await?;
         self.state.write().keys.insert(id.clone(), key.clone());
-        Ok((id, key))
+        Ok((id, key, secret))
     }
 
     pub async fn revoke_key(&self, id: &str) -> Result<(), ObjectError> {

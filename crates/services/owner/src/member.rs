@@ -28,7 +28,9 @@ use tokio::sync::{Notify, watch};
 
 use crate::agreement::from_map;
 use crate::peers::{Dials, PeerStatus, PeerTable};
-use crate::state::{StoreState, classes_record, maintenance_record, pool_state, store_record};
+use crate::state::{
+    StoreState, classes_record, maintenance_record, pool_state, secrets_key_record, store_record,
+};
 use crate::takeover::{Node, Protection, TakeoverError};
 use crate::usage::Told;
 
@@ -527,6 +529,12 @@ impl ClusterMember {
         if !state.maintenance.is_none() && map.maintenance().await?.is_none() {
             let record = maintenance_record(&state.maintenance).map_err(MapError::HighWater)?;
             map.set_maintenance(None, &record).await?;
+        }
+        if let Some(key) = &state.secrets_key
+            && map.secrets_key().await?.is_none()
+        {
+            let record = secrets_key_record(key).map_err(MapError::HighWater)?;
+            map.set_secrets_key(None, &record).await?;
         }
         map.reserve_volumes(state.volume_next).await
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use cairn_base::{NodeId, TierId, Timestamp, VolumeId};
 use cairn_cluster::map::{
     ClassesRecord, CloneRecord, DiskRecord, LogoutsRecord, MaintenanceRecord, MapView, Opaque,
-    TiersRecord, UsersRecord, VolumeRecord,
+    SecretsKeyRecord, TiersRecord, UsersRecord, VolumeRecord,
 };
-use cairn_formats::encryption::VolumeEncryption;
+use cairn_formats::encryption::{VolumeEncryption, WrappedKey};
 use cairn_formats::pool_file::{
     PoolClone, PoolDisk, PoolState, PoolTier, PoolVolume, Stage, VolumeTiering,
 };
@@ -158,6 +158,18 @@ pub(crate) fn maintenance_record(maintenance: &Maintenance) -> Result<Maintenanc
 pub(crate) fn maintenance_of(record: &MaintenanceRecord) -> Result<Maintenance, String> {
     serde_json::from_slice(&record.maintenance.0)
         .map_err(|error| format!("the maintenance window in the cluster's map: {error}"))
+}
+
+pub(crate) fn secrets_key_record(key: &WrappedKey) -> Result<SecretsKeyRecord, String> {
+    let json = serde_json::to_vec(key).map_err(|error| format!("the key of secrets: {error}"))?;
+    Ok(SecretsKeyRecord {
+        secrets_key: Opaque(json),
+    })
+}
+
+pub(crate) fn secrets_key_of(record: &SecretsKeyRecord) -> Result<WrappedKey, String> {
+    serde_json::from_slice(&record.secrets_key.0)
+        .map_err(|error| format!("the key of secrets in the cluster's map: {error}"))
 }
 
 pub(crate) type Users = BTreeMap<UserName, UserRecord>;
@@ -324,11 +336,23 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             before.maintenance.clone()
         }),
     };
+    // It never goes: what is wrapped with it could not be read any more.
+    let secrets_key = match &view.secrets_key {
+        None => before.secrets_key,
+        Some(record) => match secrets_key_of(&record.value) {
+            Ok(key) => Some(key),
+            Err(error) => {
+                tracing::error!(error, "the key of secrets stays as it was known");
+                before.secrets_key
+            }
+        },
+    };
     PoolState {
         classes,
         users,
         logouts,
         maintenance,
+        secrets_key,
         tiers: tiers.tiers,
         tier_last: tiers.last,
         stage: match view.volume_next {

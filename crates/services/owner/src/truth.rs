@@ -11,15 +11,15 @@ use cairn_base::disk::Disk;
 use cairn_base::{DiskId, NodeId, TierId, VolumeId};
 use cairn_cluster::map::{MapErrorKind, TiersRecord, Versioned};
 use cairn_cluster::{ClusterMap, MapError};
-use cairn_formats::encryption::VolumeEncryption;
+use cairn_formats::encryption::{VolumeEncryption, WrappedKey};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_formats::settings::{Logouts, Maintenance, PartLimit, USERS_MAX, VolumePart};
 use cairn_pool::truth::{self, SaveError, Truth};
 
 use crate::state::{
     Classes, StoreState, Tiers, Users, classes_of, classes_record, disk_record, logouts_of,
-    logouts_record, maintenance_of, maintenance_record, store_record, store_state, tiers_of,
-    tiers_record, users_of, users_record,
+    logouts_record, maintenance_of, maintenance_record, secrets_key_of, secrets_key_record,
+    store_record, store_state, tiers_of, tiers_record, users_of, users_record,
 };
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
@@ -60,6 +60,12 @@ impl MapTruth {
         }
         if state.maintenance != before.maintenance {
             self.change_maintenance(&state.maintenance, &before.maintenance)
+                .await?;
+        }
+        if let Some(key) = &state.secrets_key
+            && state.secrets_key != before.secrets_key
+        {
+            self.change_secrets_key(key, before.secrets_key.as_ref())
                 .await?;
         }
         // Before a volume is deleted: what it has in a tier must not be forgotten with it.
@@ -152,6 +158,33 @@ impl MapTruth {
             }
             let record = maintenance_record(now).map_err(MapError::HighWater)?;
             match self.map.set_maintenance(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Replaces the key of secrets, unless another node made or wrapped it meanwhile: with two of them half of the secrets
+    /// could not be read any more.
+    async fn change_secrets_key(
+        &self,
+        now: &WrappedKey,
+        before: Option<&WrappedKey>,
+    ) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.secrets_key().await?;
+            let there = found.as_ref().map(|found| secrets_key_of(&found.value));
+            let there = there.transpose().map_err(MapError::HighWater)?;
+            // The same change may be there already, of a try without an answer.
+            if there.as_ref() != before && there.as_ref() != Some(now) {
+                return Err(MapError::Changed {
+                    key: self.map.keys().secrets_key(),
+                    what: "the key of secrets",
+                });
+            }
+            let record = secrets_key_record(now).map_err(MapError::HighWater)?;
+            match self.map.set_secrets_key(found.as_ref(), &record).await {
                 Err(error) if is_retried(&error, tries) => tries += 1,
                 result => return result,
             }
@@ -323,6 +356,9 @@ impl MapTruth {
             tiers: Vec::new(),
             tier_last: TierId::default(),
             maintenance: Maintenance::default(),
+            secrets_key: None,
+            // The folder of the node has it.
+            handle_key: None,
             ..state.clone()
         }
     }
@@ -484,7 +520,7 @@ impl Truth for MapTruth {
 mod tests {
     use cairn_cluster::MemoryCoordinator;
     use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
-    use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES, WrappedKey};
+    use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES};
     use cairn_formats::pool_file::{PoolClone, VolumeTiering};
     use cairn_formats::settings::{
         ClassName, ClassSpec, Logout, SizeLimit, Tiering, UserName, UserRecord,
@@ -746,6 +782,40 @@ mod tests {
             ..after
         };
         assert!(one.local(&set).maintenance.is_none());
+    }
+
+    /// With two keys half of the secrets could not be read any more.
+    #[tokio::test]
+    async fn one_key_of_secrets_is_in_the_map() {
+        let (one, other) = two_nodes().await;
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            let before = PoolState {
+                secrets_key: None,
+                ..example_pool(1)
+            };
+            pool_state(&view, &before, truth.own)
+        };
+        let key = |byte| WrappedKey {
+            master_key: MasterKeyId([byte; 8]),
+            wrapped: [byte; WRAPPED_LEN_BYTES],
+        };
+        assert_eq!(seen(&one).await.secrets_key, None);
+        one.change_secrets_key(&key(1), None).await.unwrap();
+        // Once more, for want of an answer.
+        one.change_secrets_key(&key(1), None).await.unwrap();
+        let late = other.change_secrets_key(&key(2), None).await;
+        assert!(matches!(late, Err(MapError::Changed { .. })), "{late:?}");
+        let state = seen(&other).await;
+        assert_eq!(state.secrets_key, Some(key(1)));
+        other
+            .change_secrets_key(&key(3), Some(&key(1)))
+            .await
+            .unwrap();
+        assert_eq!(seen(&one).await.secrets_key, Some(key(3)));
+        let local = one.local(&state);
+        assert_eq!((local.secrets_key, local.handle_key), (None, None));
     }
 
     /// A tier that a volume names is not removed by a node that does not know of it yet, and a volume does not come to name one

@@ -124,7 +124,6 @@ impl Pool {
             let disk = Arc::clone(opened.disk());
             fs.meta().log().add_disk(id, disk, self.preference(id));
         }
-        self.host.disk_joined(opened).await;
     }
 
     fn preference(&self, id: DiskId) -> Preference {

@@ -45,7 +45,9 @@ pub mod watch;
 pub use assemble::AssembleError;
 pub use cairn_formats::pool_file::PoolState;
 pub use clones::{CloneOrigin, CloneVolumeFailure};
-pub use encryption::{Rotation, wrapped_keys};
+pub use encryption::{
+    Rotation, give_secrets_to_cluster, handle_key_of, secrets_key_of, wrapped_keys,
+};
 pub use nodes::OnNode;
 pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};
 pub use restore::RestoreVolumeFailure;

@@ -25,6 +25,7 @@ use futures_util::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::MutexGuard;
 
+use crate::encryption::PoolSecrets;
 use crate::executor::Rebuild;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::open::Opened;
@@ -68,14 +69,6 @@ pub trait Host: Send + Sync + 'static {
     /// Whether the pool would be found without a disk at the next start; `others` are the members that work beside it.
     fn may_forget(&self, _disk: &PoolDisk, _others: &[&PoolDisk]) -> Result<(), String> {
         Ok(())
-    }
-
-    /// A disk became a member.
-    fn disk_joined<'a>(
-        &'a self,
-        _disk: &'a Arc<ShardDisk>,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(std::future::ready(()))
     }
 
     /// A replaced disk left the pool by itself.
@@ -141,6 +134,8 @@ pub struct Pool {
     pub env: Env,
     pub store: Arc<SegmentStore>,
     pub watch: Watch,
+    /// What secrets are wrapped with that lie in volumes.
+    pub(crate) secrets: Arc<PoolSecrets>,
     /// Whom work in the background makes way for.
     pub clients: Arc<Clients>,
     /// Whether the start found all disks, each with a pool file that could be read.
@@ -219,7 +214,8 @@ impl Pool {
         // Writers wait for it where they must, so it makes no way for them.
         let collection_pace = within(0);
         let rebuild = Rebuild::new(pace, Planner::new(settings.rebuild_delay));
-        Arc::new(Self {
+        Arc::new_cyclic(|pool| Self {
+            secrets: Arc::new(PoolSecrets::of(pool.clone())),
             env,
             store,
             watch,

@@ -159,6 +159,7 @@ impl Pool {
         settings.collection_pace = Some(Arc::clone(&self.collection_pace));
         settings.tiering = self.tiering_settings(volume, &settings.tiering);
         settings.key = key;
+        settings.secrets = Arc::clone(&self.secrets) as _;
         let store = Arc::clone(&self.store);
         // In a cluster who makes a volume only names it: its first owner fills it.
         let is_new = self.seats.is_some() && Fs::is_unmade(&meta);
@@ -283,6 +284,7 @@ impl Pool {
         settings.collection_pace = Some(Arc::clone(&self.collection_pace));
         settings.tiering = self.tiering_settings(volume, &settings.tiering);
         settings.key = key;
+        settings.secrets = Arc::clone(&self.secrets) as _;
         let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
         fs.map_err(|error| MakeError {
             has_files: true,

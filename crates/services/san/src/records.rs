@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::Ino;
 use cairn_formats::settings::OsType;
-use cairn_fs::FsError;
+use cairn_fs::{FsError, KeptSecret, SecretError};
 use serde::{Deserialize, Serialize};
 
 use crate::NAME_LEN_BYTES_MAX;
@@ -24,6 +24,11 @@ pub enum SanError {
     Invalid(String),
     #[error("{0}")]
     Conflict(String),
+    #[error("the CHAP secret of initiator {initiator} cannot be used: {error}")]
+    Secret {
+        initiator: String,
+        error: SecretError,
+    },
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error("what the volume keeps of {0} cannot be read: {1}")]
@@ -140,7 +145,7 @@ pub struct Igroup {
 }
 
 /// A user and its secret.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Chap {
     pub user: String,
     pub secret: String,
@@ -156,23 +161,35 @@ impl std::fmt::Debug for Chap {
 }
 
 /// How an initiator proves who it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    pub version: u32,
     /// What the initiator must know.
     pub chap: Chap,
     /// What the target answers with, if the initiator asks it to prove who it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual: Option<Chap>,
 }
 
-impl Initiator {
-    pub fn new(chap: Chap, mutual: Option<Chap>) -> Self {
-        Self {
-            version: VERSION,
-            chap,
-            mutual,
-        }
+/// A user and its secret, as the volume keeps them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptChap {
+    pub user: String,
+    pub secret: KeptSecret,
+}
+
+/// What the volume keeps of how an initiator proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptInitiator {
+    pub version: u32,
+    pub chap: KeptChap,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutual: Option<KeptChap>,
+}
+
+impl KeptInitiator {
+    /// Whether each of its secrets is wrapped.
+    pub fn is_wrapped(&self) -> bool {
+        let mut chaps = std::iter::once(&self.chap).chain(&self.mutual);
+        chaps.all(|chap| chap.secret.is_wrapped())
     }
 }
 

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::env::Env;
 use cairn_fs::{
-    CreateMode, Credentials, Expected, Fs, FsError, FsView, Placing, SetAttr, SnapshotFailure,
-    XattrMode,
+    CreateMode, Credentials, Expected, Fs, FsError, FsView, Placing, SecretError, SetAttr,
+    SnapshotFailure, XattrMode,
 };
 use parking_lot::RwLock;
 
@@ -58,7 +58,7 @@ struct State {
     target: Option<String>,
     luns: BTreeMap<String, Lun>,
     igroups: BTreeMap<String, Igroup>,
-    initiators: BTreeMap<String, Initiator>,
+    initiators: BTreeMap<String, KeptInitiator>,
 }
 
 /// The LUNs of one volume that is open. Changes are durable when they are answered.
@@ -78,6 +78,23 @@ fn stored_of(record: &LunRecord) -> Result<[(&'static [u8], Bytes); 2], SanError
         (OF_LUN, encode(&record.kind())?.into()),
         (OF_ACCESS, encode(&record.access())?.into()),
     ])
+}
+
+/// Where what an initiator must know lies, in its volume.
+fn chap_place(initiator: &str) -> String {
+    format!("initiator {initiator} chap")
+}
+
+/// Where what it is answered with lies.
+fn mutual_place(initiator: &str) -> String {
+    format!("initiator {initiator} mutual")
+}
+
+fn secret_error(initiator: &str, error: SecretError) -> SanError {
+    SanError::Secret {
+        initiator: initiator.to_owned(),
+        error,
+    }
 }
 
 fn snapshot_refused(error: SnapshotFailure) -> SanError {
@@ -132,9 +149,9 @@ impl San {
                     .igroups
                     .insert(igroup.to_owned(), decode(&text, &value)?);
             } else if let Some(initiator) = text.strip_prefix(OF_INITIATOR) {
-                state
-                    .initiators
-                    .insert(initiator.to_owned(), decode(&text, &value)?);
+                let kept = decode(&text, &value)?;
+                let kept = self.wrapped(folder, initiator, kept).await?;
+                state.initiators.insert(initiator.to_owned(), kept);
             }
         }
         let mut cookie = 0;
@@ -208,13 +225,64 @@ impl San {
         self.state.read().igroups.clone()
     }
 
-    pub fn initiators(&self) -> BTreeMap<String, Initiator> {
+    pub fn initiators(&self) -> BTreeMap<String, KeptInitiator> {
         self.state.read().initiators.clone()
     }
 
-    /// What is set for an initiator.
-    pub fn initiator(&self, name: &str) -> Option<Initiator> {
-        self.state.read().initiators.get(name).cloned()
+    /// What is set for an initiator. An error means that something is, and cannot be read.
+    pub fn initiator(&self, name: &str) -> Result<Option<Initiator>, SanError> {
+        let kept = self.state.read().initiators.get(name).cloned();
+        kept.map(|kept| self.revealed(name, kept)).transpose()
+    }
+
+    fn revealed(&self, name: &str, kept: KeptInitiator) -> Result<Initiator, SanError> {
+        let reveal = |place: String, kept: KeptChap| {
+            let secret = self.fs.secret(&place, &kept.secret);
+            let secret = secret.map_err(|error| secret_error(name, error))?;
+            let user = kept.user;
+            Ok::<_, SanError>(Chap { user, secret })
+        };
+        let mutual = kept.mutual.map(|mutual| reveal(mutual_place(name), mutual));
+        Ok(Initiator {
+            chap: reveal(chap_place(name), kept.chap)?,
+            mutual: mutual.transpose()?,
+        })
+    }
+
+    fn kept(&self, name: &str, initiator: Initiator) -> Result<KeptInitiator, SanError> {
+        let keep = |place: String, chap: Chap| {
+            let secret = self.fs.keep_secret(&place, &chap.secret);
+            let secret = secret.map_err(|error| secret_error(name, error))?;
+            let user = chap.user;
+            Ok::<_, SanError>(KeptChap { user, secret })
+        };
+        let mutual = initiator
+            .mutual
+            .map(|mutual| keep(mutual_place(name), mutual));
+        Ok(KeptInitiator {
+            version: VERSION,
+            chap: keep(chap_place(name), initiator.chap)?,
+            mutual: mutual.transpose()?,
+        })
+    }
+
+    /// Wraps secrets from before there was a master key. What the volume does not take, which may be full, is used as it is
+    /// until the next start.
+    async fn wrapped(
+        &self,
+        folder: Ino,
+        name: &str,
+        kept: KeptInitiator,
+    ) -> Result<KeptInitiator, SanError> {
+        if kept.is_wrapped() || !self.fs.wraps_secrets() {
+            return Ok(kept);
+        }
+        let wrapped = self.kept(name, self.revealed(name, kept.clone())?)?;
+        let key = format!("{OF_INITIATOR}{name}");
+        match self.put(folder, key.as_bytes(), &encode(&wrapped)?).await {
+            Ok(()) => Ok(wrapped),
+            Err(_) => Ok(kept),
+        }
     }
 
     /// What an initiator sees, by number.
@@ -723,7 +791,7 @@ impl San {
                 )));
             }
         }
-        let record = Initiator::new(chap, mutual);
+        let record = self.kept(name, Initiator { chap, mutual })?;
         let folder = self.folder().await?;
         self.put(
             folder,

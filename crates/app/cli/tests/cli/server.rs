@@ -38,6 +38,7 @@ impl Scratch {
         let mut command = Command::new(CAIRN);
         command
             .env("CAIRN_RUNTIME_DIR", self.path("run"))
+            .env("CAIRN_STATE_DIR", self.path("state"))
             .env_remove("CAIRN_TOKEN")
             .env_remove("CAIRN_SERVER")
             .env("RUST_LOG", "warn")
@@ -540,48 +541,50 @@ fn servers_of_one_machine_are_found_whichever_of_them_ends() {
     assert_eq!(left, 0);
 }
 
-/// All disks have the token: it goes with none of them, and no old one comes back with one.
+/// The token goes with no disk, and comes with none.
 #[test]
-fn the_token_outlives_the_disks() {
+fn the_token_is_on_no_disk() {
     let scratch = Scratch::new(3);
-    let on = |folder: &Path| {
-        let token = std::fs::read_to_string(folder.join("admin-token"));
-        token.ok().map(|token| token.trim().to_owned())
-    };
     let server = scratch.serve();
     let token = server.token();
-    for index in 0..3 {
-        assert_eq!(on(&scratch.disk(index)), Some(token.clone()), "{index}");
-    }
-    let removed = format!("disk remove {}", scratch.disk(0).display());
-    let (code, text) = scratch.cairn(&removed);
-    assert_eq!(code, 0, "{text}");
-    assert_eq!(on(&scratch.disk(0)), None);
-    assert!(!scratch.disk(0).join("server.json").exists());
-    // The next command is told of another token.
+    let path = scratch.path("state/admin-token");
+    let same = |path: &Path| path.canonicalize().unwrap();
+    let told = PathBuf::from(server.ready["token_file"].as_str().unwrap());
+    assert_eq!(same(&told), same(&path));
     let added = format!("disk add {}", scratch.path("added").display());
     let (code, text) = scratch.cairn(&added);
     assert_eq!(code, 0, "{text}");
-    assert_eq!(on(&scratch.path("added")), Some(token.clone()));
+    let removed = format!("disk remove {}", scratch.disk(0).display());
+    let (code, text) = scratch.cairn(&removed);
+    assert_eq!(code, 0, "{text}");
+    for disk in [scratch.disk(1), scratch.disk(2), scratch.path("added")] {
+        for name in ["admin-token", "server.json"] {
+            assert!(!disk.join(name).exists(), "{name} in {}", disk.display());
+        }
+    }
     assert_eq!(server.terminate(), 0);
 
     let server = scratch.serve();
     assert_eq!(server.token(), token);
     assert_eq!(server.terminate(), 0);
 
-    // It is replaced while a disk is away.
-    std::fs::rename(scratch.disk(1), scratch.path("away")).unwrap();
+    // Another one that the operator puts there.
     let other = "another-token-of-the-operator";
-    std::fs::write(scratch.disk(2).join("admin-token"), other).unwrap();
+    std::fs::write(&path, other).unwrap();
     let server = scratch.serve();
     assert_eq!(server.token(), other);
-    assert_eq!(on(&scratch.path("added")).as_deref(), Some(other));
+    assert_eq!(scratch.cairn("volume list").0, 0);
     assert_eq!(server.terminate(), 0);
-    std::fs::rename(scratch.path("away"), scratch.disk(1)).unwrap();
-    let server = scratch.serve();
-    assert_eq!(server.token(), other);
-    assert_eq!(on(&scratch.disk(1)).as_deref(), Some(other));
-    assert_eq!(server.terminate(), 0);
+
+    // On a disk it is refused, before anything is made.
+    let fresh = Scratch::new(1);
+    for flag in ["--token-file", "--state-dir"] {
+        let mut command = fresh.serve_command();
+        command.arg(flag).arg(fresh.disk(0).join("secrets"));
+        let (code, text) = finished(command.output().unwrap());
+        assert_eq!(code, 4, "{text}");
+        assert!(text.contains("data disk"), "{text}");
+    }
 }
 
 #[test]

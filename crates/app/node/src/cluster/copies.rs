@@ -177,6 +177,7 @@ fn mark_of(view: &MapView) -> u64 {
         view.users.as_ref().map(|it| it.revision.0),
         view.tiers.as_ref().map(|it| it.revision.0),
         view.maintenance.as_ref().map(|it| it.revision.0),
+        view.secrets_key.as_ref().map(|it| it.revision.0),
     ];
     (settings, view.volume_next.map(|id| id.0)).hash(&mut hasher);
     hasher.finish()

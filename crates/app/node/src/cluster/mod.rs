@@ -33,9 +33,10 @@ use cairn_config::{Config, MemoryBudget};
 use cairn_floating::{Placed, Purpose};
 use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_forward::Forward;
+use cairn_keys::{KeyError, MasterKeys};
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
-use cairn_pool::Pool;
 use cairn_pool::open::Opened;
+use cairn_pool::{Pool, give_secrets_to_cluster, handle_key_of};
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
 use cairn_shard::ShardService;
 use cairn_trust::{
@@ -74,6 +75,12 @@ const PLACE_PAUSE: Duration = Duration::from_millis(500);
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
+}
+
+fn secrets_stay(error: &KeyError) -> NodeError {
+    failed(format!(
+        "the pool's secrets cannot be taken into the cluster: {error}. Give the server its master key"
+    ))
 }
 
 /// The cluster folder that a configuration means, if the node is in a cluster.
@@ -198,6 +205,7 @@ impl Begun {
         self,
         env: &Env,
         config: &Config,
+        keys: &MasterKeys,
         opened: &mut Opened,
     ) -> Result<ClusterNode, NodeError> {
         let membership = self.membership.lock().clone();
@@ -223,15 +231,26 @@ impl Begun {
             disk.node = membership.node;
         }
         if is_first {
-            // Handles that clients have go on to be good.
-            if !opened.created && opened.state.handle_key != membership.handle_key {
-                self.keep_handle_key(opened.state.handle_key)?;
+            // Handles that clients have go on to be good, and secrets that volumes have.
+            let handle_key = handle_key_of(&opened.state, keys);
+            let handle_key = handle_key.map_err(|error| secrets_stay(&error))?;
+            if let Some(handle_key) = handle_key.filter(|_| !opened.created)
+                && handle_key != membership.handle_key
+            {
+                self.keep_handle_key(handle_key)?;
             }
+            let given = give_secrets_to_cluster(&mut opened.state, keys, &*env.entropy);
+            given.map_err(|error| secrets_stay(&error))?;
             in_time(env, || self.add_first_node(env, &membership)).await?;
             let volumes = &opened.state;
             in_time(env, || ClusterMember::import_volumes(&self.map, volumes)).await?;
         }
-        opened.state.handle_key = self.membership.lock().handle_key;
+        if is_new && !is_first {
+            // It has no volumes, so that nothing is wrapped with it. The cluster has one, or makes one.
+            opened.state.secrets_key = None;
+        }
+        // The cluster folder has it, and data disks need not.
+        opened.state.handle_key = None;
         let adds = is_new || opened.created;
         in_time(env, || self.add_disks(&opened.state, adds)).await?;
         let own = Identity {

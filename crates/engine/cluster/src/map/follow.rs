@@ -16,7 +16,8 @@ use futures_util::future::{Either, select};
 
 use super::values::{
     AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, LogoutsRecord,
-    MaintenanceRecord, NextVolume, NodeRecord, TiersRecord, UsersRecord, Value, Versioned, decode,
+    MaintenanceRecord, NextVolume, NodeRecord, SecretsKeyRecord, TiersRecord, UsersRecord, Value,
+    Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -38,6 +39,8 @@ pub struct MapView {
     pub logouts: Option<Versioned<LogoutsRecord>>,
     pub tiers: Option<Versioned<TiersRecord>>,
     pub maintenance: Option<Versioned<MaintenanceRecord>>,
+    /// What secrets are wrapped with, itself wrapped with a master key.
+    pub secrets_key: Option<Versioned<SecretsKeyRecord>>,
     /// Addresses that nodes share, by the pool's name.
     pub address_pools: BTreeMap<String, Versioned<AddressPoolRecord>>,
     /// Who has an address of a pool now.
@@ -188,6 +191,7 @@ impl Follower {
         let (classes, users, tiers) = (keys.classes(), keys.users(), keys.tiers());
         let logouts = keys.logouts();
         let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
+        let secrets_key = keys.secrets_key();
         let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
@@ -244,6 +248,11 @@ impl Follower {
             } else if *key == maintenance {
                 match decode::<MaintenanceRecord>(entry) {
                     Ok(maintenance) => view.maintenance = Some(maintenance),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == secrets_key {
+                match decode::<SecretsKeyRecord>(entry) {
+                    Ok(key) => view.secrets_key = Some(key),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == next_volume {

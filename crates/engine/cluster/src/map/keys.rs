@@ -181,6 +181,11 @@ impl Keys {
         self.key(format_args!("maintenance"))
     }
 
+    /// The key of the cluster's secrets, wrapped.
+    pub fn secrets_key(&self) -> Key {
+        self.key(format_args!("secrets-key"))
+    }
+
     /// Volumes of which snapshots of one instant are being taken.
     pub fn group(&self, group: u64) -> Key {
         self.key(format_args!("snapshot-groups/{group:016x}"))

@@ -888,6 +888,16 @@ impl Value for MaintenanceRecord {
     const WHAT: &'static str = "the maintenance window";
 }
 
+/// The key of the cluster's secrets, wrapped with a master key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretsKeyRecord {
+    pub secrets_key: Opaque,
+}
+
+impl Value for SecretsKeyRecord {
+    const WHAT: &'static str = "the key of secrets";
+}
+
 /// The number that the next volume gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextVolume {

@@ -12,8 +12,8 @@ use super::keys::{Named, is_name};
 use super::values::{
     AddressRecord, ChangeNonce, ClassesRecord, DiskRecord, EnsembleId, EpochRecord, LeftRecord,
     LogRecord, LogoutsRecord, MaintenanceRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
-    PreferredRecord, ProcessNonce, TiersRecord, UsageRecord, UsersRecord, Value, Versioned,
-    VolumeLog, VolumeRecord, decode, encode,
+    PreferredRecord, ProcessNonce, SecretsKeyRecord, TiersRecord, UsageRecord, UsersRecord, Value,
+    Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn, TxnReply};
@@ -180,6 +180,21 @@ impl ClusterMap {
         record: &MaintenanceRecord,
     ) -> Result<(), MapError> {
         let key = self.keys().maintenance();
+        self.replace(key, replaced, record).await
+    }
+
+    /// The key of the cluster's secrets, if there ever was a master key.
+    pub async fn secrets_key(&self) -> Result<Option<Versioned<SecretsKeyRecord>>, MapError> {
+        self.read_one(self.keys().secrets_key()).await
+    }
+
+    /// Replaces it; `replaced` as [`Self::secrets_key`] returned it.
+    pub async fn set_secrets_key(
+        &self,
+        replaced: Option<&Versioned<SecretsKeyRecord>>,
+        record: &SecretsKeyRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().secrets_key();
         self.replace(key, replaced, record).await
     }
 

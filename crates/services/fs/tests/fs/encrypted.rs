@@ -114,6 +114,29 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
     unnamed.append(bytes.clone().into()).await.unwrap();
     let placed = unnamed.place(&who, &placing(b"placed")).await.unwrap();
     contents.push((placed.ino, bytes));
+    // Values of extended attributes, of a file that is there and of one that is put whole.
+    let mut attributes: Vec<(Ino, &[u8], Vec<u8>)> = Vec::new();
+    for name in [&b"user.one"[..], b"user.two"] {
+        for len in [30, 700] {
+            let value = noise.take(len);
+            needles.add(&value);
+            let set = world.fs.set_xattr(&who, ino, name, &value, XattrMode::Any);
+            set.await.unwrap();
+            attributes.retain(|(_, other, _)| *other != name);
+            attributes.push((ino, name, value));
+        }
+    }
+    let value = noise.take(300);
+    needles.add(&value);
+    let mut unnamed = world.fs.make_unnamed(&who).unwrap();
+    unnamed.append(Bytes::from_static(b"x")).await.unwrap();
+    let xattrs = [(&b"user.put"[..], Bytes::from(value.clone()))];
+    let place = Placing {
+        xattrs: &xattrs,
+        ..placing(b"with attributes")
+    };
+    let placed = unnamed.place(&who, &place).await.unwrap();
+    attributes.push((placed.ino, b"user.put", value));
     found += needles.found(&world);
 
     // Larger ones: records, raw, of several granules, and compressed.
@@ -178,6 +201,10 @@ async fn on_the_disks(is_encrypted: bool) -> usize {
     found += needles.found(&world);
     for (ino, content) in &contents {
         assert!(read_all(&world.fs, *ino).await == *content, "{ino}");
+    }
+    for (ino, name, value) in &attributes {
+        let read = world.fs.xattr(&who, *ino, name).await.unwrap();
+        assert!(read == *value, "{}", String::from_utf8_lossy(name));
     }
     found
 }

@@ -14,7 +14,7 @@ use cairn_cluster::map::{
     WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Coordinator, MapError};
-use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolState, PoolTier, PoolVolume};
+use cairn_formats::pool_file::{ClusterMark, PoolState, PoolTier, PoolVolume};
 use cairn_forward::Forward;
 use cairn_fs::{Fs, FsSettings};
 use cairn_meta::MetaSettings;
@@ -134,7 +134,7 @@ impl Start {
             cluster: CLUSTER,
             node: own,
         });
-        opened.state.handle_key = HandleKey(CLUSTER.0);
+        opened.state.handle_key = None;
         for disk in &mut opened.state.disks {
             disk.node = own;
         }
