@@ -285,7 +285,10 @@ impl Login {
         self.env.entropy.fill(&mut random);
         let secret = text_of_binary(&random);
         let user = self.initiator.clone();
-        Ok(Proof::Wanted(Initiator::new(Chap { user, secret }, None)))
+        Ok(Proof::Wanted(Initiator {
+            chap: Chap { user, secret },
+            mutual: None,
+        }))
     }
 
     fn prove(&mut self, keys: &Keys, answers: &mut Keys) -> Result<(), u16> {
