@@ -155,6 +155,7 @@ fn frames(corpus: &Corpus) {
     };
     let given = EtcdSource::Given {
         endpoints: vec!["http://etcd.example:2379".to_owned()],
+        insecure: true,
     };
     let own = EtcdSource::Own {
         client_port: 2379,

@@ -133,7 +133,7 @@ impl EtcdSide {
         let current = membership.lock().clone();
         let mut member = None;
         let settings = match &current.etcd {
-            EtcdSource::Given { endpoints } => {
+            EtcdSource::Given { endpoints, .. } => {
                 let mut settings = EtcdSettings::new(endpoints.clone());
                 // etcd of its own may be without TLS; where it has it, it is that of the cluster's CA.
                 let is_tls = endpoints.iter().any(|url| url.starts_with("https://"));
