@@ -7,17 +7,21 @@
 //! all others are away. A node could read and change all data of the cluster anyway, so the key tells it nothing new; but
 //! a node that was removed keeps it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use cairn_base::{PoolId, Timestamp};
+use cairn_base::{NodeId, PoolId, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevocationReason, RevokedCertParams, SerialNumber,
 };
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::BACKDATED;
 use crate::address::check_host;
@@ -33,6 +37,15 @@ const HOSTS_MAX: usize = 32;
 /// Always in a certificate: etcd's own tools, and the node itself.
 const HOSTS_OF_ALL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const SERIAL_LEN_BYTES: usize = 16;
+const DAY_SECONDS: i64 = 24 * 3600;
+/// A node's certificate is valid for so long at most.
+pub const VALID_FOR_MAX: Duration = Duration::from_secs(90 * DAY_SECONDS as u64);
+/// Clocks of who issues certificates and of who revokes them differ by less.
+const REVOKED_MARGIN_DAYS: i64 = 2;
+/// After so long all certificates of a revoked node have expired, and the list says nothing of it any more.
+pub const REVOKED_FOR: Duration = Duration::from_secs(
+    VALID_FOR_MAX.as_secs() + 2 * REVOKED_MARGIN_DAYS as u64 * DAY_SECONDS as u64,
+);
 
 /// SHA-256 of a CA's certificate (DER). Names the CA where nothing else is known of it; no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +67,13 @@ impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({self})")
     }
+}
+
+/// A node that is none of the cluster any more, and since when: none of its certificates is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revoked {
+    pub node: NodeId,
+    pub at: Timestamp,
 }
 
 /// The CA of one cluster. `Debug` hides its key.
@@ -82,7 +102,7 @@ impl Authority {
             CertificateParams::new([authority_name(cluster)]).map_err(TrustError::certificate)?;
         params.distinguished_name = common_name(format!("Cairn cluster {cluster}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.not_before = date(now.seconds, -(BACKDATED.as_secs() as i64))?;
         params.not_after = date(now.seconds, AUTHORITY_VALID_FOR.as_secs() as i64)?;
         let certificate = params.self_signed(&key).map_err(TrustError::certificate)?;
@@ -162,14 +182,16 @@ impl Authority {
     ) -> Result<NodeCertificate, TrustError> {
         let names = self.names(subject)?;
         let mut params = CertificateParams::new(names).map_err(TrustError::certificate)?;
-        params.distinguished_name = common_name(format!("Cairn node {}", subject.node));
+        // etcd's name for the user.
+        params.distinguished_name = common_name(subject.node.to_string());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        params.serial_number = Some(serial(subject, now, key));
+        params.serial_number = Some(serial(subject.node, day_of(now)));
+        let valid_for = valid_for.min(VALID_FOR_MAX);
         let valid_seconds = i64::try_from(valid_for.as_secs()).unwrap_or(i64::MAX);
         params.not_before = date(now.seconds, -(BACKDATED.as_secs() as i64))?;
         params.not_after = date(now.seconds, valid_seconds)?;
@@ -177,6 +199,37 @@ impl Authority {
             .signed_by(key, &self.issuer)
             .map_err(TrustError::certificate)?;
         NodeCertificate::load(&certificate.pem(), &key.serialize_pem())
+    }
+
+    /// The list of certificates that are not to be taken though they are valid (RFC 5280, section 5; DER): all that these nodes
+    /// can have.
+    pub fn revocation_list(
+        &self,
+        revoked: &[Revoked],
+        now: Timestamp,
+    ) -> Result<Vec<u8>, TrustError> {
+        let mut certificates = Vec::new();
+        for Revoked { node, at } in revoked {
+            let revocation_time = date(at.seconds, 0)?;
+            certificates.extend(revoked_days(*at).map(|day| RevokedCertParams {
+                serial_number: serial(*node, day),
+                revocation_time,
+                reason_code: Some(RevocationReason::CessationOfOperation),
+                invalidity_date: None,
+            }));
+        }
+        let list = CertificateRevocationListParams {
+            this_update: date(now.seconds, -(BACKDATED.as_secs() as i64))?,
+            next_update: date(now.seconds, AUTHORITY_VALID_FOR.as_secs() as i64)?,
+            crl_number: SerialNumber::from(u64::try_from(now.seconds).unwrap_or(0)),
+            issuing_distribution_point: None,
+            revoked_certs: certificates,
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let signed = list
+            .signed_by(&self.issuer)
+            .map_err(TrustError::certificate)?;
+        Ok(signed.der().to_vec())
     }
 
     fn names(&self, subject: &Subject) -> Result<Vec<String>, TrustError> {
@@ -222,13 +275,33 @@ fn common_name(name: String) -> DistinguishedName {
     names
 }
 
-/// Unlike that of any other certificate, of this node or of others.
-fn serial(subject: &Subject, now: Timestamp, key: &KeyPair) -> SerialNumber {
+/// The numbers of the certificates in a list of revoked ones.
+pub(crate) fn revoked_numbers(list: &[u8]) -> Result<BTreeSet<Vec<u8>>, TrustError> {
+    let (_, parsed) = CertificateRevocationList::from_der(list)
+        .map_err(|error| TrustError::Certificate(format!("a list of revoked ones: {error}")))?;
+    let revoked = parsed.iter_revoked_certificates();
+    Ok(revoked.map(|it| it.raw_serial().to_vec()).collect())
+}
+
+fn day_of(now: Timestamp) -> i64 {
+    now.seconds.div_euclid(DAY_SECONDS)
+}
+
+/// The days on which a certificate was made that a node may have when it is revoked.
+fn revoked_days(at: Timestamp) -> std::ops::RangeInclusive<i64> {
+    let day = day_of(at);
+    let valid_days = VALID_FOR_MAX.as_secs() as i64 / DAY_SECONDS;
+    let first = day.saturating_sub(valid_days + REVOKED_MARGIN_DAYS);
+    first..=day.saturating_add(REVOKED_MARGIN_DAYS)
+}
+
+/// The number of a certificate follows from the node and the day: so all numbers of a node are known without a list of what was
+/// issued, by whichever node, also in a map that was restored. Those that are made on one day share it, though RFC 5280
+/// (section 4.1.2.2) wants each to have its own. They are revoked together anyway, and nothing here asks for one by its number.
+fn serial(node: NodeId, day: i64) -> SerialNumber {
     let mut hash = Sha256::new();
-    hash.update(subject.node.0.to_be_bytes());
-    hash.update(now.seconds.to_be_bytes());
-    hash.update(now.nanos.to_be_bytes());
-    hash.update(key.der_bytes());
+    hash.update(node.0.to_be_bytes());
+    hash.update(day.to_be_bytes());
     let mut bytes: [u8; 32] = hash.finalize().into();
     // A positive number of this length.
     bytes[0] = bytes[0] & 0x7f | 0x40;
@@ -333,16 +406,71 @@ mod tests {
     fn a_renewed_certificate_has_the_same_key_and_another_number() {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
         let first = authority.issue(&subject(&[]), NOW, DAY).unwrap();
-        let later = Timestamp::new(NOW.seconds, NOW.nanos + 1);
+        let later = Timestamp::new(NOW.seconds + DAY_SECONDS, 0);
         let second = authority.renew(&first, &subject(&[]), later, DAY).unwrap();
         assert_eq!(first.key_pem, second.key_pem);
-        let serial = |certificate: &NodeCertificate| {
-            let der = certificate.chain().unwrap();
-            let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
-            parsed.raw_serial().to_vec()
+        assert_ne!(number(&first), number(&second));
+        assert_eq!(number(&first).len(), SERIAL_LEN_BYTES);
+    }
+
+    fn number(certificate: &NodeCertificate) -> Vec<u8> {
+        let der = certificate.chain().unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        parsed.raw_serial().to_vec()
+    }
+
+    /// etcd compares the whole common name with its users.
+    #[test]
+    fn the_common_name_of_a_node_is_its_id() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let issued = authority.issue(&subject(&["a.example"]), NOW, DAY).unwrap();
+        let der = issued.chain().unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let names: Vec<&str> = parsed
+            .subject()
+            .iter_common_name()
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        assert_eq!(names, [NodeId(0xabc).to_string()]);
+    }
+
+    #[test]
+    fn all_certificates_that_a_removed_node_can_have_are_revoked_and_no_others() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let at = |days: i64| Timestamp::new(NOW.seconds + days * DAY_SECONDS, 0);
+        let made = |node: u128, days: i64| {
+            let subject = Subject {
+                node: NodeId(node),
+                hosts: Vec::new(),
+            };
+            let issued = authority.issue(&subject, at(days), 1000 * DAY).unwrap();
+            assert!(issued.expires.seconds <= at(days + 90).seconds);
+            number(&issued)
         };
-        assert_ne!(serial(&first), serial(&second));
-        assert_eq!(serial(&first).len(), SERIAL_LEN_BYTES);
+        let gone = Revoked {
+            node: NodeId(1),
+            at: at(0),
+        };
+        let list = authority.revocation_list(&[gone], at(1)).unwrap();
+        let revoked = revoked_numbers(&list).unwrap();
+        for (node, days, want) in [
+            (1, 0, true),
+            (1, -90, true),
+            // By a clock that is late, or fast.
+            (1, -92, true),
+            (1, 2, true),
+            // It expired before.
+            (1, -93, false),
+            (2, 0, false),
+            (2, -10, false),
+        ] {
+            assert_eq!(revoked.contains(&made(node, days)), want, "{node}, {days}");
+        }
+        let none = authority.revocation_list(&[], at(1)).unwrap();
+        assert!(revoked_numbers(&none).unwrap().is_empty());
+        for damaged in [&b""[..], b"x", &list[..list.len() / 2]] {
+            assert!(revoked_numbers(damaged).is_err());
+        }
     }
 
     #[test]

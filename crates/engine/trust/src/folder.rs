@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::authority::Authority;
+use crate::authority::{Authority, revoked_numbers};
 use crate::certificate::NodeCertificate;
 use crate::error::TrustError;
 use crate::membership::{FORMAT, Membership, MembershipError};
@@ -22,12 +22,14 @@ const AUTHORITY_KEY_NAME: &str = "ca.key";
 const CERTIFICATE_NAME: &str = "node.pem";
 const KEY_NAME: &str = "node.key";
 const LOCK_NAME: &str = "lock";
+const REVOKED_NAME: &str = "revoked.crl";
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// Whatever belongs to others.
 const OTHERS: u32 = 0o077;
-/// No file of the folder comes near it.
-const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
+/// No file of the folder comes near it: the longest is the list of what is revoked, with 4 KiB for each node that was removed
+/// within a quarter of a year.
+const FILE_LEN_BYTES_MAX: u64 = 4 << 20;
 const PID_LEN_BYTES_MAX: u64 = 20;
 
 /// The folder of one node, locked for this process until it is dropped.
@@ -145,6 +147,24 @@ impl ClusterFolder {
 
     pub fn key_path(&self) -> PathBuf {
         self.path.join(KEY_NAME)
+    }
+
+    /// For etcd, which reads it at each connection, and takes none without it.
+    pub fn revoked_path(&self) -> PathBuf {
+        self.path.join(REVOKED_NAME)
+    }
+
+    /// Keeps the list of revoked certificates, if it says something else than the one that is there; whether it revokes something
+    /// that was not.
+    pub fn save_revoked(&self, list: &[u8]) -> Result<bool, TrustError> {
+        let new = revoked_numbers(list)?;
+        let before = self.read(REVOKED_NAME, "").ok();
+        let before = before.and_then(|before| revoked_numbers(&before).ok());
+        let is_more = !before.as_ref().is_some_and(|before| new.is_subset(before));
+        if before.as_ref() != Some(&new) {
+            self.write(REVOKED_NAME, list)?;
+        }
+        Ok(is_more)
     }
 
     /// Makes this the folder of a member: it is one as soon as the membership is written, which comes last. The node's

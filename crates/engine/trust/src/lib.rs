@@ -29,7 +29,7 @@ mod tls;
 mod trust;
 
 pub use address::{check_address, host_of};
-pub use authority::{Authority, Fingerprint};
+pub use authority::{Authority, Fingerprint, REVOKED_FOR, Revoked, VALID_FOR_MAX};
 pub use certificate::{NodeCertificate, Subject};
 pub use dial::TrustDial;
 pub use error::TrustError;

@@ -283,6 +283,10 @@ impl ServerCertVerifier for OfAuthority {
 /// certificate, so without it a refusal would come with the first reply, or never.
 const WELCOME: u8 = 0;
 
+/// Why a node is refused whose certificate is good: the map does not list it.
+pub(crate) const NOT_LISTED: &str =
+    "the node that connects is not in the cluster: it was removed, or is not known yet";
+
 /// Says that the connection is accepted.
 pub(crate) async fn welcome(stream: &mut NodeStream) -> io::Result<()> {
     stream.write_all(&[WELCOME]).await?;

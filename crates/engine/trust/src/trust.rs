@@ -15,13 +15,13 @@ use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 
 use crate::address::host_of;
-use crate::authority::{Authority, hosts_with_own};
+use crate::authority::{Authority, VALID_FOR_MAX, hosts_with_own};
 use crate::certificate::{NodeCertificate, Subject, node_name};
 use crate::error::TrustError;
 use crate::folder::ClusterFolder;
 use crate::protocol::Protocol;
 use crate::stream::NodeStream;
-use crate::tls::{Encryption, Live, check_own, dial};
+use crate::tls::{Encryption, Live, NOT_LISTED, check_own, dial};
 
 /// The clock may step, so the certificate is looked at more often than it has to be renewed.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -45,7 +45,7 @@ pub struct TrustSettings {
 impl Default for TrustSettings {
     fn default() -> Self {
         Self {
-            valid_for: Duration::from_secs(90 * 24 * 3600),
+            valid_for: VALID_FOR_MAX,
             connect_deadline: Duration::from_secs(5),
             hosts: Vec::new(),
             encryption: Encryption::On,
@@ -173,6 +173,15 @@ impl Trust {
                 let text = format!("connecting to node {node} at {address}: {error}");
                 io::Error::new(error.kind(), text)
             })
+    }
+
+    /// Whether a node says, after it has proved who it is, that this one is none of the cluster's. One that does not answer, or
+    /// serves this node, does not say so.
+    pub async fn is_unknown_to(&self, address: &str, node: NodeId) -> bool {
+        match self.connect(address, node, Protocol::Shards).await {
+            Ok(_) => false,
+            Err(error) => error.to_string().ends_with(NOT_LISTED),
+        }
     }
 
     /// Renews the certificate if it is time; whether it was. Blocks while it writes the file.

@@ -335,6 +335,19 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
         };
         let copy = &plan.chosen.copy;
         let written = copy.write_to(&coordinator, &env, above, promised).await;
+        // They are asked to follow before this node's server has told etcd of them.
+        for node in copy.nodes() {
+            if node.id == side.node() {
+                continue;
+            }
+            if let Err(error) = side.admit(node.id).await {
+                side.stop().await;
+                return Err(failed(format!(
+                    "making node {} a user of etcd: {error}; do it again",
+                    node.name
+                )));
+            }
+        }
         // Whatever came of it: the next server starts its own.
         side.stop().await;
         Ok(Recovered {

@@ -188,7 +188,7 @@ async fn what_the_node_cannot_know_is_an_error() {
     let authority = authority();
     let abroad = Authority::create(PoolId(5), start()).unwrap();
     let text = |bytes: &str| Some(bytes.as_bytes().to_vec());
-    let long = Some(vec![b' '; (1 << 20) + 1]);
+    let long = Some(vec![b' '; (4 << 20) + 1]);
     let cases: Vec<(&str, &str, Option<Vec<u8>>, &str)> = vec![
         (
             "no membership",
