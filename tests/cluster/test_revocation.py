@@ -72,6 +72,9 @@ class Revocation(ClusterTest):
         urls = etcd.members(self.folder(cluster, staying[0]))
         self.assertEqual(len(urls), len(staying))
         load = self.load(cluster)
+        # The key of the CA is where it is needed.
+        with_key = {node for node in cluster.names if (self.folder(cluster, node) / "ca.key").exists()}
+        self.assertEqual(with_key, set(staying))
 
         # As a node without a member: the cluster's keys, and nothing else.
         with etcd.Client(gone, urls[0][0]) as client:

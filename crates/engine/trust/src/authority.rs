@@ -3,9 +3,7 @@
 //! Owns: making it, issuing certificates of nodes, its fingerprint.
 //! Must not know: where it is kept, who may have a certificate.
 //!
-//! Every node has the CA's key. So any node can admit others, and each renews its own certificate by itself, also while
-//! all others are away. A node could read and change all data of the cluster anyway, so the key tells it nothing new; but
-//! a node that was removed keeps it.
+//! Some nodes have the CA's key, and the others only its certificate: they ask one of those for certificates of their own.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,9 +11,10 @@ use std::time::Duration;
 
 use cairn_base::{NodeId, PoolId, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    RevocationReason, RevokedCertParams, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams,
+    CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, RevocationReason,
+    RevokedCertParams, SerialNumber,
 };
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
@@ -76,12 +75,16 @@ pub struct Revoked {
     pub at: Timestamp,
 }
 
-/// The CA of one cluster. `Debug` hides its key.
+/// The CA of one cluster, with its key or without. `Debug` hides the key.
 pub struct Authority {
     cluster: PoolId,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
-    key_pem: String,
+    key: Option<AuthorityKey>,
+}
+
+struct AuthorityKey {
+    pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -90,6 +93,7 @@ impl fmt::Debug for Authority {
         f.debug_struct("Authority")
             .field("cluster", &self.cluster)
             .field("fingerprint", &self.fingerprint())
+            .field("has_key", &self.has_key())
             .finish_non_exhaustive()
     }
 }
@@ -110,22 +114,55 @@ impl Authority {
     }
 
     pub fn load(certificate_pem: &str, key_pem: &str) -> Result<Self, TrustError> {
+        Self::load_certificate(certificate_pem)?.with_key(key_pem)
+    }
+
+    /// The CA as a node has it that issues no certificates.
+    pub fn load_certificate(certificate_pem: &str) -> Result<Self, TrustError> {
         let certificate = certificate_of(certificate_pem)?;
         let parsed = Parsed::of(&certificate)?;
-        let key = key_of(key_pem)?;
-        parsed.check_key(&key)?;
         let cluster = parsed
             .authority()
             .ok_or_else(|| TrustError::certificate("it is not of the CA of a cluster"))?;
-        let issuer =
-            Issuer::from_ca_cert_der(&certificate, key).map_err(TrustError::certificate)?;
         Ok(Self {
             cluster,
             certificate,
             certificate_pem: certificate_pem.to_owned(),
-            key_pem: key_pem.to_owned(),
-            issuer,
+            key: None,
         })
+    }
+
+    /// The same CA with its key, which is compared with the certificate.
+    pub fn with_key(&self, key_pem: &str) -> Result<Self, TrustError> {
+        let key = key_of(key_pem)?;
+        Parsed::of(&self.certificate)?.check_key(&key)?;
+        let issuer =
+            Issuer::from_ca_cert_der(&self.certificate, key).map_err(TrustError::certificate)?;
+        Ok(Self {
+            key: Some(AuthorityKey {
+                pem: key_pem.to_owned(),
+                issuer,
+            }),
+            ..self.without_key()
+        })
+    }
+
+    pub fn without_key(&self) -> Self {
+        Self {
+            cluster: self.cluster,
+            certificate: self.certificate.clone(),
+            certificate_pem: self.certificate_pem.clone(),
+            key: None,
+        }
+    }
+
+    pub fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    fn issuer(&self) -> Result<&Issuer<'static, KeyPair>, TrustError> {
+        let key = self.key.as_ref().ok_or(TrustError::NoKey)?;
+        Ok(&key.issuer)
     }
 
     pub fn cluster(&self) -> PoolId {
@@ -140,9 +177,9 @@ impl Authority {
         &self.certificate_pem
     }
 
-    /// The cluster's greatest secret.
-    pub fn key_pem(&self) -> &str {
-        &self.key_pem
+    /// The cluster's greatest secret, on nodes that have it.
+    pub fn key_pem(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.pem.as_str())
     }
 
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
@@ -161,8 +198,7 @@ impl Authority {
     }
 
     /// A certificate with the key of an earlier one. So only one file changes when a certificate is renewed, and no
-    /// reader finds two that do not belong together. A new key would protect nothing: who could read the old one could
-    /// read the CA's beside it.
+    /// reader finds two that do not belong together.
     pub fn renew(
         &self,
         earlier: &NodeCertificate,
@@ -180,6 +216,30 @@ impl Authority {
         now: Timestamp,
         valid_for: Duration,
     ) -> Result<NodeCertificate, TrustError> {
+        let pem = self.sign(key, subject, now, valid_for)?;
+        NodeCertificate::load(&pem, &key.serialize_pem())
+    }
+
+    /// A certificate for who has a key, as PEM. Nothing but that key is taken from the request; whom the certificate is for says who
+    /// calls this.
+    pub fn answer(
+        &self,
+        request: &CertificateRequest,
+        subject: &Subject,
+        now: Timestamp,
+        valid_for: Duration,
+    ) -> Result<String, TrustError> {
+        self.sign(&request.0, subject, now, valid_for)
+    }
+
+    fn sign(
+        &self,
+        key: &impl PublicKeyData,
+        subject: &Subject,
+        now: Timestamp,
+        valid_for: Duration,
+    ) -> Result<String, TrustError> {
+        let issuer = self.issuer()?;
         let names = self.names(subject)?;
         let mut params = CertificateParams::new(names).map_err(TrustError::certificate)?;
         // etcd's name for the user.
@@ -196,9 +256,9 @@ impl Authority {
         params.not_before = date(now.seconds, -(BACKDATED.as_secs() as i64))?;
         params.not_after = date(now.seconds, valid_seconds)?;
         let certificate = params
-            .signed_by(key, &self.issuer)
+            .signed_by(key, issuer)
             .map_err(TrustError::certificate)?;
-        NodeCertificate::load(&certificate.pem(), &key.serialize_pem())
+        Ok(certificate.pem())
     }
 
     /// The list of certificates that are not to be taken though they are valid (RFC 5280, section 5; DER): all that these nodes
@@ -227,7 +287,7 @@ impl Authority {
             key_identifier_method: KeyIdMethod::Sha256,
         };
         let signed = list
-            .signed_by(&self.issuer)
+            .signed_by(self.issuer()?)
             .map_err(TrustError::certificate)?;
         Ok(signed.der().to_vec())
     }
@@ -273,6 +333,30 @@ fn common_name(name: String) -> DistinguishedName {
     let mut names = DistinguishedName::new();
     names.push(DnType::CommonName, name);
     names
+}
+
+/// The key that somebody wants a certificate for, and has: the request is signed with it (PKCS #10, RFC 2986).
+#[derive(Clone, Debug)]
+pub struct CertificateRequest(PublicKey);
+
+impl std::str::FromStr for CertificateRequest {
+    type Err = TrustError;
+
+    fn from_str(pem: &str) -> Result<Self, TrustError> {
+        let parsed = CertificateSigningRequestParams::from_pem(pem)
+            .map_err(|error| TrustError::Certificate(format!("a request for one: {error}")))?;
+        Ok(Self(parsed.public_key))
+    }
+}
+
+/// The request of who has a key, as PEM.
+pub(crate) fn request_for(key: &KeyPair) -> Result<String, TrustError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let request = params
+        .serialize_request(key)
+        .map_err(TrustError::certificate)?;
+    request.pem().map_err(TrustError::certificate)
 }
 
 /// The numbers of the certificates in a list of revoked ones.
@@ -339,12 +423,13 @@ mod tests {
     #[test]
     fn an_authority_is_what_it_was_after_it_was_stored() {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
-        let again = Authority::load(authority.certificate_pem(), authority.key_pem()).unwrap();
+        let key = authority.key_pem().unwrap();
+        let again = Authority::load(authority.certificate_pem(), key).unwrap();
         assert_eq!(again.cluster(), PoolId(9));
         assert_eq!(again.fingerprint(), authority.fingerprint());
         let other = Authority::create(PoolId(9), NOW).unwrap();
         assert_ne!(other.fingerprint(), authority.fingerprint());
-        for secret in authority.key_pem().lines() {
+        for secret in key.lines() {
             assert!(!format!("{authority:?}").contains(secret));
         }
     }
@@ -354,11 +439,11 @@ mod tests {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
         let other = Authority::create(PoolId(9), NOW).unwrap();
         let node = authority.issue(&subject(&[]), NOW, DAY).unwrap();
-        let (pem, key) = (authority.certificate_pem(), authority.key_pem());
+        let (pem, key) = (authority.certificate_pem(), authority.key_pem().unwrap());
         let two = format!("{pem}{pem}");
         let cut = &pem[..pem.len() / 2];
         let cases = [
-            ("a key of another one", pem, other.key_pem()),
+            ("a key of another one", pem, other.key_pem().unwrap()),
             ("a node's", &node.certificate_pem, &node.key_pem),
             ("two", &two, key),
             ("a cut one", cut, key),
@@ -372,6 +457,43 @@ mod tests {
                 matches!(refused, Err(TrustError::Certificate(_))),
                 "{name}: {refused:?}"
             );
+        }
+    }
+
+    #[test]
+    fn without_its_key_an_authority_issues_nothing() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let without = authority.without_key();
+        assert_eq!(without.fingerprint(), authority.fingerprint());
+        assert_eq!((without.has_key(), without.key_pem()), (false, None));
+        let issued = without.issue(&subject(&[]), NOW, DAY);
+        assert!(matches!(issued, Err(TrustError::NoKey)), "{issued:?}");
+        assert!(without.revocation_list(&[], NOW).is_err());
+        let other = Authority::create(PoolId(9), NOW).unwrap();
+        assert!(without.with_key(other.key_pem().unwrap()).is_err());
+        let again = without.with_key(authority.key_pem().unwrap()).unwrap();
+        assert!(again.issue(&subject(&[]), NOW, DAY).is_ok());
+    }
+
+    #[test]
+    fn a_request_gives_a_key_and_no_name() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut wishes = CertificateParams::new(["another.example".to_owned()]).unwrap();
+        wishes.distinguished_name = common_name("root".to_owned());
+        let request = wishes.serialize_request(&key).unwrap().pem().unwrap();
+        for text in [request, request_for(&key).unwrap()] {
+            let request: CertificateRequest = text.parse().unwrap();
+            let pem = authority.answer(&request, &subject(&["a.example"]), NOW, DAY);
+            let got = NodeCertificate::load(&pem.unwrap(), &key.serialize_pem()).unwrap();
+            let own = authority.issue(&subject(&["a.example"]), NOW, DAY).unwrap();
+            assert_eq!(got.subject, own.subject);
+            assert_eq!(number(&got), number(&own));
+        }
+        let request = request_for(&key).unwrap();
+        let cut = &request[..request.len() / 2];
+        for text in ["", "x", cut, authority.certificate_pem()] {
+            assert!(text.parse::<CertificateRequest>().is_err(), "{text}");
         }
     }
 

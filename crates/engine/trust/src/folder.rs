@@ -160,7 +160,10 @@ impl ClusterFolder {
         let new = revoked_numbers(list)?;
         let before = self.read(REVOKED_NAME, "").ok();
         let before = before.and_then(|before| revoked_numbers(&before).ok());
-        let is_more = !before.as_ref().is_some_and(|before| new.is_subset(before));
+        let is_more = match &before {
+            Some(before) => !new.is_subset(before),
+            None => !new.is_empty(),
+        };
         if before.as_ref() != Some(&new) {
             self.write(REVOKED_NAME, list)?;
         }
@@ -176,8 +179,21 @@ impl ClusterFolder {
     ) -> Result<(), TrustError> {
         membership.check()?;
         self.write(AUTHORITY_NAME, authority.certificate_pem().as_bytes())?;
-        self.write(AUTHORITY_KEY_NAME, authority.key_pem().as_bytes())?;
+        self.save_authority_key(authority)?;
         self.save_membership(membership)
+    }
+
+    /// Keeps the CA's key, or lets it go where the node has none any more.
+    pub(crate) fn save_authority_key(&self, authority: &Authority) -> Result<(), TrustError> {
+        if let Some(key) = authority.key_pem() {
+            return self.write(AUTHORITY_KEY_NAME, key.as_bytes());
+        }
+        let path = self.path.join(AUTHORITY_KEY_NAME);
+        let removed = match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::open(&self.path).and_then(|folder| folder.sync_all()),
+        };
+        removed.map_err(|error| TrustError::file(&path, error))
     }
 
     pub fn membership(&self) -> Result<Membership, TrustError> {
@@ -201,12 +217,20 @@ impl ClusterFolder {
         self.write(MEMBERSHIP_NAME, membership.encode().as_bytes())
     }
 
+    /// The CA, with its key if the folder has that.
     pub fn authority(&self) -> Result<Authority, TrustError> {
         let hint = "copy it from another node of the cluster, all have the same";
         let certificate = self.read_text(AUTHORITY_NAME, hint)?;
-        let key = self.read_text(AUTHORITY_KEY_NAME, hint)?;
-        Authority::load(&certificate, &key)
-            .map_err(|error| TrustError::damaged(&self.authority_path(), error))
+        let key = match self.read_text(AUTHORITY_KEY_NAME, hint) {
+            Ok(key) => Some(key),
+            Err(TrustError::Missing { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let loaded = match key {
+            Some(key) => Authority::load(&certificate, &key),
+            None => Authority::load_certificate(&certificate),
+        };
+        loaded.map_err(|error| TrustError::damaged(&self.authority_path(), error))
     }
 
     /// The node's certificate. If it is missing or damaged, it can be issued anew.

@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::NodeId;
 use cairn_base::env::Clock;
 use futures_util::future::{Either, select};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -200,6 +201,20 @@ pub(crate) fn check_own(
         &algorithms,
     )
     .map_err(TrustError::certificate)
+}
+
+/// A certificate that this node was given, if it is one for this very node, of its CA, and others accept it.
+pub(crate) fn check_issued(
+    clock: &dyn Clock,
+    authority: &Authority,
+    certificate: NodeCertificate,
+    node: NodeId,
+) -> Result<NodeCertificate, TrustError> {
+    if certificate.cluster != authority.cluster() || certificate.subject.node != node {
+        return Err(TrustError::certificate("it is for another node"));
+    }
+    check_own(clock, authority, &certificate)?;
+    Ok(certificate)
 }
 
 /// For a node that joins: it knows the CA by its fingerprint, and has no certificate yet.

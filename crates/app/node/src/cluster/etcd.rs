@@ -13,7 +13,7 @@
 //! change the cluster's keys. So it is nodes with a member that take nodes in and remove them. A node that was removed is no user any
 //! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -57,6 +57,8 @@ const RESTART_LOOK: Duration = Duration::from_millis(200);
 const REMOVED_LOOK: Duration = Duration::from_secs(5);
 /// A node that could not look at etcd so often in a row asks them, too.
 const FAILED_MAX: u32 = 3;
+/// So many nodes have the key of the CA at least, if there are so many.
+const HOLDERS_MIN: usize = 3;
 /// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
 const MISSED_MAX: u32 = 3;
 
@@ -71,8 +73,8 @@ pub struct EtcdSide {
     missed: AtomicU32,
     /// Whether this node takes nodes in and removes them: where nodes run etcd, one that runs a member.
     keeps: watch::Sender<bool>,
-    /// The rights that users got last, and when.
-    rights: Mutex<Option<(BTreeMap<NodeId, UserRights>, Duration)>>,
+    /// The users that were made last, and when.
+    users: Mutex<Option<(Users, Duration)>>,
     /// What the list of revoked certificates has that this process wrote last.
     revoked: Mutex<Option<Vec<Revoked>>>,
     /// Whether this node's member has to start again, so that no connection is left of who was revoked.
@@ -114,11 +116,42 @@ fn told(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn keeps(etcd: &EtcdSource) -> bool {
+/// Whether a node takes others in: it can give them a certificate, and make them users of etcd.
+fn keeps(etcd: &EtcdSource, has_key: bool) -> bool {
     match etcd {
-        EtcdSource::Given { .. } => true,
-        EtcdSource::Own { runs_member, .. } => *runs_member,
+        EtcdSource::Given { .. } => has_key,
+        EtcdSource::Own { runs_member, .. } => *runs_member && has_key,
     }
+}
+
+/// The nodes that have the key of the CA: those with a member of etcd, and the one that is next to get one; and so many more that
+/// stay, in the order in which they came, that the loss of two takes it from nobody.
+fn holders(
+    view: &MapView,
+    has_member: impl Fn(&NodeRecord) -> bool,
+    is_own: bool,
+) -> BTreeSet<NodeId> {
+    let mut holders = BTreeSet::new();
+    if is_own {
+        let nodes = view.nodes.values().map(|node| &node.value);
+        let with_member = nodes.filter(|node| has_member(node));
+        holders.extend(with_member.map(|node| node.id));
+        holders.extend(next_member(view, &has_member));
+    }
+    let mut staying: Vec<&NodeRecord> = view.nodes.values().map(|node| &node.value).collect();
+    staying.retain(|node| !node.draining);
+    staying.sort_by_key(|node| (node.joined, node.id));
+    let count = |holders: &BTreeSet<NodeId>| {
+        let there = staying.iter().filter(|node| holders.contains(&node.id));
+        there.count()
+    };
+    for node in &staying {
+        if count(&holders) >= HOLDERS_MIN {
+            break;
+        }
+        holders.insert(node.id);
+    }
+    holders
 }
 
 /// The nodes that stay and are there, in the order in which they came into the map. One that is away does not hold up the others.
@@ -152,26 +185,30 @@ fn leader(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Option<No
         .map(|node| node.id)
 }
 
-/// What each node of the map may do in etcd.
-fn rights_of(
-    view: &MapView,
-    has_member: impl Fn(&NodeRecord) -> bool,
-) -> BTreeMap<NodeId, UserRights> {
+/// What each node of the map may do in etcd, and whether it drains.
+type Users = BTreeMap<NodeId, (UserRights, bool)>;
+
+fn users_of(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Users {
     let next = next_member(view, &has_member);
     let nodes = view.nodes.values().map(|node| &node.value);
-    let rights = nodes.map(|node| match has_member(node) || next == Some(node.id) {
-        true => (node.id, UserRights::All),
-        false => (node.id, UserRights::Keys),
+    let users = nodes.map(|node| {
+        let rights = match has_member(node) || next == Some(node.id) {
+            true => UserRights::All,
+            false => UserRights::Keys,
+        };
+        (node.id, (rights, node.draining))
     });
-    rights.collect()
+    users.collect()
 }
 
-/// Whether another node says that this one is none of the cluster any more, as the map is not read any more by who was removed.
+/// Whether other nodes say that this one is none of the cluster any more: who was removed does not read the map. One whose map is
+/// old may not know a node that is new, so that all that answer have to say it.
 async fn is_removed(trust: &Trust, nodes: Vec<NodeRecord>) -> bool {
     let others = nodes.into_iter().filter(|node| node.id != trust.node());
-    let asked = others
-        .map(|node| async move { trust.is_unknown_to(&node.internal_address, node.id).await });
-    join_all(asked).await.contains(&true)
+    let asked =
+        others.map(|node| async move { trust.is_known_to(&node.internal_address, node.id).await });
+    let said: Vec<bool> = join_all(asked).await.into_iter().flatten().collect();
+    !said.is_empty() && said.iter().all(|is_known| !is_known)
 }
 
 /// The nodes that this one knew last.
@@ -274,12 +311,13 @@ impl EtcdSide {
             member: tokio::sync::Mutex::new(member),
             membership,
             missed: AtomicU32::new(0),
-            keeps: watch::Sender::new(keeps(&current.etcd)),
-            rights: Mutex::default(),
+            keeps: watch::Sender::new(false),
+            users: Mutex::default(),
             revoked: Mutex::default(),
             is_open: AtomicBool::new(false),
             health: Mutex::default(),
         });
+        side.look_at_keeping();
         if let EtcdSource::Own {
             runs_member: true,
             joins: false,
@@ -313,6 +351,46 @@ impl EtcdSide {
     /// The node that this is.
     pub fn node(&self) -> NodeId {
         self.trust.node()
+    }
+
+    /// Says whether this node takes others in now.
+    fn look_at_keeping(&self) {
+        let has_key = self.trust.authority().has_key();
+        let keeps = keeps(&self.membership.lock().etcd, has_key);
+        self.keeps
+            .send_if_modified(|before| std::mem::replace(before, keeps) != keeps);
+    }
+
+    /// The nodes that are to have the key of the CA.
+    pub fn holders(&self, view: &MapView) -> BTreeSet<NodeId> {
+        let with_member = self.with_member();
+        holders(view, |node| with_member.contains(&node.name), self.is_own())
+    }
+
+    /// Whether this node may remove others: who has rights in an etcd that others run they say.
+    pub fn removes(&self) -> bool {
+        match self.membership.lock().etcd {
+            EtcdSource::Given { .. } => true,
+            EtcdSource::Own { runs_member, .. } => runs_member,
+        }
+    }
+
+    /// Gets the key of the CA, or lets it go, as the map says.
+    async fn tend_key(&self, cluster: &ClusterMember) -> Result<(), String> {
+        let view = cluster.view();
+        let own = cluster.node();
+        // What is not seen yet, or cannot be read, may be that there are fewer nodes.
+        if !view.nodes.contains_key(&own) || !view.damaged.is_empty() {
+            return Ok(());
+        }
+        let is_holder = self.holders(&view).contains(&own);
+        let done = match (is_holder, self.trust.authority().has_key()) {
+            (true, false) => self.trust.fetch_key().await,
+            (false, true) => self.trust.drop_key().await,
+            _ => return Ok(()),
+        };
+        self.look_at_keeping();
+        done.map_err(told)
     }
 
     fn is_own(&self) -> bool {
@@ -438,6 +516,9 @@ impl EtcdSide {
                     failed_count += 1;
                 }
             }
+            if let Err(error) = self.tend_key(&cluster).await {
+                tracing::debug!(error, "the key of the cluster's CA");
+            }
             if failed_count >= FAILED_MAX {
                 let nodes = cluster
                     .view()
@@ -532,7 +613,8 @@ impl EtcdSide {
             return removed.map_err(|error| error.to_string());
         }
         let all_started = members.iter().all(|member| !member.name.is_empty());
-        if all_started && next_member(&view, has_member) == Some(own.id) {
+        let has_key = self.trust.authority().has_key();
+        if all_started && has_key && next_member(&view, has_member) == Some(own.id) {
             self.keep_revoked(&view)?;
             self.add().await?;
         }
@@ -549,7 +631,7 @@ impl EtcdSide {
     ) -> Result<(), String> {
         self.keep_revoked(view)?;
         if leads {
-            self.set_users(cluster, rights_of(view, has_member)).await?;
+            self.set_users(cluster, users_of(view, has_member)).await?;
             self.forget_expired(cluster, view).await?;
         }
         self.close_connections(cluster).await
@@ -582,16 +664,12 @@ impl EtcdSide {
         Ok(())
     }
 
-    async fn set_users(
-        &self,
-        cluster: &ClusterMember,
-        rights: BTreeMap<NodeId, UserRights>,
-    ) -> Result<(), String> {
+    async fn set_users(&self, cluster: &ClusterMember, wanted: Users) -> Result<(), String> {
         let now = self.trust.env().clock.monotonic();
-        let is_done = |(done, at): &(BTreeMap<NodeId, UserRights>, Duration)| {
-            *done == rights && now.saturating_sub(*at) < USERS_LOOK
+        let is_done = |(done, at): &(Users, Duration)| {
+            *done == wanted && now.saturating_sub(*at) < USERS_LOOK
         };
-        if self.rights.lock().as_ref().is_some_and(is_done) {
+        if self.users.lock().as_ref().is_some_and(is_done) {
             return Ok(());
         }
         let users = self.etcd.users().await.map_err(told)?;
@@ -603,7 +681,7 @@ impl EtcdSide {
             if node.draining && !users.contains(&name) {
                 continue;
             }
-            let rights = rights.get(&node.id).copied().unwrap_or(UserRights::Keys);
+            let rights = wanted.get(&node.id).map_or(UserRights::Keys, |user| user.0);
             self.etcd.set_user(&name, rights).await.map_err(told)?;
         }
         let is_node = |user: &&String| nodes.iter().any(|node| node.value.id.to_string() == **user);
@@ -614,7 +692,7 @@ impl EtcdSide {
             );
             self.etcd.remove_user(user).await.map_err(told)?;
         }
-        *self.rights.lock() = Some((rights, now));
+        *self.users.lock() = Some((wanted, now));
         Ok(())
     }
 
@@ -753,7 +831,8 @@ impl EtcdSide {
             .save_membership(&changed)
             .map_err(|error| error.to_string())?;
         *membership = changed;
-        self.keeps.send_replace(keeps(&membership.etcd));
+        drop(membership);
+        self.look_at_keeping();
         Ok(())
     }
 
@@ -805,6 +884,8 @@ impl EtcdSide {
         })?;
         let current = self.membership.lock().clone();
         let settings = member_settings(&self.folder, &self.trust, &current).map_err(told)?;
+        // Nothing is connected to it yet.
+        self.is_open.store(false, Ordering::Release);
         let started = EtcdMember::start(settings).await.map_err(told)?;
         *self.member.lock().await = Some(started);
         Ok(())
@@ -972,12 +1053,35 @@ mod tests {
     }
 
     #[test]
+    fn the_key_of_the_ca_is_on_three_nodes_and_with_each_member() {
+        let holders = |count: u128, draining: &[u128], members: Option<&[u128]>| {
+            let view = view(count, &[], draining);
+            let has = |node: &NodeRecord| members.is_some_and(|it| it.contains(&node.id.0));
+            let holders = holders(&view, has, members.is_some());
+            holders.into_iter().map(|node| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(holders(1, &[], Some(&[1])), [1]);
+        // It must not be lost with the one that has etcd.
+        assert_eq!(holders(2, &[], Some(&[1])), [1, 2]);
+        assert_eq!(holders(4, &[], Some(&[1, 2, 3])), [1, 2, 3]);
+        assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5, 7])), [1, 2, 3, 5, 7]);
+        assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5])), [1, 2, 3, 4, 5]);
+        // One that leaves has it for as long as it has a member.
+        assert_eq!(holders(4, &[2], Some(&[1, 2, 3])), [1, 2, 3, 4]);
+        assert_eq!(holders(4, &[2], Some(&[1, 3, 4])), [1, 3, 4]);
+        // Where others run etcd.
+        assert_eq!(holders(2, &[], None), [1, 2]);
+        assert_eq!(holders(5, &[], None), [1, 2, 3]);
+        assert_eq!(holders(5, &[2], None), [1, 3, 4]);
+    }
+
+    #[test]
     fn nodes_with_a_member_and_the_next_one_may_do_all() {
         let all = |count: u128, away: &[u128], draining: &[u128], members: &[u128]| {
             let view = view(count, away, draining);
-            let rights = rights_of(&view, |node| members.contains(&node.id.0));
-            assert_eq!(rights.len() as u128, count);
-            let all = rights.into_iter().filter(|it| it.1 == UserRights::All);
+            let users = users_of(&view, |node| members.contains(&node.id.0));
+            assert_eq!(users.len() as u128, count);
+            let all = users.into_iter().filter(|it| it.1.0 == UserRights::All);
             all.map(|it| it.0.0).collect::<Vec<_>>()
         };
         assert_eq!(all(2, &[], &[], &[1]), [1]);

@@ -11,6 +11,7 @@ mod forward;
 pub mod guardian;
 mod high_water;
 mod iscsi;
+mod issue;
 pub mod offline;
 pub mod recover;
 mod twins;
@@ -39,8 +40,9 @@ use cairn_pool::open::Opened;
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
 use cairn_shard::ShardService;
 use cairn_trust::{
-    ClusterFolder, Encryption, Handler, JoinServer, JoinSettings, Listener, ListenerSettings,
-    Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust, TrustDial, TrustSettings,
+    ClusterFolder, Encryption, Handler, IssueServer, JoinServer, JoinSettings, Listener,
+    ListenerSettings, Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust,
+    TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -51,6 +53,7 @@ pub use self::copies::{ON_DISK, ON_DISK_NEW};
 pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
+use self::issue::MapOfIssuers;
 use self::twins::{host_record, require_alone};
 use crate::error::NodeError;
 
@@ -177,9 +180,13 @@ impl Begun {
         let own = membership.lock().clone();
         let map = match open_map(env, &etcd, &folder, &membership, is_first).await {
             Ok(map) => map,
-            // etcd lets it look at nothing then.
-            Err(_) if etcd.is_gone(&own).await => return Err(removed(&own, folder.path())),
-            Err(error) => return Err(error),
+            Err(error) => {
+                // etcd lets a node look at nothing that was removed.
+                return Err(match etcd.is_gone(&own).await {
+                    true => removed(&own, folder.path()),
+                    false => error,
+                });
+            }
         };
         require_alone(env, &map, &own, &host).await?;
         Ok(Self {
@@ -626,6 +633,13 @@ impl ClusterNode {
             .spawn("nodes that may connect", Box::pin(only_nodes));
         env.spawner
             .spawn("replaced nodes", Box::pin(self.remove_replaced(env)));
+        let issuers = Arc::new(MapOfIssuers {
+            member: Arc::downgrade(&self.member),
+            etcd: Arc::downgrade(&self.etcd),
+        });
+        self.trust.ask(Arc::clone(&issuers) as _);
+        let issuing = IssueServer::new(Arc::clone(&self.trust), issuers);
+        self.listener.handle(Protocol::Issue, issuing);
         let is_first = membership.stage == Stage::Init;
         let listener = Arc::downgrade(&self.listener);
         let (member, trust) = (Arc::clone(&self.member), Arc::clone(&self.trust));
@@ -707,7 +721,7 @@ impl ClusterNode {
 
     /// The node that takes nodes in and removes them, if this one does not.
     pub fn keeper_elsewhere(&self) -> Result<Option<NodeId>, String> {
-        if *self.etcd.keeps().borrow() {
+        if self.etcd.removes() {
             return Ok(None);
         }
         let keeper = self.etcd.keeper(&self.member.view());
@@ -763,11 +777,14 @@ impl ClusterNode {
             .map_err(|error| error.to_string())?;
         let view = self.member.view();
         let own = self.member.node();
-        let keepers = self.etcd.with_member();
+        let (with_member, holders) = (self.etcd.with_member(), self.etcd.holders(&view));
         let nodes = view.nodes.values().map(|node| &node.value);
-        // Only those take nodes in, where nodes run etcd.
+        // Only those take nodes in.
         let mut nodes: Vec<&NodeRecord> = nodes
-            .filter(|node| keepers.is_empty() || keepers.contains(&node.name))
+            .filter(|node| match with_member.is_empty() {
+                true => holders.contains(&node.id),
+                false => with_member.contains(&node.name),
+            })
             .collect();
         // This one first: it is there.
         nodes.sort_by_key(|node| (node.id != own, !view.alive.contains_key(&node.id)));

@@ -123,8 +123,5 @@ pub fn join_with(
     let settings = JoinSettings::default();
     let joined = join(&env, ticket, &request, &settings);
     let admission = runtime.block_on(joined).map_err(failed)?;
-    let membership = admission.membership(&request);
-    made.establish(&membership, &admission.authority)
-        .map_err(failed)?;
-    Ok(membership)
+    admission.establish(&made, &request).map_err(failed)
 }
