@@ -4679,7 +4679,7 @@ export interface components {
          * @description Which warning it is.
          * @enum {string}
          */
-        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
+        WarningKind: "volume_not_served" | "volume_without_owner" | "no_lease" | "etcd_no_quorum" | "etcd_unreachable" | "etcd_member_down" | "etcd_plain" | "node_away" | "node_unreached" | "disk_missing" | "disk_failed" | "disk_troubled" | "one_disk" | "at_the_limit" | "segments_unreadable" | "segments_short" | "segments_narrow" | "segments_single" | "places_damaged" | "bytes_lost" | "reads_damaged" | "metadata_short" | "log_copies_few" | "address_not_here" | "key_missing" | "map_key_damaged" | "folder_low" | "volumes_many" | "maintenance" | "volume_unprotected" | "directories_unprotected" | "disks_unnamed" | "space_low" | "read_cache_unused";
         /** @description One thing that an operator should know now. */
         WarningView: {
             /**

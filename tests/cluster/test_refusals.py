@@ -70,6 +70,27 @@ class Refusals(ClusterTest):
         done, _ = self.join(ticket)
         self.refused(done, "expired", "over")
 
+    def test_an_etcd_without_tls_is_refused_but_for_this_machine(self):
+        def init(name, *flags):
+            folder = self.scratch / name
+            argv = [str(harness.cairn_path()), "cluster", "init", "--name", name, "--node", "node1"]
+            argv += ["--internal", f"127.0.0.1:{self.ports.next()}", "--cluster-dir", str(folder), *flags]
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STOP_SECONDS_MAX)
+            self.assertEqual(done.returncode == 0, (folder / "cluster.json").exists(), done.stderr)
+            return done
+
+        for name, urls in (("far", "http://10.0.0.1:2379"), ("mixed", "https://10.0.0.1:2379,http://10.0.0.2:2379")):
+            self.refused(init(name, "--etcd", urls), "--insecure-etcd")
+        for name, flags in (
+            ("near", ("--etcd", "http://127.0.0.1:2379,http://[::1]:2379")),
+            ("encrypted", ("--etcd", "https://10.0.0.1:2379")),
+            ("allowed", ("--etcd", "http://10.0.0.1:2379", "--insecure-etcd")),
+        ):
+            done = init(name, *flags)
+            self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
+        # It says nothing of an etcd that nodes run.
+        self.refused(init("own", "--insecure-etcd"), "--etcd")
+
     def test_a_name_that_is_taken_is_refused(self):
         done, _ = self.join(self.ticket(), node="node1")
         self.refused(done, "node1")

@@ -4,17 +4,17 @@ use cairn_base::{NodeId, Timestamp};
 use cairn_forward::{Preamble, Service, Term};
 use cairn_trust::frame::{Answer, Ask, Message, encode};
 use cairn_trust::{
-    Admitted, EtcdMemberEntry, EtcdSource, Fingerprint, HandleKey, JoinRequest, Ticket,
-    VersionRange,
+    Admitted, EtcdMemberEntry, EtcdSource, Fingerprint, HandleKey, IssueAnswer, IssueAsk,
+    JoinRequest, Ticket, VersionRange,
 };
 use serde_json::{Value, json};
 
 use super::{Corpus, write};
 
 const LEN_LEN_BYTES: usize = 4;
-/// A CA and its key, once made with `Authority::create` for this; keys are never the same twice.
+/// A CA, once made with `Authority::create` for this, and a request for a certificate; keys are never the same twice.
 const AUTHORITY_PEM: &str = include_str!("cluster-ca.pem");
-const AUTHORITY_KEY_PEM: &str = include_str!("cluster-ca.key");
+const REQUEST_PEM: &str = include_str!("cluster-request.pem");
 
 pub fn write_seeds(corpus: &Corpus) {
     tickets(corpus);
@@ -135,6 +135,7 @@ fn frames(corpus: &Corpus) {
             program: "0.1.0".to_owned(),
             extra,
         },
+        certificate_request: REQUEST_PEM.to_owned(),
     };
     frame(corpus, "ask", &ask(Value::Null));
     frame(
@@ -144,7 +145,7 @@ fn frames(corpus: &Corpus) {
     );
     let admitted = |etcd: EtcdSource| Answer::Admitted {
         authority_pem: AUTHORITY_PEM.to_owned(),
-        authority_key_pem: AUTHORITY_KEY_PEM.to_owned(),
+        certificate_pem: AUTHORITY_PEM.to_owned(),
         admitted: Box::new(Admitted {
             node: NodeId(2),
             cluster_name: "c".to_owned(),
@@ -155,6 +156,7 @@ fn frames(corpus: &Corpus) {
     };
     let given = EtcdSource::Given {
         endpoints: vec!["http://etcd.example:2379".to_owned()],
+        insecure: true,
     };
     let own = EtcdSource::Own {
         client_port: 2379,
@@ -172,6 +174,12 @@ fn frames(corpus: &Corpus) {
     frame(corpus, "admitted-own", &admitted(own));
     let reason = "this cluster does not know the token".to_owned();
     frame(corpus, "refused", &Answer::Refused { reason });
+    let request = REQUEST_PEM.to_owned();
+    frame(corpus, "certificate", &IssueAsk::Certificate { request });
+    frame(corpus, "key", &IssueAsk::Key);
+    let certificate_pem = AUTHORITY_PEM.to_owned();
+    let answer = IssueAnswer::Certificate { certificate_pem };
+    frame(corpus, "certificate-issued", &answer);
 }
 
 /// As a frame, and as its JSON alone.

@@ -3,9 +3,12 @@
 //! The input is read as frames, and as the JSON of one.
 
 use cairn_trust::frame::{Answer, Ask, FRAME_LEN_BYTES_MAX, Message, decode, encode};
-use cairn_trust::{Authority, Membership, NodeCertificate};
+use cairn_trust::{
+    Authority, CertificateRequest, IssueAnswer, IssueAsk, Membership, NodeCertificate,
+};
 
 const LEN_LEN_BYTES: usize = 4;
+const KEY_PEM: &str = include_str!("../seeds/cluster-ca.key");
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
@@ -22,16 +25,20 @@ pub fn run(input: &[u8]) {
 }
 
 fn both(input: &[u8]) {
-    frame::<Ask>(input);
+    if let Some(ask) = frame::<Ask>(input) {
+        let _ = ask.certificate_request.parse::<CertificateRequest>();
+    }
     if let Some(Answer::Admitted {
         authority_pem,
-        authority_key_pem,
+        certificate_pem,
         ..
     }) = frame::<Answer>(input)
     {
-        let _ = Authority::load(&authority_pem, &authority_key_pem);
-        let _ = NodeCertificate::load(&authority_pem, &authority_key_pem);
+        let _ = Authority::load_certificate(&authority_pem);
+        let _ = NodeCertificate::load(&certificate_pem, KEY_PEM);
     }
+    frame::<IssueAsk>(input);
+    frame::<IssueAnswer>(input);
 }
 
 fn frame<T: Message + PartialEq + std::fmt::Debug>(input: &[u8]) -> Option<T> {

@@ -429,6 +429,10 @@ pub struct ClusterInitArgs {
     /// An etcd that others run: its addresses, separated by commas [default: nodes of the cluster run one]
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     pub etcd: Vec<String>,
+    /// Take addresses of etcd with http:// that are not of this machine: whoever is on the way reads and changes what the cluster
+    /// knows
+    #[arg(long, requires = "etcd")]
+    pub insecure_etcd: bool,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use cairn_admin::api::{
     VolumeAddressSet, VolumeMove,
 };
 use cairn_base::units::format_size;
-use cairn_node::cluster::offline::{self, Place};
+use cairn_node::cluster::offline::{self, GivenEtcd, Place};
 
 use crate::access;
 use crate::args::{
@@ -68,7 +68,10 @@ fn place(args: &PlaceArgs) -> Result<Place, Failure> {
 pub fn init(args: &ClusterInitArgs) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let place = place(&args.place)?;
-    let etcd = (!args.etcd.is_empty()).then(|| args.etcd.clone());
+    let etcd = (!args.etcd.is_empty()).then(|| GivenEtcd {
+        endpoints: args.etcd.clone(),
+        insecure: args.insecure_etcd,
+    });
     let folder = &args.place.cluster_dir;
     let made = offline::init(folder, &args.name, &place, etcd);
     let made = made.map_err(|error| Failure::refused(error.to_string()))?;

@@ -98,6 +98,7 @@ fn keeps_from_stopping(kind: WarningKind) -> bool {
         | WarningKind::EtcdNoQuorum
         | WarningKind::EtcdUnreachable
         | WarningKind::EtcdMemberDown
+        | WarningKind::EtcdPlain
         | WarningKind::NodeAway
         | WarningKind::NodeUnreached
         | WarningKind::DiskMissing

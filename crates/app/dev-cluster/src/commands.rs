@@ -111,6 +111,8 @@ pub fn init(state: &State, machine: &Machine) -> Vec<String> {
         .collect();
     if !etcd.is_empty() {
         argv.extend(["--etcd".to_owned(), etcd.join(",")]);
+        // In namespaces its members are not on the loopback address, and on no network but this machine's.
+        argv.push("--insecure-etcd".to_owned());
     }
     argv
 }
@@ -399,7 +401,7 @@ mod tests {
         let init = init(&state, &state.machines[0]).join(" ");
         assert!(
             init.ends_with(
-                "--etcd http://10.213.7.201:2379,http://10.213.7.202:2379,http://10.213.7.203:2379"
+                "--etcd http://10.213.7.201:2379,http://10.213.7.202:2379,http://10.213.7.203:2379 --insecure-etcd"
             ),
             "{init}"
         );

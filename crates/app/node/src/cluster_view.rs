@@ -320,7 +320,11 @@ pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
     let free = view.volumes.iter();
     let free = free.filter(|(_, state)| state.owner.is_none());
     let health = cluster.etcd_health();
-    let is_own = matches!(cluster.membership.lock().etcd, EtcdSource::Own { .. });
+    let (is_own, plain) = {
+        let etcd = &cluster.membership.lock().etcd;
+        let plain = etcd.without_tls().map(str::to_owned).collect();
+        (matches!(etcd, EtcdSource::Own { .. }), plain)
+    };
     let members = health.members.into_iter().map(|member| ObservedMember {
         name: member.name,
         problem: member.problem,
@@ -337,6 +341,7 @@ pub fn observed(inner: &Inner, cluster: &ClusterNode) -> ObservedCluster {
             is_own,
             members: members.collect(),
             problem: health.problem,
+            plain,
         },
         logs: logs.collect(),
         without_owner: free

@@ -351,6 +351,11 @@ impl Control for Controller {
         Box::pin(async move {
             let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
             let record = cluster.record_named(&node).map_err(not_found)?;
+            let unavailable = |why: String| ControlError::new(ErrorKind::Unavailable, why);
+            if let Some(keeper) = cluster.keeper_elsewhere().map_err(unavailable)? {
+                let why = "this node may not take rights in etcd from another one".to_owned();
+                return Err(unavailable(why).at(keeper));
+            }
             let removed = cluster.remove_node(&record).await;
             removed.map_err(|why| {
                 ControlError::new(ErrorKind::Conflict, why)

@@ -91,6 +91,15 @@ fn text(warning: &Warning) -> Told {
                 "see on node {member} whether etcd runs, whether it has disk space and whether it is reached; do not stop another node before"
             ),
         ),
+        Warning::EtcdPlain { addresses } => told(
+            WarningKind::EtcdPlain,
+            ETCD,
+            format!(
+                "etcd is asked without TLS ({}): whoever is on the way reads and changes what the cluster knows, passwords and keys too",
+                addresses.join(", ")
+            ),
+            "give etcd a certificate and the nodes its https:// addresses (`etcd` in cluster.json of each node, while it is stopped)",
+        ),
         Warning::NoLease => told(
             WarningKind::NoLease,
             THIS_NODE,
@@ -436,6 +445,7 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::SpaceLow { percent: found } => count = Some(*found),
         Warning::DisksUnnamed { named } => count = number(*named),
         Warning::NoLease
+        | Warning::EtcdPlain { .. }
         | Warning::EtcdUnreachable { .. }
         | Warning::OneDisk
         | Warning::AtTheLimit

@@ -19,6 +19,7 @@ pub enum WarningKind {
     EtcdNoQuorum,
     EtcdUnreachable,
     EtcdMemberDown,
+    EtcdPlain,
     NodeAway,
     NodeUnreached,
     DiskMissing,

@@ -20,7 +20,7 @@ pub use coordinator::{
     Change, Compare, Coordinator, CoordinatorError, Entry, ErrorKind, Key, KeyRange, LeaseGrant,
     LeaseId, Op, Outcome, RangeReply, Revision, Txn, TxnReply, WatchEvent, Watcher,
 };
-pub use etcd::{Etcd, EtcdMemberInfo, EtcdSettings, EtcdTls};
+pub use etcd::{Etcd, EtcdMemberInfo, EtcdSettings, EtcdTls, UserRights};
 pub use lease::{LeaseSettings, LeaseState, LeaseView, OwnedLease};
 pub use map::{ClusterMap, MapError};
 pub use member::{

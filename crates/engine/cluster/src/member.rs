@@ -8,11 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::coordinator::CoordinatorError;
@@ -68,6 +69,9 @@ pub struct EtcdMemberTls {
     pub ca: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
+    /// Certificates that are not taken though they are valid (RFC 5280, section 5; DER). etcd reads it at each connection, and
+    /// takes none while it is not there.
+    pub revoked: PathBuf,
     pub client: EtcdTls,
 }
 
@@ -107,6 +111,8 @@ pub struct EtcdMember {
     state: watch::Receiver<MemberState>,
     /// Set when the process is to end, to how long it may take.
     stop: watch::Sender<Option<Duration>>,
+    /// Set off when the process is to be started again.
+    again: Arc<Notify>,
     supervisor: tokio::task::JoinHandle<()>,
 }
 
@@ -158,9 +164,17 @@ impl EtcdMember {
         let child = spawn(&settings)?;
         let (states, state) = watch::channel(running(&child));
         let (stop, stopping) = watch::channel(None);
-        let supervise = supervise(settings.clone(), child, states, stopping);
+        let again = Arc::new(Notify::new());
+        let supervise = supervise(
+            settings.clone(),
+            child,
+            states,
+            stopping,
+            Arc::clone(&again),
+        );
         Ok(Self {
             supervisor: tokio::spawn(supervise),
+            again,
             settings,
             state,
             stop,
@@ -207,6 +221,17 @@ impl EtcdMember {
         }
     }
 
+    /// Ends all connections to the member, and has it read its certificates anew: its process is killed and started again. An
+    /// orderly end would wait for watches, for longer than a lease lasts; a kill loses nothing that was acknowledged.
+    ///
+    /// The next state is that of the next process.
+    pub fn start_again(&self) -> watch::Receiver<MemberState> {
+        let mut states = self.state.clone();
+        states.borrow_and_update();
+        self.again.notify_one();
+        states
+    }
+
     /// Ends the process as etcd wants it, so that another member leads at once.
     pub async fn stop(self) {
         self.stop_within(MEMBER_STOP_MAX).await;
@@ -234,22 +259,39 @@ fn running(child: &Child) -> MemberState {
     }
 }
 
-/// Starts the process again whenever it ends by itself.
+/// What a supervisor waits for.
+enum Woken {
+    Ended(io::Result<ExitStatus>),
+    Again,
+    Stop,
+}
+
+/// Starts the process again whenever it ends by itself, or is to.
 async fn supervise(
     settings: EtcdMemberSettings,
     mut child: Child,
     states: watch::Sender<MemberState>,
     mut stopping: watch::Receiver<Option<Duration>>,
+    again: Arc<Notify>,
 ) {
     let mut backoff = BACKOFF_MIN;
     loop {
         states.send_replace(running(&child));
         let started = Instant::now();
-        let ended = tokio::select! {
-            status = child.wait() => Some(status),
-            _ = stopping.wait_for(Option::is_some) => None,
+        let woken = tokio::select! {
+            status = child.wait() => Woken::Ended(status),
+            () = again.notified() => Woken::Again,
+            _ = stopping.wait_for(Option::is_some) => Woken::Stop,
         };
-        let Some(status) = ended else {
+        let ended = match woken {
+            Woken::Ended(status) => Some((status, false)),
+            Woken::Again => {
+                let _ = child.start_kill();
+                Some((child.wait().await, true))
+            }
+            Woken::Stop => None,
+        };
+        let Some((status, is_asked_for)) = ended else {
             let patience = stopping.borrow().unwrap_or(MEMBER_STOP_MAX);
             stop_child(&settings.name, &mut child, patience).await;
             let _ = fs::remove_file(pid_file(&settings.folder));
@@ -258,6 +300,15 @@ async fn supervise(
         };
         if started.elapsed() >= RAN_WELL {
             backoff = BACKOFF_MIN;
+        }
+        if is_asked_for {
+            match spawn(&settings) {
+                Ok(next) => {
+                    child = next;
+                    continue;
+                }
+                Err(error) => tracing::warn!(member = settings.name, %error, "starting etcd again"),
+            }
         }
         let mut why = last_words(&settings.folder, status);
         child = loop {
@@ -427,9 +478,13 @@ fn arguments(settings: &EtcdMemberSettings) -> Vec<String> {
         add("peer-trusted-ca-file", &tls.ca.display());
         add("peer-cert-file", &tls.certificate.display());
         add("peer-key-file", &tls.key.display());
+        add("client-crl-file", &tls.revoked.display());
+        add("peer-crl-file", &tls.revoked.display());
         arguments.extend([
             "--client-cert-auth".to_owned(),
             "--peer-client-cert-auth".to_owned(),
+            // Its requests would come with the certificate of the member.
+            "--enable-grpc-gateway=false".to_owned(),
         ]);
     }
     arguments

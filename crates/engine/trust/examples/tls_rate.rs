@@ -132,6 +132,7 @@ async fn nodes() -> Outcome<Nodes> {
             handle_key: HandleKey(1),
             etcd: EtcdSource::Given {
                 endpoints: vec!["http://127.0.0.1:2379".to_owned()],
+                insecure: false,
             },
             stage: Stage::Member,
         };

@@ -3,21 +3,24 @@
 //! Owns: making it, issuing certificates of nodes, its fingerprint.
 //! Must not know: where it is kept, who may have a certificate.
 //!
-//! Every node has the CA's key. So any node can admit others, and each renews its own certificate by itself, also while
-//! all others are away. A node could read and change all data of the cluster anyway, so the key tells it nothing new; but
-//! a node that was removed keeps it.
+//! Some nodes have the CA's key, and the others only its certificate: they ask one of those for certificates of their own.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use cairn_base::{PoolId, Timestamp};
+use cairn_base::{NodeId, PoolId, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams,
+    CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, RevocationReason,
+    RevokedCertParams, SerialNumber,
 };
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::BACKDATED;
 use crate::address::check_host;
@@ -33,6 +36,15 @@ const HOSTS_MAX: usize = 32;
 /// Always in a certificate: etcd's own tools, and the node itself.
 const HOSTS_OF_ALL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const SERIAL_LEN_BYTES: usize = 16;
+const DAY_SECONDS: i64 = 24 * 3600;
+/// A node's certificate is valid for so long at most.
+pub const VALID_FOR_MAX: Duration = Duration::from_secs(90 * DAY_SECONDS as u64);
+/// Clocks of who issues certificates and of who revokes them differ by less.
+const REVOKED_MARGIN_DAYS: i64 = 2;
+/// After so long all certificates of a revoked node have expired, and the list says nothing of it any more.
+pub const REVOKED_FOR: Duration = Duration::from_secs(
+    VALID_FOR_MAX.as_secs() + 2 * REVOKED_MARGIN_DAYS as u64 * DAY_SECONDS as u64,
+);
 
 /// SHA-256 of a CA's certificate (DER). Names the CA where nothing else is known of it; no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,12 +68,23 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The CA of one cluster. `Debug` hides its key.
+/// A node that is none of the cluster any more, and since when: none of its certificates is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revoked {
+    pub node: NodeId,
+    pub at: Timestamp,
+}
+
+/// The CA of one cluster, with its key or without. `Debug` hides the key.
 pub struct Authority {
     cluster: PoolId,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
-    key_pem: String,
+    key: Option<AuthorityKey>,
+}
+
+struct AuthorityKey {
+    pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -70,6 +93,7 @@ impl fmt::Debug for Authority {
         f.debug_struct("Authority")
             .field("cluster", &self.cluster)
             .field("fingerprint", &self.fingerprint())
+            .field("has_key", &self.has_key())
             .finish_non_exhaustive()
     }
 }
@@ -82,7 +106,7 @@ impl Authority {
             CertificateParams::new([authority_name(cluster)]).map_err(TrustError::certificate)?;
         params.distinguished_name = common_name(format!("Cairn cluster {cluster}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.not_before = date(now.seconds, -(BACKDATED.as_secs() as i64))?;
         params.not_after = date(now.seconds, AUTHORITY_VALID_FOR.as_secs() as i64)?;
         let certificate = params.self_signed(&key).map_err(TrustError::certificate)?;
@@ -90,22 +114,55 @@ impl Authority {
     }
 
     pub fn load(certificate_pem: &str, key_pem: &str) -> Result<Self, TrustError> {
+        Self::load_certificate(certificate_pem)?.with_key(key_pem)
+    }
+
+    /// The CA as a node has it that issues no certificates.
+    pub fn load_certificate(certificate_pem: &str) -> Result<Self, TrustError> {
         let certificate = certificate_of(certificate_pem)?;
         let parsed = Parsed::of(&certificate)?;
-        let key = key_of(key_pem)?;
-        parsed.check_key(&key)?;
         let cluster = parsed
             .authority()
             .ok_or_else(|| TrustError::certificate("it is not of the CA of a cluster"))?;
-        let issuer =
-            Issuer::from_ca_cert_der(&certificate, key).map_err(TrustError::certificate)?;
         Ok(Self {
             cluster,
             certificate,
             certificate_pem: certificate_pem.to_owned(),
-            key_pem: key_pem.to_owned(),
-            issuer,
+            key: None,
         })
+    }
+
+    /// The same CA with its key, which is compared with the certificate.
+    pub fn with_key(&self, key_pem: &str) -> Result<Self, TrustError> {
+        let key = key_of(key_pem)?;
+        Parsed::of(&self.certificate)?.check_key(&key)?;
+        let issuer =
+            Issuer::from_ca_cert_der(&self.certificate, key).map_err(TrustError::certificate)?;
+        Ok(Self {
+            key: Some(AuthorityKey {
+                pem: key_pem.to_owned(),
+                issuer,
+            }),
+            ..self.without_key()
+        })
+    }
+
+    pub fn without_key(&self) -> Self {
+        Self {
+            cluster: self.cluster,
+            certificate: self.certificate.clone(),
+            certificate_pem: self.certificate_pem.clone(),
+            key: None,
+        }
+    }
+
+    pub fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    fn issuer(&self) -> Result<&Issuer<'static, KeyPair>, TrustError> {
+        let key = self.key.as_ref().ok_or(TrustError::NoKey)?;
+        Ok(&key.issuer)
     }
 
     pub fn cluster(&self) -> PoolId {
@@ -120,9 +177,9 @@ impl Authority {
         &self.certificate_pem
     }
 
-    /// The cluster's greatest secret.
-    pub fn key_pem(&self) -> &str {
-        &self.key_pem
+    /// The cluster's greatest secret, on nodes that have it.
+    pub fn key_pem(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.pem.as_str())
     }
 
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
@@ -141,8 +198,7 @@ impl Authority {
     }
 
     /// A certificate with the key of an earlier one. So only one file changes when a certificate is renewed, and no
-    /// reader finds two that do not belong together. A new key would protect nothing: who could read the old one could
-    /// read the CA's beside it.
+    /// reader finds two that do not belong together.
     pub fn renew(
         &self,
         earlier: &NodeCertificate,
@@ -160,23 +216,80 @@ impl Authority {
         now: Timestamp,
         valid_for: Duration,
     ) -> Result<NodeCertificate, TrustError> {
+        let pem = self.sign(key, subject, now, valid_for)?;
+        NodeCertificate::load(&pem, &key.serialize_pem())
+    }
+
+    /// A certificate for who has a key, as PEM. Nothing but that key is taken from the request; whom the certificate is for says who
+    /// calls this.
+    pub fn answer(
+        &self,
+        request: &CertificateRequest,
+        subject: &Subject,
+        now: Timestamp,
+        valid_for: Duration,
+    ) -> Result<String, TrustError> {
+        self.sign(&request.0, subject, now, valid_for)
+    }
+
+    fn sign(
+        &self,
+        key: &impl PublicKeyData,
+        subject: &Subject,
+        now: Timestamp,
+        valid_for: Duration,
+    ) -> Result<String, TrustError> {
+        let issuer = self.issuer()?;
         let names = self.names(subject)?;
         let mut params = CertificateParams::new(names).map_err(TrustError::certificate)?;
-        params.distinguished_name = common_name(format!("Cairn node {}", subject.node));
+        // etcd's name for the user.
+        params.distinguished_name = common_name(subject.node.to_string());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        params.serial_number = Some(serial(subject, now, key));
+        params.serial_number = Some(serial(subject.node, day_of(now)));
+        let valid_for = valid_for.min(VALID_FOR_MAX);
         let valid_seconds = i64::try_from(valid_for.as_secs()).unwrap_or(i64::MAX);
         params.not_before = date(now.seconds, -(BACKDATED.as_secs() as i64))?;
         params.not_after = date(now.seconds, valid_seconds)?;
         let certificate = params
-            .signed_by(key, &self.issuer)
+            .signed_by(key, issuer)
             .map_err(TrustError::certificate)?;
-        NodeCertificate::load(&certificate.pem(), &key.serialize_pem())
+        Ok(certificate.pem())
+    }
+
+    /// The list of certificates that are not to be taken though they are valid (RFC 5280, section 5; DER): all that these nodes
+    /// can have.
+    pub fn revocation_list(
+        &self,
+        revoked: &[Revoked],
+        now: Timestamp,
+    ) -> Result<Vec<u8>, TrustError> {
+        let mut certificates = Vec::new();
+        for Revoked { node, at } in revoked {
+            let revocation_time = date(at.seconds, 0)?;
+            certificates.extend(revoked_days(*at).map(|day| RevokedCertParams {
+                serial_number: serial(*node, day),
+                revocation_time,
+                reason_code: Some(RevocationReason::CessationOfOperation),
+                invalidity_date: None,
+            }));
+        }
+        let list = CertificateRevocationListParams {
+            this_update: date(now.seconds, -(BACKDATED.as_secs() as i64))?,
+            next_update: date(now.seconds, AUTHORITY_VALID_FOR.as_secs() as i64)?,
+            crl_number: SerialNumber::from(u64::try_from(now.seconds).unwrap_or(0)),
+            issuing_distribution_point: None,
+            revoked_certs: certificates,
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let signed = list
+            .signed_by(self.issuer()?)
+            .map_err(TrustError::certificate)?;
+        Ok(signed.der().to_vec())
     }
 
     fn names(&self, subject: &Subject) -> Result<Vec<String>, TrustError> {
@@ -222,13 +335,57 @@ fn common_name(name: String) -> DistinguishedName {
     names
 }
 
-/// Unlike that of any other certificate, of this node or of others.
-fn serial(subject: &Subject, now: Timestamp, key: &KeyPair) -> SerialNumber {
+/// The key that somebody wants a certificate for, and has: the request is signed with it (PKCS #10, RFC 2986).
+#[derive(Clone, Debug)]
+pub struct CertificateRequest(PublicKey);
+
+impl std::str::FromStr for CertificateRequest {
+    type Err = TrustError;
+
+    fn from_str(pem: &str) -> Result<Self, TrustError> {
+        let parsed = CertificateSigningRequestParams::from_pem(pem)
+            .map_err(|error| TrustError::Certificate(format!("a request for one: {error}")))?;
+        Ok(Self(parsed.public_key))
+    }
+}
+
+/// The request of who has a key, as PEM.
+pub(crate) fn request_for(key: &KeyPair) -> Result<String, TrustError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let request = params
+        .serialize_request(key)
+        .map_err(TrustError::certificate)?;
+    request.pem().map_err(TrustError::certificate)
+}
+
+/// The numbers of the certificates in a list of revoked ones.
+pub(crate) fn revoked_numbers(list: &[u8]) -> Result<BTreeSet<Vec<u8>>, TrustError> {
+    let (_, parsed) = CertificateRevocationList::from_der(list)
+        .map_err(|error| TrustError::Certificate(format!("a list of revoked ones: {error}")))?;
+    let revoked = parsed.iter_revoked_certificates();
+    Ok(revoked.map(|it| it.raw_serial().to_vec()).collect())
+}
+
+fn day_of(now: Timestamp) -> i64 {
+    now.seconds.div_euclid(DAY_SECONDS)
+}
+
+/// The days on which a certificate was made that a node may have when it is revoked.
+fn revoked_days(at: Timestamp) -> std::ops::RangeInclusive<i64> {
+    let day = day_of(at);
+    let valid_days = VALID_FOR_MAX.as_secs() as i64 / DAY_SECONDS;
+    let first = day.saturating_sub(valid_days + REVOKED_MARGIN_DAYS);
+    first..=day.saturating_add(REVOKED_MARGIN_DAYS)
+}
+
+/// The number of a certificate follows from the node and the day: so all numbers of a node are known without a list of what was
+/// issued, by whichever node, also in a map that was restored. Those that are made on one day share it, though RFC 5280
+/// (section 4.1.2.2) wants each to have its own. They are revoked together anyway, and nothing here asks for one by its number.
+fn serial(node: NodeId, day: i64) -> SerialNumber {
     let mut hash = Sha256::new();
-    hash.update(subject.node.0.to_be_bytes());
-    hash.update(now.seconds.to_be_bytes());
-    hash.update(now.nanos.to_be_bytes());
-    hash.update(key.der_bytes());
+    hash.update(node.0.to_be_bytes());
+    hash.update(day.to_be_bytes());
     let mut bytes: [u8; 32] = hash.finalize().into();
     // A positive number of this length.
     bytes[0] = bytes[0] & 0x7f | 0x40;
@@ -266,12 +423,13 @@ mod tests {
     #[test]
     fn an_authority_is_what_it_was_after_it_was_stored() {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
-        let again = Authority::load(authority.certificate_pem(), authority.key_pem()).unwrap();
+        let key = authority.key_pem().unwrap();
+        let again = Authority::load(authority.certificate_pem(), key).unwrap();
         assert_eq!(again.cluster(), PoolId(9));
         assert_eq!(again.fingerprint(), authority.fingerprint());
         let other = Authority::create(PoolId(9), NOW).unwrap();
         assert_ne!(other.fingerprint(), authority.fingerprint());
-        for secret in authority.key_pem().lines() {
+        for secret in key.lines() {
             assert!(!format!("{authority:?}").contains(secret));
         }
     }
@@ -281,11 +439,11 @@ mod tests {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
         let other = Authority::create(PoolId(9), NOW).unwrap();
         let node = authority.issue(&subject(&[]), NOW, DAY).unwrap();
-        let (pem, key) = (authority.certificate_pem(), authority.key_pem());
+        let (pem, key) = (authority.certificate_pem(), authority.key_pem().unwrap());
         let two = format!("{pem}{pem}");
         let cut = &pem[..pem.len() / 2];
         let cases = [
-            ("a key of another one", pem, other.key_pem()),
+            ("a key of another one", pem, other.key_pem().unwrap()),
             ("a node's", &node.certificate_pem, &node.key_pem),
             ("two", &two, key),
             ("a cut one", cut, key),
@@ -299,6 +457,43 @@ mod tests {
                 matches!(refused, Err(TrustError::Certificate(_))),
                 "{name}: {refused:?}"
             );
+        }
+    }
+
+    #[test]
+    fn without_its_key_an_authority_issues_nothing() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let without = authority.without_key();
+        assert_eq!(without.fingerprint(), authority.fingerprint());
+        assert_eq!((without.has_key(), without.key_pem()), (false, None));
+        let issued = without.issue(&subject(&[]), NOW, DAY);
+        assert!(matches!(issued, Err(TrustError::NoKey)), "{issued:?}");
+        assert!(without.revocation_list(&[], NOW).is_err());
+        let other = Authority::create(PoolId(9), NOW).unwrap();
+        assert!(without.with_key(other.key_pem().unwrap()).is_err());
+        let again = without.with_key(authority.key_pem().unwrap()).unwrap();
+        assert!(again.issue(&subject(&[]), NOW, DAY).is_ok());
+    }
+
+    #[test]
+    fn a_request_gives_a_key_and_no_name() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut wishes = CertificateParams::new(["another.example".to_owned()]).unwrap();
+        wishes.distinguished_name = common_name("root".to_owned());
+        let request = wishes.serialize_request(&key).unwrap().pem().unwrap();
+        for text in [request, request_for(&key).unwrap()] {
+            let request: CertificateRequest = text.parse().unwrap();
+            let pem = authority.answer(&request, &subject(&["a.example"]), NOW, DAY);
+            let got = NodeCertificate::load(&pem.unwrap(), &key.serialize_pem()).unwrap();
+            let own = authority.issue(&subject(&["a.example"]), NOW, DAY).unwrap();
+            assert_eq!(got.subject, own.subject);
+            assert_eq!(number(&got), number(&own));
+        }
+        let request = request_for(&key).unwrap();
+        let cut = &request[..request.len() / 2];
+        for text in ["", "x", cut, authority.certificate_pem()] {
+            assert!(text.parse::<CertificateRequest>().is_err(), "{text}");
         }
     }
 
@@ -333,16 +528,71 @@ mod tests {
     fn a_renewed_certificate_has_the_same_key_and_another_number() {
         let authority = Authority::create(PoolId(9), NOW).unwrap();
         let first = authority.issue(&subject(&[]), NOW, DAY).unwrap();
-        let later = Timestamp::new(NOW.seconds, NOW.nanos + 1);
+        let later = Timestamp::new(NOW.seconds + DAY_SECONDS, 0);
         let second = authority.renew(&first, &subject(&[]), later, DAY).unwrap();
         assert_eq!(first.key_pem, second.key_pem);
-        let serial = |certificate: &NodeCertificate| {
-            let der = certificate.chain().unwrap();
-            let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
-            parsed.raw_serial().to_vec()
+        assert_ne!(number(&first), number(&second));
+        assert_eq!(number(&first).len(), SERIAL_LEN_BYTES);
+    }
+
+    fn number(certificate: &NodeCertificate) -> Vec<u8> {
+        let der = certificate.chain().unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        parsed.raw_serial().to_vec()
+    }
+
+    /// etcd compares the whole common name with its users.
+    #[test]
+    fn the_common_name_of_a_node_is_its_id() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let issued = authority.issue(&subject(&["a.example"]), NOW, DAY).unwrap();
+        let der = issued.chain().unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let names: Vec<&str> = parsed
+            .subject()
+            .iter_common_name()
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        assert_eq!(names, [NodeId(0xabc).to_string()]);
+    }
+
+    #[test]
+    fn all_certificates_that_a_removed_node_can_have_are_revoked_and_no_others() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        let at = |days: i64| Timestamp::new(NOW.seconds + days * DAY_SECONDS, 0);
+        let made = |node: u128, days: i64| {
+            let subject = Subject {
+                node: NodeId(node),
+                hosts: Vec::new(),
+            };
+            let issued = authority.issue(&subject, at(days), 1000 * DAY).unwrap();
+            assert!(issued.expires.seconds <= at(days + 90).seconds);
+            number(&issued)
         };
-        assert_ne!(serial(&first), serial(&second));
-        assert_eq!(serial(&first).len(), SERIAL_LEN_BYTES);
+        let gone = Revoked {
+            node: NodeId(1),
+            at: at(0),
+        };
+        let list = authority.revocation_list(&[gone], at(1)).unwrap();
+        let revoked = revoked_numbers(&list).unwrap();
+        for (node, days, want) in [
+            (1, 0, true),
+            (1, -90, true),
+            // By a clock that is late, or fast.
+            (1, -92, true),
+            (1, 2, true),
+            // It expired before.
+            (1, -93, false),
+            (2, 0, false),
+            (2, -10, false),
+        ] {
+            assert_eq!(revoked.contains(&made(node, days)), want, "{node}, {days}");
+        }
+        let none = authority.revocation_list(&[], at(1)).unwrap();
+        assert!(revoked_numbers(&none).unwrap().is_empty());
+        for damaged in [&b""[..], b"x", &list[..list.len() / 2]] {
+            assert!(revoked_numbers(damaged).is_err());
+        }
     }
 
     #[test]

@@ -25,6 +25,21 @@ pub enum TrustError {
     Busy { path: PathBuf, pid: String },
     #[error("{}: {problem}", path.display())]
     Unsafe { path: PathBuf, problem: String },
+    #[error(
+        "this node does not have the key of the cluster's CA (ca.key in its cluster folder); other nodes of the cluster have it"
+    )]
+    NoKey,
+    #[error(
+        "no node that has the key of the cluster's CA answers: {0}; check that they run and that this node reaches them"
+    )]
+    NoIssuer(String),
+    #[error(
+        "the certificate of this node cannot be used ({problem}: {}), and this node does not have the CA's key to make another one. \
+         Check the clock; else move the cluster folder aside, make a ticket on another node (`cairn cluster token`), and join with \
+         it and --takes-over and this node's name",
+        path.display()
+    )]
+    Rejoin { path: PathBuf, problem: String },
     #[error("a certificate: {0}")]
     Certificate(String),
     #[error("{what} {value:?}: {problem}")]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::authority::Authority;
+use crate::authority::{Authority, revoked_numbers};
 use crate::certificate::NodeCertificate;
 use crate::error::TrustError;
 use crate::membership::{FORMAT, Membership, MembershipError};
@@ -22,12 +22,14 @@ const AUTHORITY_KEY_NAME: &str = "ca.key";
 const CERTIFICATE_NAME: &str = "node.pem";
 const KEY_NAME: &str = "node.key";
 const LOCK_NAME: &str = "lock";
+const REVOKED_NAME: &str = "revoked.crl";
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// Whatever belongs to others.
 const OTHERS: u32 = 0o077;
-/// No file of the folder comes near it.
-const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
+/// No file of the folder comes near it: the longest is the list of what is revoked, with 4 KiB for each node that was removed
+/// within a quarter of a year.
+const FILE_LEN_BYTES_MAX: u64 = 4 << 20;
 const PID_LEN_BYTES_MAX: u64 = 20;
 
 /// The folder of one node, locked for this process until it is dropped.
@@ -147,6 +149,27 @@ impl ClusterFolder {
         self.path.join(KEY_NAME)
     }
 
+    /// For etcd, which reads it at each connection, and takes none without it.
+    pub fn revoked_path(&self) -> PathBuf {
+        self.path.join(REVOKED_NAME)
+    }
+
+    /// Keeps the list of revoked certificates, if it says something else than the one that is there; whether it revokes something
+    /// that was not.
+    pub fn save_revoked(&self, list: &[u8]) -> Result<bool, TrustError> {
+        let new = revoked_numbers(list)?;
+        let before = self.read(REVOKED_NAME, "").ok();
+        let before = before.and_then(|before| revoked_numbers(&before).ok());
+        let is_more = match &before {
+            Some(before) => !new.is_subset(before),
+            None => !new.is_empty(),
+        };
+        if before.as_ref() != Some(&new) {
+            self.write(REVOKED_NAME, list)?;
+        }
+        Ok(is_more)
+    }
+
     /// Makes this the folder of a member: it is one as soon as the membership is written, which comes last. The node's
     /// certificate is made when the folder is first used ([`crate::Trust::open`]).
     pub fn establish(
@@ -156,8 +179,21 @@ impl ClusterFolder {
     ) -> Result<(), TrustError> {
         membership.check()?;
         self.write(AUTHORITY_NAME, authority.certificate_pem().as_bytes())?;
-        self.write(AUTHORITY_KEY_NAME, authority.key_pem().as_bytes())?;
+        self.save_authority_key(authority)?;
         self.save_membership(membership)
+    }
+
+    /// Keeps the CA's key, or lets it go where the node has none any more.
+    pub(crate) fn save_authority_key(&self, authority: &Authority) -> Result<(), TrustError> {
+        if let Some(key) = authority.key_pem() {
+            return self.write(AUTHORITY_KEY_NAME, key.as_bytes());
+        }
+        let path = self.path.join(AUTHORITY_KEY_NAME);
+        let removed = match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::open(&self.path).and_then(|folder| folder.sync_all()),
+        };
+        removed.map_err(|error| TrustError::file(&path, error))
     }
 
     pub fn membership(&self) -> Result<Membership, TrustError> {
@@ -181,12 +217,20 @@ impl ClusterFolder {
         self.write(MEMBERSHIP_NAME, membership.encode().as_bytes())
     }
 
+    /// The CA, with its key if the folder has that.
     pub fn authority(&self) -> Result<Authority, TrustError> {
         let hint = "copy it from another node of the cluster, all have the same";
         let certificate = self.read_text(AUTHORITY_NAME, hint)?;
-        let key = self.read_text(AUTHORITY_KEY_NAME, hint)?;
-        Authority::load(&certificate, &key)
-            .map_err(|error| TrustError::damaged(&self.authority_path(), error))
+        let key = match self.read_text(AUTHORITY_KEY_NAME, hint) {
+            Ok(key) => Some(key),
+            Err(TrustError::Missing { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let loaded = match key {
+            Some(key) => Authority::load(&certificate, &key),
+            None => Authority::load_certificate(&certificate),
+        };
+        loaded.map_err(|error| TrustError::damaged(&self.authority_path(), error))
     }
 
     /// The node's certificate. If it is missing or damaged, it can be issued anew.

@@ -2,7 +2,8 @@
 //!
 //! Owns: the cluster's own CA ([`Authority`]) and the certificates of nodes; the folder in which a node keeps them
 //! ([`ClusterFolder`]); connections between nodes, both ends ([`Trust`], [`Listener`]); what an operator gives to
-//! a node that is to join ([`Ticket`]), and the exchange by which it joins ([`join()`]).
+//! a node that is to join ([`Ticket`]), and the exchange by which it joins ([`join()`]); how nodes without the CA's key get
+//! certificates ([`IssueServer`]).
 //! Must not know: what is in the cluster's map, whether a token is valid (see [`Admit`]), what goes over a connection.
 //! Invariants: every connection but one that joins is between two certificates of this cluster's CA; who connects to a
 //! node gets that very node or an error; what goes over a connection is encrypted with TLS, or, where both ends are told so,
@@ -18,6 +19,7 @@ mod clear;
 mod dial;
 mod error;
 mod folder;
+mod issue;
 mod join;
 mod listener;
 mod log_limit;
@@ -29,11 +31,14 @@ mod tls;
 mod trust;
 
 pub use address::{check_address, host_of};
-pub use authority::{Authority, Fingerprint};
+pub use authority::{
+    Authority, CertificateRequest, Fingerprint, REVOKED_FOR, Revoked, VALID_FOR_MAX,
+};
 pub use certificate::{NodeCertificate, Subject};
 pub use dial::TrustDial;
 pub use error::TrustError;
 pub use folder::ClusterFolder;
+pub use issue::{Grants, IssueAnswer, IssueAsk, IssueServer, Issuers};
 pub use join::frame;
 pub use join::{
     Admission, Admit, Admitted, JoinError, JoinRequest, JoinServer, JoinSettings, VersionRange,

@@ -27,7 +27,7 @@ use crate::certificate::Parsed;
 use crate::log_limit::LogLimit;
 use crate::protocol::Protocol;
 use crate::stream::{NodeStream, PeerIdentity, carrier};
-use crate::tls::{clear_listener, explain, in_time, refuse, welcome};
+use crate::tls::{NOT_LISTED, clear_listener, explain, in_time, refuse, welcome};
 use crate::trust::Trust;
 
 /// After an error of accepting, such as too many open files, which passes when others are closed.
@@ -133,6 +133,11 @@ impl Listener {
     /// Sets what serves a protocol from the next connection on.
     pub fn handle(&self, protocol: Protocol, handler: Arc<dyn Handler>) {
         self.shared.handlers.write()[protocol.index()] = Some(handler);
+    }
+
+    /// Refuses a protocol from now on, as before it had a handler.
+    pub fn unhandle(&self, protocol: Protocol) {
+        self.shared.handlers.write()[protocol.index()] = None;
     }
 
     /// Sets which nodes may connect. Connections of others end. Before that every node with a certificate may.
@@ -309,9 +314,7 @@ impl Shared {
         let is_member = node.is_none_or(|node| is_of(self.nodes.borrow().as_deref(), node));
         let handler = self.handlers.read()[protocol.index()].clone();
         let refused = match (permit, handler) {
-            _ if !is_member => {
-                "the node that connects is not in the cluster: it was removed, or is not known yet"
-            }
+            _ if !is_member => NOT_LISTED,
             (Ok(permit), Some(handler)) => {
                 welcome(&mut stream).await.map_err(told)?;
                 if is_clear {

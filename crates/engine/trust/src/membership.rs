@@ -3,11 +3,13 @@
 //! Owns: its fields, its format, what is valid in it.
 //! Must not know: where it is kept.
 
+use std::net::IpAddr;
+
 use cairn_base::{NodeId, PoolId};
 use cairn_formats::pool_file::HandleKey;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{ADDRESS_LEN_BYTES_MAX, check_address};
+use crate::address::{ADDRESS_LEN_BYTES_MAX, check_address, host_of};
 use crate::error::TrustError;
 
 pub(crate) const FORMAT: u32 = 1;
@@ -40,7 +42,12 @@ pub struct EtcdMemberEntry {
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EtcdSource {
     /// Somebody else runs it.
-    Given { endpoints: Vec<String> },
+    Given {
+        endpoints: Vec<String>,
+        /// Whether an operator allowed addresses without TLS beyond this machine: whoever is on the way reads and changes the map.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        insecure: bool,
+    },
     /// Nodes of the cluster run it.
     Own {
         client_port: u16,
@@ -111,11 +118,37 @@ pub(crate) fn check_external(address: &str) -> Result<(), TrustError> {
 }
 
 impl EtcdSource {
+    /// Addresses of an etcd that somebody else runs, to which there is no TLS and which are not of this machine.
+    pub fn without_tls(&self) -> impl Iterator<Item = &str> {
+        let endpoints: &[String] = match self {
+            Self::Given { endpoints, .. } => endpoints,
+            // Its members are asked over TLS alone.
+            Self::Own { .. } => &[],
+        };
+        let endpoints = endpoints.iter().map(String::as_str);
+        endpoints.filter(|url| {
+            url.strip_prefix("http://")
+                .is_some_and(|rest| !is_local(rest))
+        })
+    }
+
     pub(crate) fn check(&self) -> Result<(), TrustError> {
         match self {
-            Self::Given { endpoints } => {
+            Self::Given {
+                endpoints,
+                insecure,
+            } => {
                 check_count("the addresses of etcd", endpoints.len())?;
-                endpoints.iter().try_for_each(|url| check_url(url))
+                endpoints.iter().try_for_each(|url| check_url(url))?;
+                match self.without_tls().next() {
+                    Some(url) if !insecure => Err(TrustError::Invalid {
+                        what: "the address of etcd",
+                        value: url.to_owned(),
+                        problem: "it is plain HTTP: whoever is on the way to it reads and changes all that the cluster knows. Give \
+                                  etcd a certificate and write https://, or accept that with --insecure-etcd",
+                    }),
+                    _ => Ok(()),
+                }
             }
             Self::Own {
                 client_port,
@@ -150,6 +183,15 @@ fn check_count(what: &'static str, count: usize) -> Result<(), TrustError> {
             problem: "there are from 1 to 16",
         }),
     }
+}
+
+/// Whether what follows the scheme of a URL is on this machine.
+fn is_local(rest: &str) -> bool {
+    let host = host_of(rest.strip_suffix('/').unwrap_or(rest));
+    host.is_ok_and(|host| match host.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    })
 }
 
 fn check_url(url: &str) -> Result<(), TrustError> {
@@ -249,6 +291,7 @@ pub(crate) mod tests {
         );
         membership.etcd = EtcdSource::Given {
             endpoints: vec!["http://etcd.example:2379".to_owned()],
+            insecure: true,
         };
         membership.stage = Stage::Member;
         assert_eq!(
@@ -256,6 +299,33 @@ pub(crate) mod tests {
             Ok(membership.clone())
         );
         assert!(!format!("{membership:?}").contains("HandleKey(3"));
+    }
+
+    #[test]
+    fn etcd_without_tls_is_on_this_machine_or_allowed() {
+        let check = |urls: &[&str], insecure| {
+            let given = EtcdSource::Given {
+                endpoints: urls.iter().map(|url| (*url).to_owned()).collect(),
+                insecure,
+            };
+            (given.check().is_ok(), given.without_tls().count())
+        };
+        let cases: [(&[&str], usize); 9] = [
+            (&["https://etcd.example:2379"], 0),
+            (&["http://127.0.0.1:2379", "http://127.8.0.1:2379/"], 0),
+            (&["http://[::1]:2379", "http://localhost:2379"], 0),
+            (&["http://[::ffff:127.0.0.1]:2379"], 0),
+            (&["http://10.0.0.1:2379"], 1),
+            // One is enough: each of them is asked.
+            (&["https://10.0.0.1:2379", "http://10.0.0.2:2379"], 1),
+            (&["http://localhost.example:2379"], 1),
+            (&["http://127.0.0.1.example:2379"], 1),
+            (&["http://[fd00::1]:2379", "http://etcd:2379/"], 2),
+        ];
+        for (urls, plain) in cases {
+            assert_eq!(check(urls, false), (plain == 0, plain), "{urls:?}");
+            assert_eq!(check(urls, true), (true, plain), "{urls:?}");
+        }
     }
 
     #[test]

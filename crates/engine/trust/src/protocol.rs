@@ -10,10 +10,12 @@ pub enum Protocol {
     Forward,
     /// A node that is to become one of the cluster. The only one without a certificate of the client.
     Join,
+    /// Certificates and the CA's key, from nodes that have that.
+    Issue,
 }
 
 impl Protocol {
-    pub const ALL: [Self; 3] = [Self::Shards, Self::Forward, Self::Join];
+    pub const ALL: [Self; 4] = [Self::Shards, Self::Forward, Self::Join, Self::Issue];
 
     /// The name in the handshake. A change that older nodes do not understand gets another number.
     pub const fn alpn(self) -> &'static str {
@@ -21,6 +23,7 @@ impl Protocol {
             Self::Shards => "cairn-shards/1",
             Self::Forward => "cairn-forward/1",
             Self::Join => "cairn-join/1",
+            Self::Issue => "cairn-issue/1",
         }
     }
 
@@ -30,7 +33,7 @@ impl Protocol {
             Self::Shards => Some("cairn-shards-clear/1"),
             Self::Forward => Some("cairn-forward-clear/1"),
             // It carries the cluster's secrets.
-            Self::Join => None,
+            Self::Join | Self::Issue => None,
         }
     }
 

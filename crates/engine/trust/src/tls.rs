@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::NodeId;
 use cairn_base::env::Clock;
 use futures_util::future::{Either, select};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -202,6 +203,20 @@ pub(crate) fn check_own(
     .map_err(TrustError::certificate)
 }
 
+/// A certificate that this node was given, if it is one for this very node, of its CA, and others accept it.
+pub(crate) fn check_issued(
+    clock: &dyn Clock,
+    authority: &Authority,
+    certificate: NodeCertificate,
+    node: NodeId,
+) -> Result<NodeCertificate, TrustError> {
+    if certificate.cluster != authority.cluster() || certificate.subject.node != node {
+        return Err(TrustError::certificate("it is for another node"));
+    }
+    check_own(clock, authority, &certificate)?;
+    Ok(certificate)
+}
+
 /// For a node that joins: it knows the CA by its fingerprint, and has no certificate yet.
 pub(crate) fn joining_client(
     clock: &Arc<dyn Clock>,
@@ -282,6 +297,10 @@ impl ServerCertVerifier for OfAuthority {
 /// What a listener says first: in TLS 1.3 a client takes the handshake for done before the server has looked at its
 /// certificate, so without it a refusal would come with the first reply, or never.
 const WELCOME: u8 = 0;
+
+/// Why a node is refused whose certificate is good: the map does not list it.
+pub(crate) const NOT_LISTED: &str =
+    "the node that connects is not in the cluster: it was removed, or is not known yet";
 
 /// Says that the connection is accepted.
 pub(crate) async fn welcome(stream: &mut NodeStream) -> io::Result<()> {

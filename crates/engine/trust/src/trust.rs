@@ -4,24 +4,27 @@
 //! Must not know: what is spoken, which nodes there are.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::env::Env;
 use cairn_base::{NodeId, PoolId, Timestamp};
+use futures_util::future::select;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::address::host_of;
-use crate::authority::{Authority, hosts_with_own};
-use crate::certificate::{NodeCertificate, Subject, node_name};
+use crate::authority::{Authority, CertificateRequest, VALID_FOR_MAX, hosts_with_own, request_for};
+use crate::certificate::{NodeCertificate, Subject, key_of, node_name};
 use crate::error::TrustError;
 use crate::folder::ClusterFolder;
+use crate::issue::{self, IssueAnswer, IssueAsk, Issuers};
 use crate::protocol::Protocol;
 use crate::stream::NodeStream;
-use crate::tls::{Encryption, Live, check_own, dial};
+use crate::tls::{Encryption, Live, NOT_LISTED, check_issued, check_own, dial};
 
 /// The clock may step, so the certificate is looked at more often than it has to be renewed.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -45,7 +48,7 @@ pub struct TrustSettings {
 impl Default for TrustSettings {
     fn default() -> Self {
         Self {
-            valid_for: Duration::from_secs(90 * 24 * 3600),
+            valid_for: VALID_FOR_MAX,
             connect_deadline: Duration::from_secs(5),
             hosts: Vec::new(),
             encryption: Encryption::On,
@@ -58,9 +61,14 @@ pub struct Trust {
     env: Env,
     settings: TrustSettings,
     folder: Arc<ClusterFolder>,
-    authority: Authority,
+    /// With the CA's key, where this node has that.
+    authority: ArcSwap<Authority>,
     subject: Subject,
     live: ArcSwap<Live>,
+    /// Whom to ask for certificates, once that is known.
+    issuers: OnceLock<Arc<dyn Issuers>>,
+    /// Set off when that is known.
+    look: Arc<Notify>,
     /// When the certificate expires.
     expires: watch::Sender<Timestamp>,
     /// Why the last renewal failed. Its lock is held while one is made.
@@ -71,7 +79,7 @@ impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Trust")
             .field("subject", &self.subject)
-            .field("authority", &self.authority)
+            .field("authority", &self.authority.load())
             .finish_non_exhaustive()
     }
 }
@@ -108,8 +116,10 @@ impl Trust {
             env,
             settings,
             folder,
-            authority,
+            authority: ArcSwap::from_pointee(authority),
             subject,
+            issuers: OnceLock::new(),
+            look: Arc::default(),
         });
         let renewing = renew_when_due(Arc::downgrade(&trust));
         trust.env.spawner.spawn("certificate", Box::pin(renewing));
@@ -121,15 +131,78 @@ impl Trust {
     }
 
     pub fn cluster(&self) -> PoolId {
-        self.authority.cluster()
+        self.authority.load().cluster()
     }
 
     pub fn node(&self) -> NodeId {
         self.subject.node
     }
 
-    pub fn authority(&self) -> &Authority {
-        &self.authority
+    /// The CA, with its key if this node has that now.
+    pub fn authority(&self) -> Arc<Authority> {
+        self.authority.load_full()
+    }
+
+    /// Says whom to ask for certificates while this node does not have the CA's key.
+    pub fn ask(&self, issuers: Arc<dyn Issuers>) {
+        // Only here.
+        let _ = self.issuers.set(issuers);
+        self.look.notify_one();
+    }
+
+    /// A certificate for the key of a request; for nodes that have the CA's key.
+    pub(crate) fn issue(
+        &self,
+        request: &CertificateRequest,
+        subject: &Subject,
+    ) -> Result<String, TrustError> {
+        let now = self.env.clock.now();
+        let authority = self.authority.load();
+        authority.answer(request, subject, now, self.settings.valid_for)
+    }
+
+    /// What the first node says that answers, of those that should have the CA's key.
+    async fn asked(&self, what: &IssueAsk) -> Result<IssueAnswer, TrustError> {
+        let issuers = self.issuers.get().map(|issuers| issuers.issuers());
+        let own = self.node();
+        let mut problems = Vec::new();
+        for issuer in issuers.unwrap_or_default() {
+            if issuer.0 == own {
+                continue;
+            }
+            match issue::ask(self, &issuer, what).await {
+                Ok(answer) => return Ok(answer),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        Err(TrustError::NoIssuer(match problems.is_empty() {
+            true => "none is known".to_owned(),
+            false => problems.join("; "),
+        }))
+    }
+
+    /// Gets the CA's key from a node that has it, and keeps it.
+    pub async fn fetch_key(&self) -> Result<(), TrustError> {
+        let IssueAnswer::Key { authority_key_pem } = self.asked(&IssueAsk::Key).await? else {
+            return Err(TrustError::certificate("the answer is no key of a CA"));
+        };
+        let with_key = self.authority.load().with_key(&authority_key_pem)?;
+        self.folder.save_authority_key(&with_key)?;
+        self.authority.store(Arc::new(with_key));
+        tracing::info!("this node has the key of the cluster's CA now");
+        Ok(())
+    }
+
+    /// Lets the CA's key go, once another node says that it has it.
+    pub async fn drop_key(&self) -> Result<(), TrustError> {
+        let IssueAnswer::HasKey = self.asked(&IssueAsk::HasKey).await? else {
+            return Err(TrustError::certificate("the answer is another one"));
+        };
+        let without = self.authority.load().without_key();
+        self.folder.save_authority_key(&without)?;
+        self.authority.store(Arc::new(without));
+        tracing::info!("this node does not have the key of the cluster's CA any more");
+        Ok(())
     }
 
     pub fn folder(&self) -> &Arc<ClusterFolder> {
@@ -175,7 +248,40 @@ impl Trust {
             })
     }
 
-    /// Renews the certificate if it is time; whether it was. Blocks while it writes the file.
+    /// Whether a node, which proves who it is, takes this one for one of the cluster; `None`: it does not say.
+    pub async fn is_known_to(&self, address: &str, node: NodeId) -> Option<bool> {
+        match self.connect(address, node, Protocol::Shards).await {
+            Ok(_) => Some(true),
+            Err(error) => error.to_string().ends_with(NOT_LISTED).then_some(false),
+        }
+    }
+
+    /// Has another node renew the certificate if it is time; whether it was.
+    async fn renew_by_asking(&self) -> Result<bool, TrustError> {
+        let current = self.live();
+        let now = self.env.clock.now();
+        let is_fine = current.certificate.subject == self.subject;
+        if is_fine && !current.certificate.is_due(now) {
+            return Ok(false);
+        }
+        let renewed = self.ask_for_another(&current.certificate).await;
+        *self.problem.lock() = renewed.as_ref().err().map(ToString::to_string);
+        renewed.map(|()| true)
+    }
+
+    async fn ask_for_another(&self, current: &NodeCertificate) -> Result<(), TrustError> {
+        let request = request_for(&key_of(&current.key_pem)?)?;
+        let asked = self.asked(&IssueAsk::Certificate { request }).await?;
+        let IssueAnswer::Certificate { certificate_pem } = asked else {
+            return Err(TrustError::certificate("the answer is none"));
+        };
+        let next = NodeCertificate::load(&certificate_pem, &current.key_pem)?;
+        let authority = self.authority();
+        let next = check_issued(&*self.env.clock, &authority, next, self.node())?;
+        self.take(&authority, next)
+    }
+
+    /// Renews the certificate if it is time; whether it was. Blocks while it writes the file. For nodes that have the CA's key.
     pub fn renew_if_due(&self) -> Result<bool, TrustError> {
         // One at a time.
         let mut problem = self.problem.lock();
@@ -191,12 +297,15 @@ impl Trust {
 
     fn renew(&self, current: &NodeCertificate, now: Timestamp) -> Result<(), TrustError> {
         let valid_for = self.settings.valid_for;
-        let next = self
-            .authority
-            .renew(current, &self.subject, now, valid_for)?;
+        let authority = self.authority();
+        let next = authority.renew(current, &self.subject, now, valid_for)?;
+        self.take(&authority, next)
+    }
+
+    fn take(&self, authority: &Authority, next: NodeCertificate) -> Result<(), TrustError> {
         let expires = next.expires;
         let encryption = self.settings.encryption;
-        let live = Live::new(&self.env.clock, &self.authority, next, encryption)?;
+        let live = Live::new(&self.env.clock, authority, next, encryption)?;
         self.folder.save_certificate(&live.certificate)?;
         self.live.store(Arc::new(live));
         self.expires.send_replace(expires);
@@ -217,6 +326,16 @@ fn usable(
     settings: &TrustSettings,
 ) -> Result<NodeCertificate, TrustError> {
     let now = env.clock.now();
+    if !authority.has_key() {
+        // It is renewed by another node, which takes it for this one's as long as it is valid.
+        let found = folder.certificate();
+        let checked =
+            found.and_then(|found| check_issued(&*env.clock, authority, found, subject.node));
+        return checked.map_err(|error| TrustError::Rejoin {
+            path: folder.certificate_path(),
+            problem: error.to_string(),
+        });
+    }
     let certificate = match folder.certificate() {
         Ok(found) => {
             let is_fine = found.cluster == authority.cluster()
@@ -244,8 +363,17 @@ async fn renew_when_due(trust: Weak<Trust>) {
         let Some(renewing) = trust.upgrade() else {
             return;
         };
-        // It writes and syncs a file.
-        let done = tokio::task::spawn_blocking(move || renewing.renew_if_due()).await;
+        let has_key = renewing.authority().has_key();
+        let done = match has_key {
+            // It writes and syncs a file.
+            true => tokio::task::spawn_blocking(move || renewing.renew_if_due()).await,
+            false => {
+                let done = renewing.renew_by_asking().await;
+                // Not for as long as this sleeps.
+                drop(renewing);
+                Ok(done)
+            }
+        };
         let Some(current) = trust.upgrade() else {
             return;
         };
@@ -265,7 +393,8 @@ async fn renew_when_due(trust: Weak<Trust>) {
             }
         };
         let sleeping = clock.sleep(wait);
+        let look = Arc::clone(&current.look);
         drop(current);
-        sleeping.await;
+        select(sleeping, pin!(look.notified())).await;
     }
 }

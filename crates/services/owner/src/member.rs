@@ -13,7 +13,8 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::{Backoff, DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{HostRecord, LeftRecord, MapView, Process, Sign, WorkRecord};
 use cairn_cluster::{
-    ClusterMap, Coordinator, ELECTION_MAX, LeaseSettings, LeaseView, MapError, OwnedLease, Revision,
+    ClusterMap, Coordinator, CoordinatorError, ELECTION_MAX, LeaseSettings, LeaseView, MapError,
+    OwnedLease, Revision,
 };
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{
@@ -440,10 +441,19 @@ impl ClusterMember {
         if view.nodes.contains_key(&self.own.node) || !view.damaged.is_empty() {
             return;
         }
-        if let Err(MapError::NotFound { .. }) = self.map.node(self.own.node).await {
-            tracing::error!("this node was removed from the cluster");
-            self.over.send_replace(Some(Ended::Removed));
+        match self.map.node(self.own.node).await {
+            // A removed node is no user of etcd any more.
+            Err(
+                MapError::NotFound { .. } | MapError::Coordinator(CoordinatorError::Refused(_)),
+            ) => self.was_removed(),
+            _ => {}
         }
+    }
+
+    /// Says that this node is none of the cluster any more: it may go on no more.
+    pub fn was_removed(&self) {
+        tracing::error!("this node was removed from the cluster");
+        self.over.send_replace(Some(Ended::Removed));
     }
 
     /// Sets who measures what clients do with volumes.

@@ -123,6 +123,8 @@ pub struct ObservedEtcd {
     pub members: Vec<ObservedMember>,
     /// Why nothing is known of the members.
     pub problem: Option<String>,
+    /// Addresses beyond this machine at which it is asked without TLS.
+    pub plain: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,6 +296,11 @@ fn judge_cluster(cluster: &ObservedCluster, warnings: &mut Vec<Warning>) {
                 why: why.clone(),
             });
         }
+    }
+    if !etcd.plain.is_empty() {
+        warnings.push(Warning::EtcdPlain {
+            addresses: etcd.plain.clone(),
+        });
     }
     for node in &cluster.nodes {
         let name = || node.name.clone();
@@ -737,6 +744,7 @@ mod tests {
                     is_own: true,
                     members: names().map(member).collect(),
                     problem: None,
+                    plain: Vec::new(),
                 },
                 logs: vec![ObservedLog {
                     volume: "main".to_owned(),
@@ -755,7 +763,7 @@ mod tests {
         // Without loss, and with service.
         type Survived = (usize, usize);
         // What is wrong, how bad that is, how many warnings, and the nodes that may go without loss and with service.
-        let cases: [(&str, Harm, Health, usize, Survived); 15] = [
+        let cases: [(&str, Harm, Health, usize, Survived); 16] = [
             ("well", |_| {}, Health::Healthy, 0, (2, 2)),
             (
                 "a member of etcd hangs",
@@ -798,6 +806,16 @@ mod tests {
                 |it| it.etcd.is_own = false,
                 Health::Healthy,
                 0,
+                (2, 2),
+            ),
+            (
+                "somebody else's etcd without TLS",
+                |it| {
+                    it.etcd.is_own = false;
+                    it.etcd.plain = vec!["http://etcd.example:2379".to_owned()];
+                },
+                Health::Healthy,
+                1,
                 (2, 2),
             ),
             (

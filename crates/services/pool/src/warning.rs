@@ -60,6 +60,10 @@ pub enum Warning {
         member: String,
         why: String,
     },
+    /// An operator allowed that etcd is asked without TLS at these addresses, which are not of this machine.
+    EtcdPlain {
+        addresses: Vec<String>,
+    },
     NodeAway {
         node: String,
     },
@@ -195,6 +199,7 @@ impl Warning {
             | Self::FolderLow { .. }
             | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk
+            | Self::EtcdPlain { .. }
             | Self::AddressNotHere { .. }
             | Self::PoolAddressNotHere { .. }
             | Self::Maintenance { .. }

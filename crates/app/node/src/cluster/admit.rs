@@ -12,6 +12,8 @@ use cairn_cluster::map::{JoinToken, Machine, MapError, NodeRecord, VersionRange,
 use cairn_trust::{Admit, Admitted, EtcdSource, JoinRequest, Membership};
 use parking_lot::Mutex;
 
+use super::etcd::EtcdSide;
+
 /// Of what a node says when it asks: the name of the node whose place it takes, with that node's disks.
 pub const TAKES_OVER: &str = "takes_over";
 
@@ -19,12 +21,14 @@ pub struct Admission {
     pub env: Env,
     pub map: ClusterMap,
     pub membership: Arc<Mutex<Membership>>,
+    pub etcd: Arc<EtcdSide>,
 }
 
 impl Admit for Admission {
     fn admit(&self, token: String, request: JoinRequest) -> BoxFuture<Result<Admitted, String>> {
         let (env, map) = (self.env.clone(), self.map.clone());
         let membership = self.membership.lock().clone();
+        let side = Arc::clone(&self.etcd);
         Box::pin(async move {
             // Whatever is wrong with it: a stranger learns nothing more.
             let bad = |_| {
@@ -71,6 +75,10 @@ impl Admit for Admission {
                 // The token is valid: it may know.
                 Err(error) => return Err(error.to_string()),
             };
+            // Before it needs that. Should it fail, the node is in the map, and gets it by that in a moment.
+            if let Err(error) = side.admit(node).await {
+                tracing::warn!(%node, %error, "a node that joins is no user of etcd yet");
+            }
             let etcd = match membership.etcd {
                 EtcdSource::Own { members, .. } => {
                     let port = |name: &str| {

@@ -1,6 +1,6 @@
 //! The members of etcd that nodes of the cluster run.
 //!
-//! Owns: whether this node runs a member, the start of it, which members are asked.
+//! Owns: whether this node runs a member, the start of it, which members are asked, and who may do what in etcd.
 //! Must not know: what is kept in etcd.
 //!
 //! One node runs one, three nodes three, five and more five, so that any two may go. Which nodes these are follows from
@@ -8,21 +8,33 @@
 //! one of those that it has is not well. A node that drains removes its own once the nodes that stay have enough. One that
 //! drains and is lost cannot, and keeps others from being added: one of those that stay removes it. Where nodes have left
 //! and there are more members than are wanted, the last of the nodes that have one removes its own.
+//!
+//! Each node is a user of etcd, by its id. Those that run a member, and the next one that is to, may do all there; the others read and
+//! change the cluster's keys. So it is nodes with a member that take nodes in and remove them. A node that was removed is no user any
+//! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_cluster::map::NodeRecord;
+use cairn_base::NodeId;
+use cairn_cluster::map::{Keys, MEMBER_RESTART_MAX, MapView, NodeRecord};
 use cairn_cluster::{
     CoordinatorError, Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls,
-    EtcdSettings, EtcdTls, MEMBER_STOP_MAX,
+    EtcdSettings, EtcdTls, MEMBER_STOP_MAX, UserRights,
 };
 use cairn_owner::ClusterMember;
-use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, host_of};
+use cairn_trust::{
+    ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, REVOKED_FOR, Revoked, Stage, Trust,
+    host_of,
+};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
+use super::copies::{CopiesFolder, read_file};
 use crate::error::NodeError;
 
 const PROGRAM: &str = "etcd";
@@ -37,6 +49,16 @@ const LOOK: Duration = Duration::from_secs(3);
 /// A cluster folder with less free space is nearly full, and so is one of a small file system with less than a tenth free: four
 /// files of etcd's log have 64 MB each, and a snapshot is as large as its data.
 const FOLDER_FREE_BYTES_MIN: u64 = 512 << 20;
+/// Users of etcd are looked at again after so long, whatever changed.
+const USERS_LOOK: Duration = Duration::from_secs(60);
+/// How often it is looked whether a member that starts again is well.
+const RESTART_LOOK: Duration = Duration::from_millis(200);
+/// How often a start that waits for etcd asks other nodes whether this one is of the cluster still.
+const REMOVED_LOOK: Duration = Duration::from_secs(5);
+/// A node that could not look at etcd so often in a row asks them, too.
+const FAILED_MAX: u32 = 3;
+/// So many nodes have the key of the CA at least, if there are so many.
+const HOLDERS_MIN: usize = 3;
 /// etcd 3.4 tells of members what one of them knows: this node's is gone if it was missed so often in a row.
 const MISSED_MAX: u32 = 3;
 
@@ -49,6 +71,14 @@ pub struct EtcdSide {
     membership: Arc<Mutex<Membership>>,
     /// How often in a row etcd did not know this node's member.
     missed: AtomicU32,
+    /// Whether this node takes nodes in and removes them: where nodes run etcd, one that runs a member.
+    keeps: watch::Sender<bool>,
+    /// The users that were made last, and when.
+    users: Mutex<Option<(Users, Duration)>>,
+    /// What the list of revoked certificates has that this process wrote last.
+    revoked: Mutex<Option<Vec<Revoked>>>,
+    /// Whether this node's member has to start again, so that no connection is left of who was revoked.
+    is_open: AtomicBool,
     /// How the members were when they were asked last.
     health: Mutex<EtcdHealth>,
 }
@@ -80,6 +110,111 @@ fn members_wanted(nodes: usize) -> usize {
 
 fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Whether a node takes others in: it can give them a certificate, and make them users of etcd.
+fn keeps(etcd: &EtcdSource, has_key: bool) -> bool {
+    match etcd {
+        EtcdSource::Given { .. } => has_key,
+        EtcdSource::Own { runs_member, .. } => *runs_member && has_key,
+    }
+}
+
+/// The nodes that have the key of the CA: those with a member of etcd, and the one that is next to get one; and so many more that
+/// stay, in the order in which they came, that the loss of two takes it from nobody.
+fn holders(
+    view: &MapView,
+    has_member: impl Fn(&NodeRecord) -> bool,
+    is_own: bool,
+) -> BTreeSet<NodeId> {
+    let mut holders = BTreeSet::new();
+    if is_own {
+        let nodes = view.nodes.values().map(|node| &node.value);
+        let with_member = nodes.filter(|node| has_member(node));
+        holders.extend(with_member.map(|node| node.id));
+        holders.extend(next_member(view, &has_member));
+    }
+    let mut staying: Vec<&NodeRecord> = view.nodes.values().map(|node| &node.value).collect();
+    staying.retain(|node| !node.draining);
+    staying.sort_by_key(|node| (node.joined, node.id));
+    let count = |holders: &BTreeSet<NodeId>| {
+        let there = staying.iter().filter(|node| holders.contains(&node.id));
+        there.count()
+    };
+    for node in &staying {
+        if count(&holders) >= HOLDERS_MIN {
+            break;
+        }
+        holders.insert(node.id);
+    }
+    holders
+}
+
+/// The nodes that stay and are there, in the order in which they came into the map. One that is away does not hold up the others.
+fn line(view: &MapView) -> Vec<&NodeRecord> {
+    let records = view.nodes.values().map(|node| &node.value);
+    let mut line: Vec<&NodeRecord> = records
+        .filter(|node| !node.draining && view.alive.contains_key(&node.id))
+        .collect();
+    line.sort_by_key(|node| (node.joined, node.id));
+    line
+}
+
+/// The node that is to add a member, if more are wanted.
+fn next_member(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Option<NodeId> {
+    let staying = view.nodes.values().map(|node| &node.value);
+    let staying: Vec<&NodeRecord> = staying.filter(|node| !node.draining).collect();
+    let with_member = staying.iter().filter(|node| has_member(node)).count();
+    let mut without = line(view).into_iter().filter(|node| !has_member(node));
+    without
+        .next()
+        .filter(|_| with_member < members_wanted(staying.len()))
+        .map(|node| node.id)
+}
+
+/// The node that changes members and users for others, among those that are there and may: one that stays rather than one that
+/// leaves, since at times only such a one has a member.
+fn leader(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Option<NodeId> {
+    let nodes = view.nodes.values().map(|node| &node.value);
+    let may = nodes.filter(|node| has_member(node) && view.alive.contains_key(&node.id));
+    may.min_by_key(|node| (node.draining, node.joined, node.id))
+        .map(|node| node.id)
+}
+
+/// What each node of the map may do in etcd, and whether it drains.
+type Users = BTreeMap<NodeId, (UserRights, bool)>;
+
+fn users_of(view: &MapView, has_member: impl Fn(&NodeRecord) -> bool) -> Users {
+    let next = next_member(view, &has_member);
+    let nodes = view.nodes.values().map(|node| &node.value);
+    let users = nodes.map(|node| {
+        let rights = match has_member(node) || next == Some(node.id) {
+            true => UserRights::All,
+            false => UserRights::Keys,
+        };
+        (node.id, (rights, node.draining))
+    });
+    users.collect()
+}
+
+/// Whether other nodes say that this one is none of the cluster any more: who was removed does not read the map. One whose map is
+/// old may not know a node that is new, so that all that answer have to say it.
+async fn is_removed(trust: &Trust, nodes: Vec<NodeRecord>) -> bool {
+    let others = nodes.into_iter().filter(|node| node.id != trust.node());
+    let asked =
+        others.map(|node| async move { trust.is_known_to(&node.internal_address, node.id).await });
+    let said: Vec<bool> = join_all(asked).await.into_iter().flatten().collect();
+    !said.is_empty() && said.iter().all(|is_known| !is_known)
+}
+
+/// The nodes that this one knew last.
+fn nodes_known(folder: &ClusterFolder) -> Vec<NodeRecord> {
+    let copy = read_file(&CopiesFolder::in_folder(folder.path()).newest());
+    copy.map_or_else(|_| Vec::new(), |copy| copy.nodes())
 }
 
 /// Why a member does not count, in few words: its address is told beside.
@@ -133,7 +268,7 @@ impl EtcdSide {
         let current = membership.lock().clone();
         let mut member = None;
         let settings = match &current.etcd {
-            EtcdSource::Given { endpoints } => {
+            EtcdSource::Given { endpoints, .. } => {
                 let mut settings = EtcdSettings::new(endpoints.clone());
                 // etcd of its own may be without TLS; where it has it, it is that of the cluster's CA.
                 let is_tls = endpoints.iter().any(|url| url.starts_with("https://"));
@@ -146,6 +281,14 @@ impl EtcdSide {
                 ..
             } => {
                 if *runs_member {
+                    if !folder.revoked_path().exists() {
+                        let none = trust
+                            .authority()
+                            .revocation_list(&[], trust.env().clock.now());
+                        folder
+                            .save_revoked(&none.map_err(failed)?)
+                            .map_err(failed)?;
+                    }
                     let settings = member_settings(&folder, &trust, &current)?;
                     member = Some(EtcdMember::start(settings).await.map_err(failed)?);
                 }
@@ -155,7 +298,12 @@ impl EtcdSide {
                 settings
             }
         };
-        let etcd = connect(settings, member.as_ref()).await?;
+        let is_known = current.stage == Stage::Member;
+        let (asks, known) = (&trust, &folder);
+        let is_gone = || async move { is_known && is_removed(asks, nodes_known(known)).await };
+        let Some(etcd) = connect(settings, member.as_ref(), is_gone).await? else {
+            return Err(super::removed(&current, folder.path()));
+        };
         let side = Arc::new(Self {
             etcd,
             folder,
@@ -163,10 +311,133 @@ impl EtcdSide {
             member: tokio::sync::Mutex::new(member),
             membership,
             missed: AtomicU32::new(0),
+            keeps: watch::Sender::new(false),
+            users: Mutex::default(),
+            revoked: Mutex::default(),
+            is_open: AtomicBool::new(false),
             health: Mutex::default(),
         });
+        side.look_at_keeping();
+        if let EtcdSource::Own {
+            runs_member: true,
+            joins: false,
+            members,
+            ..
+        } = &current.etcd
+            && members.len() == 1
+        {
+            side.ask_for_users(&current).await.map_err(failed)?;
+        }
         side.look_at_members().await;
         Ok(side)
+    }
+
+    /// Has etcd ask for users, before there is anything else in it. After each step that a kill comes after, etcd takes everybody, or
+    /// asks for users and this node may do all: the next start does the rest.
+    async fn ask_for_users(&self, current: &Membership) -> Result<(), CoordinatorError> {
+        let keys = Keys::new(&current.cluster_name);
+        self.etcd.prepare_rights(keys.prefix()).await?;
+        let own = current.node.to_string();
+        self.etcd.set_user(&own, UserRights::All).await?;
+        self.etcd.ask_for_users().await
+    }
+
+    /// Whether other nodes say that this one, which was a member, is none of the cluster any more.
+    pub async fn is_gone(&self, own: &Membership) -> bool {
+        let is_known = own.stage == Stage::Member && self.is_own();
+        is_known && is_removed(&self.trust, nodes_known(&self.folder)).await
+    }
+
+    /// The node that this is.
+    pub fn node(&self) -> NodeId {
+        self.trust.node()
+    }
+
+    /// Says whether this node takes others in now.
+    fn look_at_keeping(&self) {
+        let has_key = self.trust.authority().has_key();
+        let keeps = keeps(&self.membership.lock().etcd, has_key);
+        self.keeps
+            .send_if_modified(|before| std::mem::replace(before, keeps) != keeps);
+    }
+
+    /// The nodes that are to have the key of the CA.
+    pub fn holders(&self, view: &MapView) -> BTreeSet<NodeId> {
+        let with_member = self.with_member();
+        holders(view, |node| with_member.contains(&node.name), self.is_own())
+    }
+
+    /// Whether this node may remove others: who has rights in an etcd that others run they say.
+    pub fn removes(&self) -> bool {
+        match self.membership.lock().etcd {
+            EtcdSource::Given { .. } => true,
+            EtcdSource::Own { runs_member, .. } => runs_member,
+        }
+    }
+
+    /// Gets the key of the CA, or lets it go, as the map says.
+    async fn tend_key(&self, cluster: &ClusterMember) -> Result<(), String> {
+        let view = cluster.view();
+        let own = cluster.node();
+        // What is not seen yet, or cannot be read, may be that there are fewer nodes.
+        if !view.nodes.contains_key(&own) || !view.damaged.is_empty() {
+            return Ok(());
+        }
+        let is_holder = self.holders(&view).contains(&own);
+        let done = match (is_holder, self.trust.authority().has_key()) {
+            (true, false) => self.trust.fetch_key().await,
+            (false, true) => self.trust.drop_key().await,
+            _ => return Ok(()),
+        };
+        self.look_at_keeping();
+        done.map_err(told)
+    }
+
+    fn is_own(&self) -> bool {
+        matches!(self.membership.lock().etcd, EtcdSource::Own { .. })
+    }
+
+    /// Whether this node takes nodes in and removes them, now and from now on.
+    pub fn keeps(&self) -> watch::Receiver<bool> {
+        self.keeps.subscribe()
+    }
+
+    /// The nodes with a member, as far as they are known; none where others run etcd.
+    pub fn with_member(&self) -> Vec<String> {
+        match &self.membership.lock().etcd {
+            EtcdSource::Given { .. } => Vec::new(),
+            EtcdSource::Own { members, .. } => {
+                let names = members.iter().map(|member| member.node_name.clone());
+                names.collect()
+            }
+        }
+    }
+
+    /// The node that removes those that others take the place of.
+    pub fn keeper(&self, view: &MapView) -> Option<NodeId> {
+        let with_member = self.with_member();
+        leader(view, |node| {
+            !self.is_own() || with_member.contains(&node.name)
+        })
+    }
+
+    /// Makes a node that is new in the map a user. Where others run etcd they say who is one.
+    pub async fn admit(&self, node: NodeId) -> Result<(), CoordinatorError> {
+        match self.is_own() {
+            true => {
+                let name = node.to_string();
+                self.etcd.set_user(&name, UserRights::Keys).await
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Takes all rights in etcd of a node that drains. It gets them back by itself should it stay.
+    pub async fn revoke(&self, node: NodeId) -> Result<(), CoordinatorError> {
+        match self.is_own() {
+            true => self.etcd.remove_user(&node.to_string()).await,
+            false => Ok(()),
+        }
     }
 
     /// How the members were when they were asked last.
@@ -230,6 +501,7 @@ impl EtcdSide {
     pub async fn tend(self: Arc<Self>, cluster: Arc<ClusterMember>, stopping: impl Fn() -> bool) {
         let mut expires = self.trust.expires();
         let clock = Arc::clone(&self.trust.env().clock);
+        let mut failed_count = 0;
         while !stopping() {
             if expires.has_changed().unwrap_or(false) {
                 expires.borrow_and_update();
@@ -237,8 +509,26 @@ impl EtcdSide {
             }
             self.look_at_members().await;
             cluster.set_folder_is_low(folder_is_low(self.folder.path()));
-            if let Err(error) = self.look(&cluster).await {
-                tracing::debug!(error, "the members of etcd");
+            match self.look(&cluster).await {
+                Ok(()) => failed_count = 0,
+                Err(error) => {
+                    tracing::debug!(error, "the members of etcd");
+                    failed_count += 1;
+                }
+            }
+            if let Err(error) = self.tend_key(&cluster).await {
+                tracing::debug!(error, "the key of the cluster's CA");
+            }
+            if failed_count >= FAILED_MAX {
+                let nodes = cluster
+                    .view()
+                    .nodes
+                    .values()
+                    .map(|it| it.value.clone())
+                    .collect();
+                if is_removed(&self.trust, nodes).await {
+                    cluster.was_removed();
+                }
             }
             clock.sleep(LOOK).await;
         }
@@ -264,9 +554,15 @@ impl EtcdSide {
         let Some(own) = records().find(|node| node.id == cluster.node()) else {
             return Ok(());
         };
-        // In the order in which they came into the map. One that is away does not hold up the others.
-        let mut line: Vec<&NodeRecord> = staying().filter(is_alive).collect();
-        line.sort_by_key(|node| (node.joined, node.id));
+        let has_member = |node: &NodeRecord| of_node(node).is_some();
+        let leads = leader(&view, has_member) == Some(own.id);
+        if runs_member && let Err(error) = self.tend_rights(cluster, &view, has_member, leads).await
+        {
+            tracing::warn!(
+                error,
+                "who may use etcd is not as it should be; trying again"
+            );
+        }
         if runs_member {
             let peer_url = {
                 let membership = self.membership.lock();
@@ -298,7 +594,7 @@ impl EtcdSide {
             .filter(|node| node.draining && !is_alive(node))
             .find_map(of_node);
         if let Some(lost) = lost
-            && line.first().is_some_and(|first| first.id == own.id)
+            && leads
         {
             tracing::info!(
                 member = lost.name,
@@ -316,15 +612,142 @@ impl EtcdSide {
             let removed = self.etcd.remove_member(stale.id).await;
             return removed.map_err(|error| error.to_string());
         }
-        let place = line
-            .iter()
-            .filter(|node| of_node(node).is_none())
-            .position(|node| node.id == own.id);
         let all_started = members.iter().all(|member| !member.name.is_empty());
-        if on_staying < wanted && all_started && place == Some(0) {
+        let has_key = self.trust.authority().has_key();
+        if all_started && has_key && next_member(&view, has_member) == Some(own.id) {
+            self.keep_revoked(&view)?;
             self.add().await?;
         }
         Ok(())
+    }
+
+    /// Makes who may use etcd what the map says. `leads`: of the nodes with a member this one changes users.
+    async fn tend_rights(
+        &self,
+        cluster: &ClusterMember,
+        view: &MapView,
+        has_member: impl Fn(&NodeRecord) -> bool,
+        leads: bool,
+    ) -> Result<(), String> {
+        self.keep_revoked(view)?;
+        if leads {
+            self.set_users(cluster, users_of(view, has_member)).await?;
+            self.forget_expired(cluster, view).await?;
+        }
+        self.close_connections(cluster).await
+    }
+
+    /// Keeps the list of certificates that members take no more.
+    fn keep_revoked(&self, view: &MapView) -> Result<(), String> {
+        // What cannot be read may be that a node was removed.
+        if !view.damaged.is_empty() {
+            return Ok(());
+        }
+        let removed = view.removed.values().map(|removed| Revoked {
+            node: removed.value.node,
+            at: removed.value.at,
+        });
+        let revoked: Vec<Revoked> = removed.collect();
+        if self.revoked.lock().as_ref() == Some(&revoked) {
+            return Ok(());
+        }
+        let now = self.trust.env().clock.now();
+        let list = self.trust.authority().revocation_list(&revoked, now);
+        let is_more = self
+            .folder
+            .save_revoked(&list.map_err(told)?)
+            .map_err(told)?;
+        if is_more {
+            self.is_open.store(true, Ordering::Release);
+        }
+        *self.revoked.lock() = Some(revoked);
+        Ok(())
+    }
+
+    async fn set_users(&self, cluster: &ClusterMember, wanted: Users) -> Result<(), String> {
+        let now = self.trust.env().clock.monotonic();
+        let is_done = |(done, at): &(Users, Duration)| {
+            *done == wanted && now.saturating_sub(*at) < USERS_LOOK
+        };
+        if self.users.lock().as_ref().is_some_and(is_done) {
+            return Ok(());
+        }
+        let users = self.etcd.users().await.map_err(told)?;
+        // After the users: a node is in the map before it is made a user, so that none loses here what it got meanwhile.
+        let (nodes, _) = cluster.map().nodes().await.map_err(told)?;
+        for node in nodes.iter().map(|node| &node.value) {
+            let name = node.id.to_string();
+            // One that is being removed is no user any more, while it is in the map.
+            if node.draining && !users.contains(&name) {
+                continue;
+            }
+            let rights = wanted.get(&node.id).map_or(UserRights::Keys, |user| user.0);
+            self.etcd.set_user(&name, rights).await.map_err(told)?;
+        }
+        let is_node = |user: &&String| nodes.iter().any(|node| node.value.id.to_string() == **user);
+        for user in users.iter().filter(|user| !is_node(user)) {
+            tracing::info!(
+                user,
+                "a user of etcd that is no node of the cluster is removed"
+            );
+            self.etcd.remove_user(user).await.map_err(told)?;
+        }
+        *self.users.lock() = Some((wanted, now));
+        Ok(())
+    }
+
+    /// Forgets removed nodes of which no certificate can be valid any more.
+    async fn forget_expired(&self, cluster: &ClusterMember, view: &MapView) -> Result<(), String> {
+        let now = self.trust.env().clock.now().seconds;
+        let is_over = |at: i64| now.saturating_sub(at) > REVOKED_FOR.as_secs() as i64;
+        let over = view.removed.values();
+        for removed in over.filter(|removed| is_over(removed.value.at.seconds)) {
+            let forgotten = cluster.map().forget_removed(removed).await;
+            forgotten.map_err(told)?;
+        }
+        Ok(())
+    }
+
+    /// Starts this node's member again if connections may be left of a node that was removed since it started: etcd looks at
+    /// certificates and rights when a connection or a watch begins. One member at a time, while all are well.
+    async fn close_connections(&self, cluster: &ClusterMember) -> Result<(), String> {
+        let health = self.health();
+        let is_well =
+            health.problem.is_none() && health.members.iter().all(|it| it.problem.is_none());
+        if !is_well || !self.is_open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (node, client_url) = {
+            let membership = self.membership.lock();
+            let urls = urls_of(&membership).map_err(told)?;
+            (membership.node, urls.0)
+        };
+        let begun = cluster.map().begin_member_restart(node).await;
+        let Some(lease) = begun.map_err(told)? else {
+            return Ok(());
+        };
+        let states = self
+            .member
+            .lock()
+            .await
+            .as_ref()
+            .map(EtcdMember::start_again);
+        if let Some(mut states) = states {
+            tracing::info!(
+                "this node's member of etcd starts again, to end connections of a node that was removed"
+            );
+            let deadline = tokio::time::Instant::now() + MEMBER_RESTART_MAX;
+            let _ = tokio::time::timeout_at(deadline, states.changed()).await;
+            self.is_open.store(false, Ordering::Release);
+            while let Err(error) = self.etcd.check_at(&client_url).await {
+                if tokio::time::Instant::now() >= deadline {
+                    return Err(format!("its member of etcd does not come back: {error}"));
+                }
+                tokio::time::sleep(RESTART_LOOK).await;
+            }
+        }
+        let ended = cluster.map().end_member_restart(lease).await;
+        ended.map_err(told)
     }
 
     /// This node runs a member that etcd does not know: somebody removed it, or an earlier process of this node did.
@@ -408,25 +831,26 @@ impl EtcdSide {
             .save_membership(&changed)
             .map_err(|error| error.to_string())?;
         *membership = changed;
+        drop(membership);
+        self.look_at_keeping();
         Ok(())
     }
 
     async fn add(&self) -> Result<(), String> {
-        let told = |error: &dyn std::fmt::Display| error.to_string();
         let (own, peer_url) = {
             let membership = self.membership.lock();
-            let urls = urls_of(&membership).map_err(|error| told(&error))?;
+            let urls = urls_of(&membership).map_err(told)?;
             (membership.node_name.clone(), urls.1)
         };
         tracing::info!("this node adds a member to etcd");
-        let known = self.etcd.members().await.map_err(|error| told(&error))?;
+        let known = self.etcd.members().await.map_err(told)?;
         let is_added = |member: &EtcdMemberInfo| member.peer_urls.contains(&peer_url);
         let all = match known.iter().any(is_added) {
             // An earlier try came so far.
             true => known,
             false => {
                 let added = self.etcd.add_member(&peer_url).await;
-                added.map_err(|error| told(&error))?
+                added.map_err(told)?
             }
         };
         let entries = all.iter().filter_map(|member| {
@@ -459,11 +883,10 @@ impl EtcdSide {
             }
         })?;
         let current = self.membership.lock().clone();
-        let settings =
-            member_settings(&self.folder, &self.trust, &current).map_err(|error| told(&error))?;
-        let started = EtcdMember::start(settings)
-            .await
-            .map_err(|error| told(&error))?;
+        let settings = member_settings(&self.folder, &self.trust, &current).map_err(told)?;
+        // Nothing is connected to it yet.
+        self.is_open.store(false, Ordering::Release);
+        let started = EtcdMember::start(settings).await.map_err(told)?;
         *self.member.lock().await = Some(started);
         Ok(())
     }
@@ -523,6 +946,7 @@ fn member_settings(
             ca: folder.authority_path(),
             certificate: folder.certificate_path(),
             key: folder.key_path(),
+            revoked: folder.revoked_path(),
             client: client_tls(trust),
         }),
     })
@@ -550,14 +974,27 @@ pub async fn others(trust: &Trust, membership: &Membership) -> Option<Etcd> {
     Etcd::connect(settings).await.ok()
 }
 
-async fn connect(settings: EtcdSettings, member: Option<&EtcdMember>) -> Result<Etcd, NodeError> {
+/// Waits until etcd answers; `None` if this node is not of the cluster any more, and is not answered for that.
+async fn connect<F: Future<Output = bool>>(
+    settings: EtcdSettings,
+    member: Option<&EtcdMember>,
+    is_gone: impl Fn() -> F,
+) -> Result<Option<Etcd>, NodeError> {
+    let mut asked = None;
     let deadline = tokio::time::Instant::now() + START_PATIENCE;
     let mut is_told = false;
     loop {
         let error = match Etcd::connect(settings.clone()).await {
-            Ok(etcd) => return Ok(etcd),
+            Ok(etcd) => return Ok(Some(etcd)),
             Err(error) => error,
         };
+        let now = tokio::time::Instant::now();
+        if asked.is_none_or(|asked| now >= asked + REMOVED_LOOK) {
+            asked = Some(now);
+            if is_gone().await {
+                return Ok(None);
+            }
+        }
         let is_passing = error.kind() == cairn_cluster::ErrorKind::Retry;
         if !is_passing || tokio::time::Instant::now() >= deadline {
             let state = member.map(|member| format!("; this node's member: {:?}", member.state()));
@@ -573,12 +1010,108 @@ async fn connect(settings: EtcdSettings, member: Option<&EtcdMember>) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::Timestamp;
+    use cairn_cluster::Revision;
+    use cairn_cluster::map::{AliveRecord, ProcessNonce, VersionRange, Versioned, WEIGHT_NORMAL};
+
     use super::*;
 
     #[test]
     fn members_are_an_odd_number_that_two_may_leave_when_there_are_enough_nodes() {
         let wanted: Vec<usize> = (0..=8).map(members_wanted).collect();
         assert_eq!(wanted, [1, 1, 1, 3, 3, 5, 5, 5, 5]);
+    }
+
+    fn view(count: u128, away: &[u128], draining: &[u128]) -> MapView {
+        let mut view = MapView::default();
+        for id in 1..=count {
+            let mut value = record(id);
+            value.draining = draining.contains(&id);
+            let revision = Revision(1);
+            view.nodes.insert(NodeId(id), Versioned { revision, value });
+            if !away.contains(&id) {
+                let value = AliveRecord::new(NodeId(id), ProcessNonce(id), Timestamp::new(1, 0));
+                view.alive.insert(NodeId(id), Versioned { revision, value });
+            }
+        }
+        view
+    }
+
+    #[test]
+    fn one_node_with_a_member_changes_users() {
+        let leader = |away: &[u128], draining: &[u128], members: &[u128]| {
+            let view = view(3, away, draining);
+            let leader = leader(&view, |node| members.contains(&node.id.0));
+            leader.map(|node| node.0)
+        };
+        assert_eq!(leader(&[], &[], &[2, 3]), Some(2));
+        assert_eq!(leader(&[2], &[], &[2, 3]), Some(3));
+        assert_eq!(leader(&[], &[2], &[2, 3]), Some(3));
+        // Nobody else makes the one a user that is to have its member.
+        assert_eq!(leader(&[], &[2], &[2]), Some(2));
+        assert_eq!(leader(&[2], &[], &[2]), None);
+    }
+
+    #[test]
+    fn the_key_of_the_ca_is_on_three_nodes_and_with_each_member() {
+        let holders = |count: u128, draining: &[u128], members: Option<&[u128]>| {
+            let view = view(count, &[], draining);
+            let has = |node: &NodeRecord| members.is_some_and(|it| it.contains(&node.id.0));
+            let holders = holders(&view, has, members.is_some());
+            holders.into_iter().map(|node| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(holders(1, &[], Some(&[1])), [1]);
+        // It must not be lost with the one that has etcd.
+        assert_eq!(holders(2, &[], Some(&[1])), [1, 2]);
+        assert_eq!(holders(4, &[], Some(&[1, 2, 3])), [1, 2, 3]);
+        assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5, 7])), [1, 2, 3, 5, 7]);
+        assert_eq!(holders(7, &[], Some(&[1, 2, 3, 5])), [1, 2, 3, 4, 5]);
+        // One that leaves has it for as long as it has a member.
+        assert_eq!(holders(4, &[2], Some(&[1, 2, 3])), [1, 2, 3, 4]);
+        assert_eq!(holders(4, &[2], Some(&[1, 3, 4])), [1, 3, 4]);
+        // Where others run etcd.
+        assert_eq!(holders(2, &[], None), [1, 2]);
+        assert_eq!(holders(5, &[], None), [1, 2, 3]);
+        assert_eq!(holders(5, &[2], None), [1, 3, 4]);
+    }
+
+    #[test]
+    fn nodes_with_a_member_and_the_next_one_may_do_all() {
+        let all = |count: u128, away: &[u128], draining: &[u128], members: &[u128]| {
+            let view = view(count, away, draining);
+            let users = users_of(&view, |node| members.contains(&node.id.0));
+            assert_eq!(users.len() as u128, count);
+            let all = users.into_iter().filter(|it| it.1.0 == UserRights::All);
+            all.map(|it| it.0.0).collect::<Vec<_>>()
+        };
+        assert_eq!(all(2, &[], &[], &[1]), [1]);
+        // A second and a third member are wanted, one after the other.
+        assert_eq!(all(3, &[], &[], &[1]), [1, 2]);
+        assert_eq!(all(3, &[], &[], &[1, 2]), [1, 2, 3]);
+        assert_eq!(all(3, &[2], &[], &[1]), [1, 3]);
+        assert_eq!(all(6, &[], &[], &[1, 2, 3, 4, 5]), [1, 2, 3, 4, 5]);
+        // One that leaves has to remove its own member.
+        assert_eq!(all(6, &[], &[2], &[1, 2, 3, 4, 5]), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(all(6, &[], &[2], &[1, 3, 4, 5, 6]), [1, 3, 4, 5, 6]);
+    }
+
+    fn record(id: u128) -> NodeRecord {
+        NodeRecord {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            internal_address: format!("10.0.0.{id}:7400"),
+            external_address: format!("10.0.0.{id}"),
+            iscsi: None,
+            versions: VersionRange {
+                oldest: 1,
+                newest: 1,
+            },
+            joined: Timestamp::new(id as i64, 0),
+            draining: false,
+            replaced_by: None,
+            maintenance_until: None,
+            weight: WEIGHT_NORMAL,
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod forward;
 pub mod guardian;
 mod high_water;
 mod iscsi;
+mod issue;
 pub mod offline;
 pub mod recover;
 mod twins;
@@ -40,8 +41,9 @@ use cairn_pool::{Pool, give_secrets_to_cluster, handle_key_of};
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
 use cairn_shard::ShardService;
 use cairn_trust::{
-    ClusterFolder, Encryption, Handler, JoinServer, JoinSettings, Listener, ListenerSettings,
-    Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust, TrustDial, TrustSettings,
+    ClusterFolder, Encryption, Handler, IssueServer, JoinServer, JoinSettings, Listener,
+    ListenerSettings, Membership, NodeStream, PeerIdentity, Protocol, Stage, Ticket, Trust,
+    TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -52,6 +54,7 @@ pub use self::copies::{ON_DISK, ON_DISK_NEW};
 pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
+use self::issue::MapOfIssuers;
 use self::twins::{host_record, require_alone};
 use crate::error::NodeError;
 
@@ -81,6 +84,14 @@ fn secrets_stay(error: &KeyError) -> NodeError {
     failed(format!(
         "the pool's secrets cannot be taken into the cluster: {error}. Give the server its master key"
     ))
+}
+
+fn removed(membership: &Membership, folder: &Path) -> NodeError {
+    NodeError::Removed {
+        node: membership.node_name.clone(),
+        cluster: membership.cluster_name.clone(),
+        folder: folder.display().to_string(),
+    }
 }
 
 /// The cluster folder that a configuration means, if the node is in a cluster.
@@ -173,8 +184,17 @@ impl Begun {
             Arc::clone(&membership),
         );
         let etcd = started.await?;
-        let map = open_map(env, &etcd, &folder, &membership, is_first).await?;
         let own = membership.lock().clone();
+        let map = match open_map(env, &etcd, &folder, &membership, is_first).await {
+            Ok(map) => map,
+            Err(error) => {
+                // etcd lets a node look at nothing that was removed.
+                return Err(match etcd.is_gone(&own).await {
+                    true => removed(&own, folder.path()),
+                    false => error,
+                });
+            }
+        };
         require_alone(env, &map, &own, &host).await?;
         Ok(Self {
             host,
@@ -295,7 +315,6 @@ impl Begun {
 
     /// A node that was removed while it was away has no place any more.
     async fn require_listed(&self, env: &Env, membership: &Membership) -> Result<(), NodeError> {
-        let name = &membership.node_name;
         let found = in_time(env, || async {
             match self.map.node(membership.node).await {
                 Ok(_) => Ok(true),
@@ -305,11 +324,7 @@ impl Begun {
         });
         match found.await? {
             true => Ok(()),
-            false => Err(NodeError::Removed {
-                node: name.clone(),
-                cluster: membership.cluster_name.clone(),
-                folder: self.trust.folder().path().display().to_string(),
-            }),
+            false => Err(removed(membership, self.trust.folder().path())),
         }
     }
 
@@ -563,7 +578,17 @@ async fn remove_node(
             node.name
         ));
     }
-    let removed = member.map().remove_drained_node(node.id).await;
+    let emptied = member.map().empty_drained_node(node.id).await;
+    emptied.map_err(|error| error.to_string())?;
+    // While it is in the map: what is cut short here can be asked for again by its name.
+    let revoked = etcd.revoke(node.id).await;
+    revoked.map_err(|error| {
+        format!(
+            "node {} is emptied, and may use etcd still: {error}; try again",
+            node.name
+        )
+    })?;
+    let removed = member.map().remove_node(node.id).await;
     removed.map_err(|error| error.to_string())
 }
 
@@ -604,6 +629,7 @@ impl ClusterNode {
             env: env.clone(),
             map: self.map.clone(),
             membership: Arc::clone(&self.membership),
+            etcd: Arc::clone(&self.etcd),
         });
         let join = JoinServer::new(Arc::clone(&self.trust), admission, JoinSettings::default());
         self.member.start(pool);
@@ -626,22 +652,44 @@ impl ClusterNode {
             .spawn("nodes that may connect", Box::pin(only_nodes));
         env.spawner
             .spawn("replaced nodes", Box::pin(self.remove_replaced(env)));
-        if membership.stage == Stage::Init {
-            // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
-            let listener = Arc::clone(&self.listener);
-            let (member, trust) = (Arc::clone(&self.member), Arc::clone(&self.trust));
-            let membership = Arc::clone(&self.membership);
-            let task = async move {
+        let issuers = Arc::new(MapOfIssuers {
+            member: Arc::downgrade(&self.member),
+            etcd: Arc::downgrade(&self.etcd),
+        });
+        self.trust.ask(Arc::clone(&issuers) as _);
+        let issuing = IssueServer::new(Arc::clone(&self.trust), issuers);
+        self.listener.handle(Protocol::Issue, issuing);
+        let is_first = membership.stage == Stage::Init;
+        let listener = Arc::downgrade(&self.listener);
+        let (member, trust) = (Arc::clone(&self.member), Arc::clone(&self.trust));
+        let membership = Arc::clone(&self.membership);
+        let mut keeps = self.etcd.keeps();
+        let admitting = async move {
+            if is_first {
+                // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
                 member.all_have_logs().await;
-                match become_member(&trust, &membership) {
-                    Ok(()) => listener.handle(Protocol::Join, join),
-                    Err(error) => tracing::error!(%error, "no other node can join"),
+                if let Err(error) = become_member(&trust, &membership) {
+                    tracing::error!(%error, "no other node can join");
+                    return;
                 }
-            };
-            env.spawner.spawn("first node", Box::pin(task));
-        } else {
-            self.listener.handle(Protocol::Join, join);
-        }
+            }
+            loop {
+                let keeps_now = *keeps.borrow_and_update();
+                let Some(listener) = listener.upgrade() else {
+                    return;
+                };
+                match keeps_now {
+                    true => listener.handle(Protocol::Join, Arc::clone(&join) as _),
+                    // Who joins asks the next node of its ticket.
+                    false => listener.unhandle(Protocol::Join),
+                }
+                drop(listener);
+                if keeps.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        env.spawner.spawn("admission", Box::pin(admitting));
         let is_stopping = Arc::clone(&self.is_stopping);
         let etcd = Arc::clone(&self.etcd);
         let tending = etcd.tend(Arc::clone(&self.member), move || {
@@ -658,7 +706,8 @@ impl ClusterNode {
         env.spawner.spawn("copies of the map", Box::pin(copying));
     }
 
-    /// Removes nodes that this one takes the place of, once nothing is on them any more; until the node stops.
+    /// Removes nodes that others take the place of, once nothing is on them any more; until the node stops. One of those that may
+    /// remove nodes does it.
     fn remove_replaced(&self, env: &Env) -> impl Future<Output = ()> + Send + use<> {
         let (member, etcd) = (Arc::clone(&self.member), Arc::clone(&self.etcd));
         let is_stopping = Arc::clone(&self.is_stopping);
@@ -667,15 +716,17 @@ impl ClusterNode {
             while !is_stopping.load(Ordering::Acquire) {
                 clock.sleep(REPLACED_LOOK).await;
                 let view = member.view();
+                if etcd.keeper(&view) != Some(member.node()) {
+                    continue;
+                }
                 let nodes = view.nodes.values().map(|node| &node.value);
-                let is_replaced =
-                    |node: &&NodeRecord| node.replaced_by == Some(member.node()) && node.draining;
+                let is_replaced = |node: &&NodeRecord| node.replaced_by.is_some() && node.draining;
                 for node in nodes.filter(is_replaced) {
                     match remove_node(&member, &etcd, node).await {
                         Ok(()) => {
                             tracing::info!(
                                 node = node.name,
-                                "this node has taken the place of another"
+                                "another node has taken the place of this one"
                             );
                         }
                         Err(why) => {
@@ -687,7 +738,19 @@ impl ClusterNode {
         }
     }
 
-    /// Takes a drained node out of the cluster.
+    /// The node that takes nodes in and removes them, if this one does not.
+    pub fn keeper_elsewhere(&self) -> Result<Option<NodeId>, String> {
+        if self.etcd.removes() {
+            return Ok(None);
+        }
+        let keeper = self.etcd.keeper(&self.member.view());
+        let none = || {
+            "no node that runs a member of etcd is there, and only such a one removes nodes: start one of them".to_owned()
+        };
+        keeper.map(Some).ok_or_else(none)
+    }
+
+    /// Takes a drained node out of the cluster, with all that it may do in etcd. For a node that runs a member of etcd, where nodes do.
     pub async fn remove_node(&self, node: &NodeRecord) -> Result<(), String> {
         remove_node(&self.member, &self.etcd, node).await
     }
@@ -733,7 +796,15 @@ impl ClusterNode {
             .map_err(|error| error.to_string())?;
         let view = self.member.view();
         let own = self.member.node();
-        let mut nodes: Vec<&NodeRecord> = view.nodes.values().map(|node| &node.value).collect();
+        let (with_member, holders) = (self.etcd.with_member(), self.etcd.holders(&view));
+        let nodes = view.nodes.values().map(|node| &node.value);
+        // Only those take nodes in.
+        let mut nodes: Vec<&NodeRecord> = nodes
+            .filter(|node| match with_member.is_empty() {
+                true => holders.contains(&node.id),
+                false => with_member.contains(&node.name),
+            })
+            .collect();
         // This one first: it is there.
         nodes.sort_by_key(|node| (node.id != own, !view.alive.contains_key(&node.id)));
         let addresses = nodes.iter().map(|node| node.internal_address.clone());

@@ -29,12 +29,20 @@ fn failed(error: impl std::fmt::Display) -> NodeError {
     NodeError::Cluster(error.to_string())
 }
 
-/// Makes the folder of a cluster's first node. `etcd`: addresses of an etcd that others run.
+/// An etcd that others run.
+#[derive(Clone, Debug)]
+pub struct GivenEtcd {
+    pub endpoints: Vec<String>,
+    /// Whether addresses without TLS are taken that are not of this machine.
+    pub insecure: bool,
+}
+
+/// Makes the folder of a cluster's first node. Without `etcd` nodes of the cluster run their own.
 pub fn init(
     folder: &Path,
     cluster_name: &str,
     place: &Place,
-    etcd: Option<Vec<String>>,
+    etcd: Option<GivenEtcd>,
 ) -> Result<Membership, NodeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -56,7 +64,10 @@ pub fn init(
         external_address: place.external_address.clone(),
         handle_key: HandleKey(env.entropy.u128()),
         etcd: match etcd {
-            Some(endpoints) => EtcdSource::Given { endpoints },
+            Some(given) => EtcdSource::Given {
+                endpoints: given.endpoints,
+                insecure: given.insecure,
+            },
             None => EtcdSource::Own {
                 client_port: place.etcd_client_port,
                 peer_port: place.etcd_peer_port,
@@ -112,8 +123,5 @@ pub fn join_with(
     let settings = JoinSettings::default();
     let joined = join(&env, ticket, &request, &settings);
     let admission = runtime.block_on(joined).map_err(failed)?;
-    let membership = admission.membership(&request);
-    made.establish(&membership, &admission.authority)
-        .map_err(failed)?;
-    Ok(membership)
+    admission.establish(&made, &request).map_err(failed)
 }

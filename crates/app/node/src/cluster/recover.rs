@@ -304,6 +304,15 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
             ..
         } = membership.etcd
         {
+            if !trust.authority().has_key() {
+                return Err(failed(format!(
+                    "this node does not have the key of the cluster's CA, and a node that is made the first one needs it. Recover on a \
+                     node that has ca.key in its cluster folder, with --copy and the copy that this command names ({}); or copy ca.key \
+                     from there into {} and try again",
+                    plan.chosen.place.display(),
+                    folder.display()
+                )));
+            }
             moved_to = put_member_aside(folder, &env).await?;
             let (client_url, peer_url) = etcd::urls_of(&membership)?;
             let own = EtcdMemberEntry {
@@ -335,6 +344,19 @@ pub fn apply(folder: &Path, plan: &RecoveryPlan) -> Result<Recovered, NodeError>
         };
         let copy = &plan.chosen.copy;
         let written = copy.write_to(&coordinator, &env, above, promised).await;
+        // They are asked to follow before this node's server has told etcd of them.
+        for node in copy.nodes() {
+            if node.id == side.node() {
+                continue;
+            }
+            if let Err(error) = side.admit(node.id).await {
+                side.stop().await;
+                return Err(failed(format!(
+                    "making node {} a user of etcd: {error}; do it again",
+                    node.name
+                )));
+            }
+        }
         // Whatever came of it: the next server starts its own.
         side.stop().await;
         Ok(Recovered {

@@ -294,6 +294,7 @@ fn has_own_event(kind: WarningKind) -> bool {
         WarningKind::EtcdNoQuorum
         | WarningKind::EtcdUnreachable
         | WarningKind::EtcdMemberDown
+        | WarningKind::EtcdPlain
         | WarningKind::NodeUnreached
         | WarningKind::OneDisk
         | WarningKind::AtTheLimit

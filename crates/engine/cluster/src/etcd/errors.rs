@@ -106,6 +106,10 @@ fn of_status(endpoint: &str, status: &Status) -> Failure {
     if says("not capable") || says("etcdserver: too many requests") {
         return Failure::new(CoordinatorError::Other(text), false);
     }
+    // Users changed between the request and its turn. etcd looks at that before it does anything; 3.4 says it in other words.
+    if says("revision in header is old") || says("revision of auth store is old") {
+        return Failure::new(CoordinatorError::Other(text), false);
+    }
     match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => {
             Failure::certain(CoordinatorError::Refused(text))
@@ -116,9 +120,11 @@ fn of_status(endpoint: &str, status: &Status) -> Failure {
         Code::FailedPrecondition if says("auth") => {
             Failure::certain(CoordinatorError::Refused(text))
         }
-        Code::InvalidArgument | Code::OutOfRange | Code::NotFound | Code::Unimplemented => {
-            Failure::certain(CoordinatorError::Other(text))
-        }
+        Code::InvalidArgument
+        | Code::OutOfRange
+        | Code::NotFound
+        | Code::FailedPrecondition
+        | Code::Unimplemented => Failure::certain(CoordinatorError::Other(text)),
         // Everything else may have happened on the way back.
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Failure::new(
             CoordinatorError::Unreachable(format!("{endpoint}: {}", with_sources(status))),
@@ -133,6 +139,30 @@ fn lease_not_found(endpoint: &str, message: &str) -> Failure {
         lease_not_found: true,
         ..Failure::certain(CoordinatorError::Other(format!("{endpoint}: {message}")))
     }
+}
+
+/// Whether etcd says that a user or role that was to be added is there.
+pub(super) fn is_there_already(error: &CoordinatorError) -> bool {
+    says_of(
+        error,
+        &["user name already exists", "role name already exists"],
+    )
+}
+
+/// Whether etcd says that a user that was to be removed, or a role that was to be taken from one, is not there.
+pub(super) fn is_not_there(error: &CoordinatorError) -> bool {
+    says_of(
+        error,
+        &["user name not found", "role is not granted to the user"],
+    )
+}
+
+fn says_of(error: &CoordinatorError, words: &[&str]) -> bool {
+    let text = match error {
+        CoordinatorError::Other(text) | CoordinatorError::Refused(text) => text,
+        _ => return false,
+    };
+    words.iter().any(|words| text.contains(words))
 }
 
 /// Whether no connection was there to send the request on.
@@ -250,6 +280,27 @@ mod tests {
                 ErrorKind::NeedsOperator,
             ),
             (
+                Code::Unknown,
+                "auth: revision in header is old",
+                false,
+                true,
+                ErrorKind::Retry,
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+                false,
+                true,
+                ErrorKind::Retry,
+            ),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: re-configuration failed due to not enough started members",
+                false,
+                false,
+                ErrorKind::Retry,
+            ),
+            (
                 Code::ResourceExhausted,
                 "etcdserver: too many requests",
                 false,
@@ -273,6 +324,23 @@ mod tests {
                 failure.error.to_string().contains("http://a:1"),
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_done_already_is_told_from_what_fails() {
+        for (message, there, gone) in [
+            ("etcdserver: user name already exists", true, false),
+            ("etcdserver: role name already exists", true, false),
+            ("etcdserver: user name not found", false, true),
+            ("etcdserver: role is not granted to the user", false, true),
+            ("etcdserver: role name not found", false, false),
+            ("etcdserver: permission denied", false, false),
+        ] {
+            let status = Status::new(Code::FailedPrecondition, message);
+            let error = of("http://a:1", Error::GRpcStatus(status)).error;
+            let found = (is_there_already(&error), is_not_there(&error));
+            assert_eq!(found, (there, gone), "{message}");
         }
     }
 

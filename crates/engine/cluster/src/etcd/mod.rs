@@ -7,6 +7,7 @@
 //! have been done is sent to another member by itself.
 
 mod errors;
+mod rights;
 mod watch;
 
 use std::future::Future;
@@ -27,6 +28,7 @@ use crate::coordinator::{
     RangeReply, Revision, Txn, TxnReply, Watcher,
 };
 use errors::Failure;
+pub use rights::UserRights;
 
 /// The oldest etcd that Cairn works with.
 pub const VERSION_MIN: &str = "3.4";

@@ -16,8 +16,8 @@ use futures_util::future::{Either, select};
 
 use super::values::{
     AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, LogoutsRecord,
-    MaintenanceRecord, NextVolume, NodeRecord, SecretsKeyRecord, TiersRecord, UsersRecord, Value,
-    Versioned, decode,
+    MaintenanceRecord, NextVolume, NodeRecord, RemovedRecord, SecretsKeyRecord, TiersRecord,
+    UsersRecord, Value, Versioned, decode,
 };
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
@@ -30,6 +30,8 @@ const GATHER: Duration = Duration::from_millis(10);
 pub struct MapView {
     pub revision: Revision,
     pub nodes: BTreeMap<NodeId, Versioned<NodeRecord>>,
+    /// Nodes that were removed, as long as certificates of them may be valid.
+    pub removed: BTreeMap<NodeId, Versioned<RemovedRecord>>,
     pub alive: BTreeMap<NodeId, Versioned<AliveRecord>>,
     pub disks: BTreeMap<DiskId, Versioned<DiskRecord>>,
     pub volumes: BTreeMap<VolumeId, Arc<VolumeState>>,
@@ -193,6 +195,7 @@ impl Follower {
         let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
         let secrets_key = keys.secrets_key();
         let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
+        let all_removed = keys.all_removed();
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
         let mut damaged = Vec::new();
         let known = &mut self.known;
@@ -213,6 +216,11 @@ impl Follower {
             } else if disks.contains(key) {
                 match known_as::<DiskRecord>(&mut known.disks, entry) {
                     Ok(disk) => drop(view.disks.insert(disk.value.id, disk)),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if all_removed.contains(key) {
+                match decode::<RemovedRecord>(entry) {
+                    Ok(removed) => drop(view.removed.insert(removed.value.node, removed)),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if address_pools.contains(key) {

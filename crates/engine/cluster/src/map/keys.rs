@@ -69,6 +69,20 @@ impl Keys {
         self.below("nodes")
     }
 
+    /// That a node was removed: its certificates are not to be taken until they have expired.
+    pub fn removed(&self, node: NodeId) -> Key {
+        self.key(format_args!("removed/{node}"))
+    }
+
+    pub fn all_removed(&self) -> KeyRange {
+        self.below("removed")
+    }
+
+    /// The node whose member of etcd starts again now, so that no two do.
+    pub fn member_restart(&self) -> Key {
+        self.key(format_args!("etcd-restart"))
+    }
+
     /// There while the node's lease lives.
     pub fn alive(&self, node: NodeId) -> Key {
         self.key(format_args!("alive/{node}"))

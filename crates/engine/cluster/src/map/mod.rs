@@ -33,7 +33,7 @@ use crate::settle::{Mark, Settled, Unsettled, transact_settled};
 pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
 pub use keys::{Keys, Named};
-pub use nodes::Machine;
+pub use nodes::{MEMBER_RESTART_MAX, Machine};
 pub use tokens::JoinToken;
 pub use values::*;
 pub use volumes::{LogAt, Owned, Process, VolumeState};

@@ -4,19 +4,22 @@
 //! Must not know: what a node does, where data goes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use cairn_base::{DiskId, NodeId, Timestamp};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, Sign, TokenRecord, VersionRange,
-    Versioned, decode, encode,
+    AliveRecord, DiskRecord, NameRecord, NodeRecord, OwnerRecord, RemovedRecord, Sign, TokenRecord,
+    VersionRange, Versioned, decode, encode,
 };
 use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
-use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
+use crate::coordinator::{Compare, Key, KeyRange, LeaseId, Op, Outcome, Revision, Txn};
 
 /// etcd takes so many steps in a transaction, and some more.
 const DISKS_DRAINED_AT_ONCE_MAX: usize = 100;
+/// A member of etcd that starts again has so long before another one may.
+pub const MEMBER_RESTART_MAX: Duration = Duration::from_secs(30);
 /// A disk's removal that somebody's note came in between of is tried so often.
 const REMOVAL_TRIES_MAX: usize = 8;
 
@@ -296,6 +299,12 @@ impl ClusterMap {
     /// Takes a drained node out of the map with all its disks: refused as long as a volume has something on one of them.
     /// Begun again it goes on where it stopped.
     pub async fn remove_drained_node(&self, node: NodeId) -> Result<(), MapError> {
+        self.empty_drained_node(node).await?;
+        self.remove_node(node).await
+    }
+
+    /// Takes the disks of a drained node out of the map; the node itself is left for [`Self::remove_node`].
+    pub async fn empty_drained_node(&self, node: NodeId) -> Result<(), MapError> {
         let key = self.keys().node(node);
         let invalid = |problem: String| MapError::Invalid {
             key: key.clone(),
@@ -333,10 +342,11 @@ impl ClusterMap {
                 }
             }
         }
-        self.remove_node(node).await
+        Ok(())
     }
 
-    /// Removes a node that has no disks any more, and its sign of life.
+    /// Removes a node that has no disks any more, and its sign of life. That it was here is remembered: certificates of it are good
+    /// for a while.
     pub async fn remove_node(&self, node: NodeId) -> Result<(), MapError> {
         let key = self.keys().node(node);
         let before = self.node(node).await?;
@@ -352,16 +362,68 @@ impl ClusterMap {
             });
         }
         let claims = self.claims_of(&before.value)?;
+        let removed = self.keys().removed(node);
+        let record = RemovedRecord {
+            node,
+            name: before.value.name,
+            at: self.shared.env.clock.now(),
+        };
+        let mut then = vec![Op::put(removed.clone(), encode(&removed, &record)?)];
+        let gone = [key.clone(), self.keys().alive(node)];
+        then.extend(gone.into_iter().chain(claims).map(Op::delete));
         let txn = Txn {
             when: vec![Compare::Modified(key.clone(), before.revision)],
-            then: [key.clone(), self.keys().alive(node)]
-                .into_iter()
-                .chain(claims)
-                .map(Op::delete)
-                .collect(),
+            then,
             otherwise: Vec::new(),
         };
         self.delete(txn, key, "a node").await
+    }
+
+    /// Has a node's member of etcd start again, unless that of another node does: the lease that it has for that, given back with
+    /// [`Self::end_member_restart`].
+    pub async fn begin_member_restart(&self, node: NodeId) -> Result<Option<LeaseId>, MapError> {
+        let coordinator = &self.shared.coordinator;
+        let lease = coordinator.grant_lease(MEMBER_RESTART_MAX).await?.id;
+        let key = self.keys().member_restart();
+        let txn = Txn {
+            when: vec![Compare::absent(key.clone())],
+            then: vec![Op::Put {
+                key,
+                value: node.to_string().into_bytes(),
+                lease: Some(lease),
+            }],
+            otherwise: Vec::new(),
+        };
+        match coordinator.transact(txn).await {
+            Outcome::Done(_) => Ok(Some(lease)),
+            Outcome::Refused(_) => {
+                coordinator.revoke_lease(lease).await?;
+                Ok(None)
+            }
+            // If it was done it is undone when the lease ends.
+            Outcome::Failed(error) | Outcome::Unknown(error) => Err(error.into()),
+        }
+    }
+
+    pub async fn end_member_restart(&self, lease: LeaseId) -> Result<(), MapError> {
+        Ok(self.shared.coordinator.revoke_lease(lease).await?)
+    }
+
+    /// Nodes that were removed, as far as that is remembered.
+    pub async fn removed_nodes(&self) -> Result<Vec<Versioned<RemovedRecord>>, MapError> {
+        let (removed, _) = self.read_all(self.keys().all_removed()).await?;
+        Ok(removed)
+    }
+
+    /// Forgets that a node was removed, once nothing that it has is good any more.
+    pub async fn forget_removed(&self, removed: &Versioned<RemovedRecord>) -> Result<(), MapError> {
+        let key = self.keys().removed(removed.value.node);
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), removed.revision)],
+            then: vec![Op::delete(key.clone())],
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a node that was removed").await
     }
 
     pub async fn node(&self, node: NodeId) -> Result<Versioned<NodeRecord>, MapError> {

@@ -380,6 +380,19 @@ impl Value for AliveRecord {
     const WHAT: &'static str = "a node's sign of life";
 }
 
+/// A node that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedRecord {
+    pub node: NodeId,
+    /// For people: another node may have it by now.
+    pub name: String,
+    pub at: Timestamp,
+}
+
+impl Value for RemovedRecord {
+    const WHAT: &'static str = "a node that was removed";
+}
+
 /// What a map was made anew of: a node with newer logs than these on its disks must not follow it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredRecord {

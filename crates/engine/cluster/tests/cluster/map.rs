@@ -106,6 +106,7 @@ async fn the_map_is_the_same_on_both_stores() {
         nodes_have_names_and_addresses_of_their_own(world).await;
         addresses_of_pools_have_one_holder(world).await;
         a_node_with_disks_stays(world).await;
+        one_member_of_etcd_starts_again_at_a_time(world).await;
         a_node_leaves_with_all_its_disks(world).await;
         a_token_works_once(world).await;
         a_group_is_whole_or_comes_to_nothing(world).await;
@@ -742,6 +743,16 @@ async fn a_node_leaves_with_all_its_disks(world: &World) {
     is_invalid(map.remove_drained_node(NodeId(2)).await, "it still owns");
 }
 
+async fn one_member_of_etcd_starts_again_at_a_time(world: &World) {
+    let map = create(world, "restarts").await;
+    let lease = map.begin_member_restart(NodeId(1)).await.unwrap();
+    let lease = lease.expect("no other one starts again");
+    assert_eq!(map.begin_member_restart(NodeId(2)).await.unwrap(), None);
+    map.end_member_restart(lease).await.unwrap();
+    let next = map.begin_member_restart(NodeId(2)).await.unwrap();
+    assert!(next.is_some(), "{}", world.name);
+}
+
 async fn a_node_with_disks_stays(world: &World) {
     let map = create(world, "disks").await;
     map.add_node(&node(1, "a", "a:1")).await.unwrap();
@@ -791,8 +802,19 @@ async fn a_node_with_disks_stays(world: &World) {
     let now = map.disk(DiskId(7)).await.unwrap();
     assert!(now.value.draining);
     map.remove_disk(&now).await.unwrap();
+    assert!(map.removed_nodes().await.unwrap().is_empty());
     map.remove_node(NodeId(1)).await.unwrap();
     assert!(map.nodes().await.unwrap().0.is_empty(), "{}", world.name);
+    // Its certificates outlive it.
+    let removed = map.removed_nodes().await.unwrap();
+    let [removed] = &removed[..] else {
+        panic!("{}: {removed:?}", world.name);
+    };
+    assert_eq!((removed.value.node, &*removed.value.name), (NodeId(1), "a"));
+    let view = map.follow().await.unwrap().view().unwrap();
+    assert_eq!(view.removed.get(&NodeId(1)), Some(removed));
+    map.forget_removed(removed).await.unwrap();
+    assert!(map.removed_nodes().await.unwrap().is_empty());
 }
 
 /// Whether a token lets two nodes in, one after the other.

@@ -1,19 +1,22 @@
 //! The end that joins.
 
 use cairn_base::env::Env;
+use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
 
 use super::frame::{self, Answer, Ask};
 use super::{Admitted, JoinRequest, JoinSettings};
 use crate::address::host_of;
-use crate::authority::Authority;
+use crate::authority::{Authority, request_for};
+use crate::certificate::NodeCertificate;
 use crate::error::TrustError;
+use crate::folder::ClusterFolder;
 use crate::membership::{Membership, Stage};
 use crate::protocol::Protocol;
 use crate::stream::NodeStream;
 use crate::ticket::Ticket;
-use crate::tls::{Encryption, dial, in_time, joining_client};
+use crate::tls::{Encryption, check_issued, dial, in_time, joining_client};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
@@ -33,11 +36,24 @@ pub enum JoinError {
 #[derive(Debug)]
 pub struct Admission {
     pub authority: Authority,
+    pub certificate: NodeCertificate,
     pub admitted: Admitted,
 }
 
 impl Admission {
-    /// What the node keeps; [`crate::ClusterFolder::establish`] writes it, together with the authority.
+    /// Makes a folder that of the node.
+    pub fn establish(
+        &self,
+        folder: &ClusterFolder,
+        request: &JoinRequest,
+    ) -> Result<Membership, TrustError> {
+        let membership = self.membership(request);
+        folder.save_certificate(&self.certificate)?;
+        folder.establish(&membership, &self.authority)?;
+        Ok(membership)
+    }
+
+    /// What the node keeps.
     pub fn membership(&self, request: &JoinRequest) -> Membership {
         Membership {
             format: crate::membership::FORMAT,
@@ -63,10 +79,12 @@ pub async fn join(
     settings: &JoinSettings,
 ) -> Result<Admission, JoinError> {
     request.check()?;
+    let key = KeyPair::generate().map_err(TrustError::certificate)?;
     let ask = Ask {
         token: ticket.token().to_owned(),
         now: env.clock.now(),
         request: request.clone(),
+        certificate_request: request_for(&key)?,
     };
     let mut stream = connect(env, ticket, settings).await?;
     let asking = async {
@@ -92,19 +110,23 @@ pub async fn join(
         Answer::Refused { reason } => Err(JoinError::Refused(reason.escape_debug().to_string())),
         Answer::Admitted {
             authority_pem,
-            authority_key_pem,
+            certificate_pem,
             admitted,
         } => {
             let wrong = |problem: &dyn std::fmt::Display| {
                 JoinError::Lost(format!("what the cluster sent is wrong: {problem}"))
             };
-            let authority = Authority::load(&authority_pem, &authority_key_pem)
-                .map_err(|error| wrong(&error))?;
+            let authority =
+                Authority::load_certificate(&authority_pem).map_err(|error| wrong(&error))?;
             if authority.fingerprint() != ticket.fingerprint() {
                 return Err(wrong(&"its CA is not that of the ticket"));
             }
+            let certificate = NodeCertificate::load(&certificate_pem, &key.serialize_pem())
+                .and_then(|found| check_issued(&*env.clock, &authority, found, admitted.node))
+                .map_err(|error| wrong(&error))?;
             Ok(Admission {
                 authority,
+                certificate,
                 admitted: *admitted,
             })
         }

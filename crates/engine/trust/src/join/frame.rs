@@ -36,6 +36,8 @@ pub struct Ask {
     /// By the clock of the node that asks.
     pub now: Timestamp,
     pub request: JoinRequest,
+    /// For the node's certificate (PKCS #10, PEM): the key stays where it was made.
+    pub certificate_request: String,
 }
 
 impl fmt::Debug for Ask {
@@ -47,13 +49,14 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// What it is answered. `Debug` hides the key.
+/// What it is answered.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     Admitted {
         authority_pem: String,
-        authority_key_pem: String,
+        /// Of the node that asked.
+        certificate_pem: String,
         admitted: Box<Admitted>,
     },
     Refused {

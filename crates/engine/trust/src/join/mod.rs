@@ -3,8 +3,7 @@
 //! Owns: what is asked and answered, both ends, deadlines.
 //! Must not know: which tokens are valid, what is done with a new node (see [`Admit`]).
 //!
-//! The node that joins gets the CA's key, as all nodes have it, and makes its own certificate: the key of that never leaves
-//! it.
+//! The node that joins makes a key, which never leaves it, and gets a certificate for that.
 
 mod client;
 pub mod frame;

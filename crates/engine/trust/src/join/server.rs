@@ -9,6 +9,9 @@ use tokio::io::AsyncWriteExt;
 use super::frame::{self, Answer, Ask};
 use super::{Admit, JoinSettings};
 use crate::CLOCK_SKEW_MAX;
+use crate::address::host_of;
+use crate::authority::{CertificateRequest, hosts_with_own};
+use crate::certificate::Subject;
 use crate::listener::Handler;
 use crate::log_limit::LogLimit;
 use crate::stream::{NodeStream, PeerIdentity};
@@ -71,6 +74,16 @@ impl JoinServer {
                 "the clock of this node and that of the cluster differ by more than an hour; set it, and try again",
             );
         }
+        // As with the clock: what could not be answered uses nothing up.
+        let request: CertificateRequest = match ask.certificate_request.parse() {
+            Ok(request) => request,
+            Err(_) => return Answer::refused("the request for a certificate is none"),
+        };
+        let authority = self.trust.authority();
+        if !authority.has_key() {
+            return Answer::refused("this node takes no nodes in; make another ticket");
+        }
+        let host = host_of(&ask.request.internal_address).map(str::to_owned);
         let deciding = self.admit.admit(ask.token, ask.request);
         let admitted = match in_time(clock, self.settings.admit_deadline, deciding).await {
             Some(Ok(admitted)) => admitted,
@@ -81,11 +94,21 @@ impl JoinServer {
             tracing::error!("a node that was admitted cannot be told so: {error}");
             return Answer::refused("the cluster could not answer; its log says why");
         }
-        let authority = self.trust.authority();
-        Answer::Admitted {
-            authority_pem: authority.certificate_pem().to_owned(),
-            authority_key_pem: authority.key_pem().to_owned(),
-            admitted: Box::new(admitted),
+        let issued = host.and_then(|host| {
+            let hosts = hosts_with_own(&[host]);
+            let node = admitted.node;
+            self.trust.issue(&request, &Subject { node, hosts })
+        });
+        match issued {
+            Ok(certificate_pem) => Answer::Admitted {
+                authority_pem: authority.certificate_pem().to_owned(),
+                certificate_pem,
+                admitted: Box::new(admitted),
+            },
+            Err(error) => {
+                tracing::error!("a node that was admitted gets no certificate: {error}");
+                Answer::refused("the cluster could not answer; its log says why")
+            }
         }
     }
 }

@@ -46,6 +46,7 @@ pub fn membership(cluster: PoolId, node: NodeId) -> Membership {
         handle_key: HandleKey(7),
         etcd: EtcdSource::Given {
             endpoints: vec!["http://127.0.0.1:2379".to_owned()],
+            insecure: false,
         },
         stage: Stage::Member,
     }

@@ -1,20 +1,30 @@
 //! etcd accepts a node's certificate for all that it needs one for.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::NodeId;
+use cairn_base::env::Env;
 use cairn_cluster::{
-    Etcd, EtcdMember, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls, MemberError,
-    check_program,
+    Coordinator, CoordinatorError, Etcd, EtcdMember, EtcdMemberSettings, EtcdMemberTls,
+    EtcdSettings, EtcdTls, Key, KeyRange, MemberError, Op, Outcome, Txn, UserRights, check_program,
 };
 use cairn_testkit::free_ports;
-use cairn_trust::{Authority, ClusterFolder, NodeCertificate, Trust, TrustSettings};
+use cairn_trust::{
+    Authority, ClusterFolder, NodeCertificate, Revoked, Subject, Trust, TrustSettings,
+};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::common::{CLUSTER, membership};
+use crate::raw;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn tls(authority: &Authority, client: Option<&NodeCertificate>) -> EtcdTls {
     let client = client.map(|certificate| {
@@ -33,68 +43,185 @@ async fn connects(url: &str, tls: EtcdTls) -> bool {
     Etcd::connect(settings).await.is_ok()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn etcd_runs_on_certificates_of_nodes() {
-    if let Err(error @ MemberError::NotInstalled { .. }) = check_program("etcd".as_ref()).await {
-        eprintln!("SKIPPED: {error}");
-        return;
+fn is_refused<T: std::fmt::Debug>(done: Result<T, CoordinatorError>) {
+    assert!(
+        matches!(done, Err(CoordinatorError::Refused(_))),
+        "{done:?}"
+    );
+}
+
+async fn get(etcd: &Etcd, key: &str) -> Result<Option<String>, CoordinatorError> {
+    let reply = etcd.range(KeyRange::One(Key::new(key))).await?;
+    let entry = reply.one();
+    Ok(entry.map(|entry| String::from_utf8(entry.value).unwrap()))
+}
+
+/// To put a value again does no harm.
+async fn put(etcd: &Etcd, key: &str, value: &str) -> Result<(), CoordinatorError> {
+    loop {
+        let txn = Txn {
+            then: vec![Op::put(Key::new(key), value.into())],
+            ..Txn::default()
+        };
+        match etcd.transact(txn).await {
+            Outcome::Done(_) => return Ok(()),
+            Outcome::Failed(error) => return Err(error),
+            Outcome::Unknown(_) => {}
+            refused @ Outcome::Refused(_) => panic!("{refused:?}"),
+        }
     }
-    // etcd has a clock of its own.
-    let env = cairn_base::real::env(tokio::runtime::Handle::current());
-    let authority = Authority::create(CLUSTER, env.clock.now()).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let nodes: Vec<_> = (1..=3_u128)
-        .map(|id| {
+}
+
+/// Three nodes with a member of etcd each.
+struct World {
+    env: Env,
+    authority: Authority,
+    nodes: Vec<Arc<Trust>>,
+    members: Vec<EtcdMember>,
+    /// Of members, for one another.
+    peer_urls: Vec<String>,
+    _folder: TempDir,
+}
+
+impl World {
+    /// `None`: no etcd is installed.
+    async fn start() -> Option<Self> {
+        if let Err(error @ MemberError::NotInstalled { .. }) = check_program("etcd".as_ref()).await
+        {
+            eprintln!("SKIPPED: {error}");
+            return None;
+        }
+        // etcd has a clock of its own.
+        let env = cairn_base::real::env(tokio::runtime::Handle::current());
+        let authority = Authority::create(CLUSTER, env.clock.now()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = (1..=3_u128).map(|id| {
             let path = folder.path().join(id.to_string());
             let opened = ClusterFolder::create(&path).unwrap();
             opened
                 .establish(&membership(CLUSTER, NodeId(id)), &authority)
                 .unwrap();
             Trust::open(env.clone(), opened.into(), TrustSettings::default()).unwrap()
-        })
-        .collect();
-    let ports = free_ports(6);
-    let (peer_ports, client_ports) = ports.split_at(3);
-    let peers: Vec<(String, String)> = (1..=3)
-        .zip(peer_ports)
-        .map(|(id, port)| (format!("m{id}"), format!("https://127.0.0.1:{port}")))
-        .collect();
-    let mut members = Vec::new();
-    for ((trust, (name, peer_url)), port) in nodes.iter().zip(&peers).zip(client_ports) {
-        let settings = EtcdMemberSettings {
-            program: PathBuf::from("etcd"),
-            name: name.clone(),
-            folder: trust.folder().path().join("etcd"),
-            peer_url: peer_url.clone(),
-            client_url: format!("https://127.0.0.1:{port}"),
-            members: peers.clone(),
-            joins: false,
-            cluster: "test".to_owned(),
-            tls: Some(EtcdMemberTls {
-                ca: trust.folder().authority_path(),
-                certificate: trust.folder().certificate_path(),
-                key: trust.folder().key_path(),
-                client: tls(&authority, Some(&trust.certificate())),
-            }),
+        });
+        let ports = free_ports(6);
+        let (peer_ports, client_ports) = ports.split_at(3);
+        let url = |port: &u16| format!("https://127.0.0.1:{port}");
+        let mut world = Self {
+            nodes: nodes.collect(),
+            env,
+            authority,
+            members: Vec::new(),
+            peer_urls: peer_ports.iter().map(url).collect(),
+            _folder: folder,
         };
-        members.push(EtcdMember::start(settings).await.unwrap());
-    }
-    for member in &members {
-        let healthy = member.wait_until_healthy(PATIENCE).await;
-        healthy.expect("the members reach one another");
+        world.keep_revoked(&[]);
+        let peers = world.peer_urls.iter().enumerate();
+        let peers: Vec<(String, String)> = peers
+            .map(|(index, url)| (format!("m{index}"), url.clone()))
+            .collect();
+        for ((trust, (name, peer_url)), port) in world.nodes.iter().zip(&peers).zip(client_ports) {
+            let settings = EtcdMemberSettings {
+                program: PathBuf::from("etcd"),
+                name: name.clone(),
+                folder: trust.folder().path().join("etcd"),
+                peer_url: peer_url.clone(),
+                client_url: url(port),
+                members: peers.clone(),
+                joins: false,
+                cluster: "test".to_owned(),
+                tls: Some(EtcdMemberTls {
+                    ca: trust.folder().authority_path(),
+                    certificate: trust.folder().certificate_path(),
+                    key: trust.folder().key_path(),
+                    revoked: trust.folder().revoked_path(),
+                    client: tls(&world.authority, Some(&trust.certificate())),
+                }),
+            };
+            world
+                .members
+                .push(EtcdMember::start(settings).await.unwrap());
+        }
+        for member in &world.members {
+            let healthy = member.wait_until_healthy(PATIENCE).await;
+            healthy.expect("the members reach one another");
+        }
+        Some(world)
     }
 
+    fn keep_revoked(&self, revoked: &[Revoked]) {
+        let now = self.env.clock.now();
+        let list = self.authority.revocation_list(revoked, now).unwrap();
+        for trust in &self.nodes {
+            trust.folder().save_revoked(&list).unwrap();
+        }
+    }
+
+    /// The certificate of a node that runs no member.
+    fn issue(&self, node: NodeId) -> NodeCertificate {
+        let subject = Subject {
+            node,
+            hosts: Vec::new(),
+        };
+        let issued = self.authority.issue(&subject, self.env.clock.now(), DAY);
+        issued.unwrap()
+    }
+
+    async fn client(&self, certificate: &NodeCertificate) -> Etcd {
+        let urls = self.members.iter().map(|it| it.client_url().to_owned());
+        let mut settings = EtcdSettings::new(urls.collect());
+        settings.tls = Some(tls(&self.authority, Some(certificate)));
+        Etcd::connect(settings).await.unwrap()
+    }
+
+    async fn stop(self) {
+        for member in self.members {
+            member.stop().await;
+        }
+    }
+}
+
+/// Whether the port for peers answers who shows a certificate.
+async fn peer_answers(url: &str, certificate: &NodeCertificate) -> bool {
+    let address = url.strip_prefix("https://").unwrap().parse().unwrap();
+    let pair = raw::Pair::from(certificate.clone());
+    let asking = async {
+        let mut stream = raw::connect(address, Some(&pair), &[]).await?;
+        stream
+            .write_all(b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n")
+            .await?;
+        let mut answer = Vec::new();
+        // However it ends: what counts is what was said.
+        let _ = stream.read_to_end(&mut answer).await;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = tokio::time::timeout(PATIENCE, asking)
+        .await
+        .expect("in time");
+    answer.is_ok_and(|answer| answer.contains("etcdserver"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_runs_on_certificates_of_nodes() {
+    let Some(world) = World::start().await else {
+        return;
+    };
+    let World {
+        env,
+        authority,
+        nodes,
+        members,
+        ..
+    } = &world;
     let url = members[0].client_url();
     let other = Authority::create(CLUSTER, env.clock.now()).unwrap();
     let subject = nodes[1].certificate().subject;
-    let day = Duration::from_secs(24 * 3600);
-    let foreign = other.issue(&subject, env.clock.now(), day).unwrap();
+    let foreign = other.issue(&subject, env.clock.now(), DAY).unwrap();
     let own = nodes[1].certificate();
-    assert!(connects(url, tls(&authority, Some(&own))).await);
+    assert!(connects(url, tls(authority, Some(&own))).await);
     let by_name = url.replace("127.0.0.1", "localhost");
-    assert!(connects(&by_name, tls(&authority, Some(&own))).await);
-    assert!(!connects(url, tls(&authority, None)).await);
-    assert!(!connects(url, tls(&authority, Some(&foreign))).await);
+    assert!(connects(&by_name, tls(authority, Some(&own))).await);
+    assert!(!connects(url, tls(authority, None)).await);
+    assert!(!connects(url, tls(authority, Some(&foreign))).await);
     assert!(!connects(url, tls(&other, Some(&own))).await);
 
     // etcd reads a renewed certificate by itself. One that is no certificate shows that it does.
@@ -104,14 +231,95 @@ async fn etcd_runs_on_certificates_of_nodes() {
             &nodes[0].certificate(),
             &nodes[0].certificate().subject,
             env.clock.now(),
-            day,
+            DAY,
         )
         .unwrap();
     fs::write(&path, "damaged").unwrap();
-    assert!(!connects(url, tls(&authority, Some(&own))).await);
+    assert!(!connects(url, tls(authority, Some(&own))).await);
     nodes[0].folder().save_certificate(&renewed).unwrap();
-    assert!(connects(url, tls(&authority, Some(&own))).await);
-    for member in members {
-        member.stop().await;
+    assert!(connects(url, tls(authority, Some(&own))).await);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_removed_has_nothing_in_etcd() {
+    let Some(world) = World::start().await else {
+        return;
+    };
+    let certificates = [
+        world.nodes[0].certificate(),
+        world.issue(NodeId(4)),
+        world.issue(NodeId(5)),
+    ];
+    let [all, keys, nobody] = [NodeId(1), NodeId(4), NodeId(5)].map(|node| node.to_string());
+    let first = world.client(&certificates[0]).await;
+    let second = world.client(&certificates[1]).await;
+    let third = world.client(&certificates[2]).await;
+    put(&third, "/c/a", "1").await.unwrap();
+    // As of starts that were cut short after each step.
+    for _ in 0..2 {
+        first.prepare_rights("/c/").await.unwrap();
+        first.set_user(&all, UserRights::All).await.unwrap();
     }
+    put(&third, "/c/a", "2").await.unwrap();
+    for _ in 0..2 {
+        first.ask_for_users().await.unwrap();
+    }
+    first.prepare_rights("/c/").await.unwrap();
+    first.set_user(&keys, UserRights::All).await.unwrap();
+    first.set_user(&keys, UserRights::Keys).await.unwrap();
+    let users = BTreeSet::from([all.clone(), keys.clone()]);
+    assert_eq!(first.users().await.unwrap(), users);
+
+    assert_eq!(get(&second, "/c/a").await.unwrap().as_deref(), Some("2"));
+    put(&second, "/c/a", "3").await.unwrap();
+    is_refused(put(&second, "/other", "x").await);
+    is_refused(get(&second, "/other").await);
+    is_refused(second.users().await);
+    is_refused(second.set_user(&nobody, UserRights::Keys).await);
+    is_refused(second.set_user(&keys, UserRights::All).await);
+    is_refused(second.remove_user(&all).await);
+    is_refused(second.add_member("https://127.0.0.1:1").await);
+    is_refused(get(&third, "/c/a").await);
+    is_refused(put(&third, "/c/a", "x").await);
+
+    // With the next request, whichever connection it has.
+    for _ in 0..2 {
+        first.remove_user(&keys).await.unwrap();
+    }
+    is_refused(get(&second, "/c/a").await);
+    is_refused(put(&second, "/c/a", "x").await);
+    assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("3"));
+
+    // What needs no rights, and the port for peers, are there for its certificate until that is revoked.
+    let (good, gone) = (&certificates[0], &certificates[1]);
+    for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+        let url = member.client_url();
+        assert!(connects(url, tls(&world.authority, Some(gone))).await);
+        assert!(peer_answers(peer, gone).await);
+    }
+    world.keep_revoked(&[Revoked {
+        node: NodeId(4),
+        at: world.env.clock.now(),
+    }]);
+    for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+        let url = member.client_url();
+        assert!(!connects(url, tls(&world.authority, Some(gone))).await);
+        assert!(!peer_answers(peer, gone).await);
+        assert!(connects(url, tls(&world.authority, Some(good))).await);
+        assert!(peer_answers(peer, good).await);
+    }
+
+    // Connections that it has are there until the members start again; each is well before the next one does.
+    second.check().await.unwrap();
+    for member in &world.members {
+        let mut states = member.start_again();
+        let again = tokio::time::timeout(PATIENCE, states.changed()).await;
+        again.expect("another process").unwrap();
+        member.wait_until_healthy(PATIENCE).await.unwrap();
+    }
+    assert!(second.check().await.is_err());
+    put(&first, "/c/a", "4").await.unwrap();
+    assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("4"));
+    world.stop().await;
 }

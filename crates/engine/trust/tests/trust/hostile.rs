@@ -25,7 +25,7 @@ fn issued(authority: &Authority, now: Timestamp) -> Pair {
 
 /// A certificate of the CA with other names or purposes than it gives.
 fn crafted(authority: &Authority, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
-    let ca_key = KeyPair::from_pem(authority.key_pem()).unwrap();
+    let ca_key = KeyPair::from_pem(authority.key_pem().unwrap()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), ca_key).unwrap();
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).unwrap();

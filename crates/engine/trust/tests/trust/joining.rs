@@ -8,9 +8,9 @@ use cairn_base::{NodeId, Timestamp};
 use cairn_testkit::TestWorld;
 use cairn_trust::frame::{Answer, Ask, encode};
 use cairn_trust::{
-    Admit, Admitted, Authority, ClusterFolder, EtcdMemberEntry, EtcdSource, HandleKey, JoinError,
-    JoinRequest, JoinServer, JoinSettings, Listener, Protocol, Stage, Ticket, Trust, TrustSettings,
-    VersionRange, join,
+    Admit, Admitted, Authority, ClusterFolder, EtcdMemberEntry, EtcdSource, HandleKey, IssueAnswer,
+    JoinError, JoinRequest, JoinServer, JoinSettings, Listener, Protocol, Stage, Ticket, Trust,
+    TrustSettings, VersionRange, host_of, join,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -137,14 +137,11 @@ async fn a_node_joins_and_is_one_of_the_cluster() {
     let admission = joined.expect("it is admitted");
     assert_eq!(*first.door.requests.lock(), [request()]);
     assert_eq!(admission.admitted, admitted(TWO));
-    let secret = first
-        .node
-        .trust
-        .authority()
-        .key_pem()
-        .lines()
-        .nth(1)
-        .unwrap();
+    assert!(!admission.authority.has_key());
+    assert_eq!(admission.certificate.subject.node, TWO);
+    let hosts = &admission.certificate.subject.hosts;
+    assert!(hosts.contains(&host_of(&request().internal_address).unwrap().to_owned()));
+    let secret = admission.certificate.key_pem.lines().nth(1).unwrap();
     let shown = format!("{admission:?}");
     assert!(!shown.contains(secret) && !shown.contains(&0xfeed_beef_u32.to_string()));
 
@@ -155,7 +152,9 @@ async fn a_node_joins_and_is_one_of_the_cluster() {
     assert_eq!(membership.stage, Stage::Joining);
     assert_eq!((membership.cluster, membership.node), (CLUSTER, TWO));
     assert_eq!(membership.etcd, admitted(TWO).etcd);
-    folder.establish(&membership, &admission.authority).unwrap();
+    let established = admission.establish(&folder, &request()).unwrap();
+    assert_eq!(established, membership);
+    assert!(!path.join("ca.key").exists());
     let settings = TrustSettings::default();
     let trust = Trust::open(world.env.clone(), Arc::new(folder), settings).unwrap();
     let address = first.listener.address().to_string();
@@ -306,13 +305,18 @@ async fn what_is_sent_shows_no_secret_in_messages() {
         token: TOKEN.to_owned(),
         now: Timestamp::new(start().seconds, 0),
         request: request(),
+        certificate_request: String::new(),
     };
     assert!(!format!("{ask:?}").contains(TOKEN));
     let answer = Answer::Admitted {
         authority_pem: String::new(),
-        authority_key_pem: "secret".to_owned(),
+        certificate_pem: String::new(),
         admitted: Box::new(admitted(TWO)),
     };
-    assert!(!format!("{answer:?}").contains("secret"));
+    assert!(!format!("{answer:?}").contains(&0xfeed_beef_u32.to_string()));
+    let key = IssueAnswer::Key {
+        authority_key_pem: "secret".to_owned(),
+    };
+    assert!(!format!("{key:?}").contains("secret"));
     encode(&ask).unwrap();
 }

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use cairn_base::Timestamp;
 use cairn_base::env::BoxFuture;
+use cairn_base::{NodeId, Timestamp};
 use cairn_testkit::TestWorld;
 use cairn_trust::frame::{Answer, Ask, FRAME_LEN_BYTES_MAX, encode};
 use cairn_trust::{
-    Authority, Handler, JoinError, JoinSettings, NodeStream, PeerIdentity, Protocol, Ticket, join,
+    Authority, Handler, JoinError, JoinSettings, NodeStream, PeerIdentity, Protocol, Subject,
+    Ticket, join,
 };
 use parking_lot::Mutex;
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,7 +36,19 @@ fn ask() -> Ask {
         token: TOKEN.to_owned(),
         now: start(),
         request: request(),
+        certificate_request: certificate_request(),
     }
+}
+
+/// What somebody says to a question.
+type Says = Arc<dyn Fn(Ask) -> Vec<u8> + Send + Sync>;
+
+const VALID_FOR: Duration = Duration::from_secs(24 * 3600);
+
+fn certificate_request() -> String {
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateParams::default().serialize_request(&key);
+    request.unwrap().pem().unwrap()
 }
 
 fn framed(len: u32, bytes: &[u8]) -> Vec<u8> {
@@ -130,7 +145,7 @@ async fn a_slow_question_is_cut_off() {
 /// Takes a question, and answers with whatever it has.
 #[derive(Default)]
 struct Liar {
-    answer: Mutex<Option<Vec<u8>>>,
+    answer: Mutex<Option<Says>>,
     asked: AtomicUsize,
 }
 
@@ -148,7 +163,8 @@ impl Handler for Liar {
             let answer = self.answer.lock().clone();
             match answer {
                 Some(answer) => {
-                    let _ = stream.write_all(&answer).await;
+                    let ask = serde_json::from_slice(&question).expect("a question");
+                    let _ = stream.write_all(&answer(ask)).await;
                     let _ = stream.shutdown().await;
                 }
                 None => std::future::pending().await,
@@ -168,48 +184,84 @@ async fn what_is_no_answer_admits_nobody() {
     let fingerprint = authority.fingerprint();
     let ticket = Ticket::new(addresses, fingerprint, TOKEN.to_owned()).unwrap();
     let other = Authority::create(CLUSTER, start()).unwrap();
-    let answer = |certificate: &str, key: &str| {
+    let answer = |authority_pem: &str, certificate_pem: &str| {
         encode(&Answer::Admitted {
-            authority_pem: certificate.to_owned(),
-            authority_key_pem: key.to_owned(),
+            authority_pem: authority_pem.to_owned(),
+            certificate_pem: certificate_pem.to_owned(),
             admitted: Box::new(admitted(TWO)),
         })
         .unwrap()
     };
-    let (pem, key) = (authority.certificate_pem(), authority.key_pem());
-    let good = answer(pem, key);
-    let nameless = good.clone();
+    let subject = |node: NodeId| Subject {
+        node,
+        hosts: Vec::new(),
+    };
+    // Of a key that is not the one that asks.
+    let issued = |authority: &Authority| {
+        let issued = authority.issue(&subject(TWO), start(), VALID_FOR);
+        issued.unwrap().certificate_pem
+    };
+    let pem = authority.certificate_pem();
+    let for_who_asks = |issuer: &Authority, node: NodeId| -> Says {
+        let issuer = issuer.with_key(issuer.key_pem().unwrap()).unwrap();
+        let (subject, authority_pem) = (subject(node), pem.to_owned());
+        Arc::new(move |ask: Ask| {
+            let request = ask.certificate_request.parse().unwrap();
+            let certificate_pem = issuer.answer(&request, &subject, start(), VALID_FOR);
+            let answer = Answer::Admitted {
+                authority_pem: authority_pem.clone(),
+                certificate_pem: certificate_pem.unwrap(),
+                admitted: Box::new(admitted(TWO)),
+            };
+            encode(&answer).unwrap()
+        })
+    };
+    let says = |bytes: Vec<u8>| -> Says { Arc::new(move |_| bytes.clone()) };
+    let fixed = answer(pem, &issued(&authority));
+    let nameless = fixed.clone();
     let nameless = String::from_utf8_lossy(&nameless[4..]).replace("the-cluster", "-");
     let refusal = encode(&Answer::Refused {
         reason: "no\u{1b}[2J".to_owned(),
     });
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("nothing", Vec::new(), "cut off"),
-        ("half of it", good[..good.len() / 2].to_vec(), "cut off"),
-        ("a huge length", framed(u32::MAX, b"x"), "4294967295 bytes"),
-        ("no JSON", framed(1, b"x"), "content is wrong"),
+    let wrong = "what the cluster sent is wrong";
+    let cases: Vec<(&str, Says, &str)> = vec![
+        ("nothing", says(Vec::new()), "cut off"),
+        (
+            "half of it",
+            says(fixed[..fixed.len() / 2].to_vec()),
+            "cut off",
+        ),
+        (
+            "a huge length",
+            says(framed(u32::MAX, b"x")),
+            "4294967295 bytes",
+        ),
+        ("no JSON", says(framed(1, b"x")), "content is wrong"),
         (
             "another kind",
-            framed(13, b"{\"maybe\":true"),
+            says(framed(13, b"{\"maybe\":true")),
             "content is wrong",
         ),
         (
             "a wrong name",
-            framed(nameless.len() as u32, nameless.as_bytes()),
+            says(framed(nameless.len() as u32, nameless.as_bytes())),
             "name",
         ),
         (
             "another CA",
-            answer(other.certificate_pem(), other.key_pem()),
+            says(answer(other.certificate_pem(), &issued(&other))),
             "not that of the ticket",
         ),
+        ("no CA", says(answer("", &issued(&authority))), wrong),
+        ("no certificate", says(answer(pem, "")), wrong),
+        ("another key", says(fixed), "of another one"),
         (
-            "another key",
-            answer(pem, other.key_pem()),
-            "of another one",
+            "a certificate of another node",
+            for_who_asks(&authority, ONE),
+            "for another node",
         ),
-        ("no CA", answer("", ""), "what the cluster sent is wrong"),
-        ("a refusal", refusal.unwrap(), "no\\u{1b}[2J"),
+        ("one of another CA", for_who_asks(&other, TWO), wrong),
+        ("a refusal", says(refusal.unwrap()), "no\\u{1b}[2J"),
     ];
     let world = TestWorld::new(2);
     let settings = JoinSettings::default();
@@ -221,7 +273,7 @@ async fn what_is_no_answer_admits_nobody() {
         let is_refused = matches!(error, JoinError::Refused(_));
         assert_eq!(is_refused, name == "a refusal", "{name}");
     }
-    *liar.answer.lock() = Some(good);
+    *liar.answer.lock() = Some(for_who_asks(&authority, TWO));
     join(&world.env, &ticket, &request(), &settings)
         .await
         .expect("the right one");

@@ -6,6 +6,7 @@ mod common;
 mod etcd;
 mod folders;
 mod hostile;
+mod issuing;
 mod joining;
 mod joining_hostile;
 mod limits;
