@@ -1124,7 +1124,7 @@ export interface paths {
          *     the answer is 429, with `Retry-After`.
          */
         post: operations["session_create"];
-        /** Logs a browser out. */
+        /** Logs a browser out: at once, for all nodes of a cluster, and over restarts. */
         delete: operations["session_delete"];
         options?: never;
         head?: never;
@@ -1200,6 +1200,48 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Sessions of browsers that hold and were used since this node was started: of users, of people whom the OpenID provider
+         *     vouched for, and of the admin token. In a cluster each node knows those that were used there.
+         * @description In pages of at most `limit`, 1 to 1000: `next_after` is the `after` of the next one, `total` how many there are on all. `name` is a part of what an entry is called, whatever its case.
+         */
+        get: operations["open_session_list"];
+        put?: never;
+        post?: never;
+        /**
+         * Ends all sessions of one name, also those that this node does not know: at once, for all nodes of a cluster, and over
+         *     restarts. With `by` only those that began so: `password` or `oidc`. `user=token` ends those of the admin token.
+         */
+        delete: operations["sessions_end"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Ends one session, by its number: at once, for all nodes of a cluster, and over restarts. */
+        delete: operations["session_end"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1992,6 +2034,11 @@ export interface components {
              * @description When it was answered, in seconds since 1970 UTC.
              */
             at_seconds: number;
+            /**
+             * Format: int64
+             * @description How many failed log-ins the entry is for, if it is for several: those of a minute. User and address are of most of them.
+             */
+            count?: number | null;
             /**
              * Format: int64
              * @description Grows with each entry.
@@ -3292,6 +3339,54 @@ export interface components {
             error?: string | null;
             error_description?: string | null;
             state: string;
+        };
+        /** @description A session as an administrator sees it. */
+        OpenSession: {
+            /** @example 10.1.2.3 */
+            address: string;
+            /**
+             * Format: int64
+             * @description When it began, in seconds since 1970.
+             */
+            begun_seconds: number;
+            /**
+             * @description What began it: `token`, `password`, or `oidc` for the word of an OpenID provider.
+             * @example oidc
+             */
+            by: string;
+            /**
+             * Format: int64
+             * @description When it ends, in seconds since 1970; it is not prolonged beyond that.
+             */
+            ends_seconds: number;
+            /**
+             * @description What it is ended by: 16 hexadecimal digits. Nobody gets in with it.
+             * @example 0f3a5c7e91b2d4f6
+             */
+            id: string;
+            /** @description That of whoever asks. */
+            is_own: boolean;
+            /** @example admin */
+            role: string;
+            /**
+             * Format: int64
+             * @description When it was used last, in seconds since 1970, and from where.
+             */
+            used_seconds: number;
+            /**
+             * @description Whose it is; `token` of one that the admin token began.
+             * @example alice@example.org
+             */
+            user: string;
+        };
+        /** @description Sessions that hold. */
+        OpenSessionList: {
+            /** @description The `after` of the next page, if there is one. */
+            next_after?: string;
+            /** @description By whose they are, then by number. */
+            sessions: components["schemas"]["OpenSession"][];
+            /** @description How many there are on all pages; only where a page was asked for. */
+            total?: number;
         };
         /** @description One kind of request. */
         OperationActivity: {
@@ -12043,6 +12138,215 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LoginWays"];
+                };
+            };
+        };
+    };
+    open_session_list: {
+        parameters: {
+            query?: {
+                name?: string;
+                after?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenSessionList"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    sessions_end: {
+        parameters: {
+            query: {
+                user: string;
+                by?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the request makes no sense: fix it */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    session_end: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description no token, or not this server's; no user with this password; no session that holds; the OpenID provider vouches for nobody */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a viewer changes nothing; nobody is logged in by another site's page; the OpenID provider gives no role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many tries; `Retry-After` says for how many seconds to wait */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
         };

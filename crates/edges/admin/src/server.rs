@@ -520,7 +520,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(caller::session_show, caller::session_delete))
         .routes(routes!(caller::password_change))
         .routes(routes!(
-            session_routes::session_list,
+            session_routes::open_session_list,
             session_routes::sessions_end
         ))
         .routes(routes!(session_routes::session_end))
