@@ -66,7 +66,10 @@ fn shown(shared: &Shared, used: &Used, own: Option<u64>) -> Option<OpenSession> 
 /// Sessions of browsers that hold and were used since this node was started: of users, of people whom the OpenID provider
 /// vouched for, and of the admin token. In a cluster each node knows those that were used there.
 #[utoipa::path(get, path = "/api/v1/sessions", responses((status = 200, body = OpenSessionList)))]
-pub(super) async fn open_session_list(State(shared): Api, headers: HeaderMap) -> Json<OpenSessionList> {
+pub(super) async fn open_session_list(
+    State(shared): Api,
+    headers: HeaderMap,
+) -> Json<OpenSessionList> {
     let own = session_of(&shared, &headers).map(|(session, _)| session.number());
     let open = open(&shared);
     let mut sessions: Vec<OpenSession> = open

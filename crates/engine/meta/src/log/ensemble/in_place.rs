@@ -41,6 +41,7 @@ impl EnsembleWriter {
             return Ok(None);
         }
         self.sync_open_part().await?;
+        self.try_full_ones();
         for index in 0..self.parts.len() {
             if !self.has_least_copies(history, index).await? {
                 return Ok(None);

@@ -7,7 +7,7 @@
 //! it go to a new file on other disks; one transaction seals the old range and opens the new one; then the group is
 //! acknowledged. From the decision on nothing new goes to the old file, and nothing is acknowledged through it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -164,6 +164,8 @@ pub(crate) struct EnsembleWriter {
     pub(super) widen_at: Duration,
     /// Disks that rest, until when.
     resting: BTreeMap<DiskId, Duration>,
+    /// Those of them that had no room for what was tried last.
+    pub(super) full: BTreeSet<DiskId>,
     /// When it is looked again whether there are more disks.
     grow_at: Duration,
     /// What the next owner finds room for on as many nodes as there are copies, when it was looked at last, and when that is next.
@@ -247,6 +249,7 @@ pub(super) async fn begin(
         retained_from: history.retained_from,
         widen_at: Duration::ZERO,
         resting: BTreeMap::new(),
+        full: BTreeSet::new(),
         grow_at: Duration::ZERO,
         room_bytes: None,
         room_at: Duration::ZERO,
@@ -433,6 +436,13 @@ impl EnsembleWriter {
         chosen
     }
 
+    /// Disks that had no room for what was tried may have it for less.
+    pub(super) fn try_full_ones(&mut self) {
+        for disk in std::mem::take(&mut self.full) {
+            self.resting.remove(&disk);
+        }
+    }
+
     pub(super) fn is_resting_disk(&self, disk: DiskId) -> bool {
         let now = self.env.clock.monotonic();
         self.resting.get(&disk).is_some_and(|until| *until > now)
@@ -575,6 +585,7 @@ impl EnsembleWriter {
                     error => {
                         if error.kind() == ShardErrorKind::Full {
                             full.push(disk.id());
+                            self.full.insert(disk.id());
                         }
                         self.rest(&**disk, &error);
                     }
