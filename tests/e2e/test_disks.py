@@ -489,7 +489,7 @@ class Disks(WorldTest):
         """
         folder = server.root / name
         folder.mkdir()
-        with open(folder / "lost+found", "wb") as file:
+        with open(folder / "scrub.new", "wb") as file:
             file.truncate(SMALL_DISK_BYTES - free_bytes)
         return folder
 

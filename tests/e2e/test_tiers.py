@@ -526,10 +526,10 @@ class Outbound(WorldTest):
         world = self.server(1)
         file = self.scratch / "file"
         url = f"s3://bucket?endpoint=http://127.0.0.1:{harness.next_port()}&region=a"
-        file.write_text("root:secret:0:0\n")
+        file.write_text("root:hunter2:0:0\n")
         said = set()
         for mode in (0o600, 0o644, 0o4755):
             file.chmod(mode)
             said.add(world.cairn("tier", "add", "cold", url, "--credentials-file", str(file), check=False).stderr)
         self.assertEqual(len(said), 1, said)
-        self.assertNotIn("secret", said.pop())
+        self.assertNotIn("hunter2", said.pop())

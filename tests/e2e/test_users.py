@@ -168,10 +168,16 @@ class Users(WorldTest):
         self.assertEqual(self.by_cookie(server, other, "DELETE", f"/api/v1/sessions/{own}")[0], 403)
         self.assertIn(own, server.cairn("user", "sessions").stdout)
         server.cairn("user", "logout", "--session", own)
-        self.assertEqual(server.cairn("user", "logout", "--session", own, check=False).returncode, REFUSED)
+        again = server.cairn("user", "logout", "--session", own, check=False)
+        self.assertNotEqual(again.returncode, 0)
+        self.assertIn("session", again.stderr)
 
         def hold():
-            return [self.by_cookie(server, one, "GET", "/api/v1/volumes")[0] for one in (alice, out, ended, other)]
+            # A cookie is named after the port, which is another one after a start.
+            port = urlparse(server.ready["admin"]["url"]).port
+            values = [cookie.partition("=")[2] for cookie in (alice, out, ended, other)]
+            name = alice.partition("=")[0].rstrip("0123456789")
+            return [self.by_cookie(server, f"{name}{port}={value}", "GET", "/api/v1/volumes")[0] for value in values]
 
         self.assertEqual(hold(), [200, 401, 401, 200])
         server.kill()

@@ -9,7 +9,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{Extensions, HeaderMap, HeaderValue, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_oidc::{OidcError, Provider};
 
@@ -177,6 +177,10 @@ pub(super) async fn oidc_finish(
         }
         Err((error, tried)) => {
             let mut response = error.into_response();
+            // The provider has said who it is, who only may nothing here: that is no guess.
+            if response.status() == StatusCode::FORBIDDEN {
+                shared.attempts.was_right(None, address);
+            }
             response.extensions_mut().insert(tried);
             response
         }
