@@ -457,7 +457,7 @@ class Disks(WorldTest):
         server.flags += ["--disk-root", str(outside)]
         server.restart()
         server.cairn("disk", "add", outside / "new")
-        self.assertEqual(self.states(server), {name: "ok" for name in ("disk0", "disk1", "disk2", "new")})
+        self.assertEqual(self.states(server), dict.fromkeys(("disk0", "disk1", "disk2", "new"), "ok"))
 
     def test_what_cannot_be_done_is_said_first(self):
         server = self.server(3, flags=["--disk-size-limit", "256MiB"])
