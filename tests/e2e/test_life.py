@@ -25,8 +25,8 @@ class Life(WorldTest):
 
     def test_a_second_start_is_refused_with_the_pid(self):
         server = self.server(1)
-        second = str(self.scratch / "second.json")
-        argv = [second if word == str(server.ready_path) else word for word in server.argv()]
+        ready = str(self.scratch / "second.json")
+        argv = [ready if word == str(server.ready_path) else word for word in server.argv()]
         second = subprocess.run(
             argv, capture_output=True, text=True, timeout=harness.START_SECONDS_MAX, env=server.environment()
         )

@@ -442,10 +442,18 @@ class Tiers(WorldTest):
         self.wait_sent(world)
 
 
-class Internal(http.server.BaseHTTPRequestHandler):
+class Internal(http.server.ThreadingHTTPServer):
     """What answers in the server's network and is no object store."""
 
+    def __init__(self, says):
+        super().__init__(("127.0.0.1", 0), InternalRequest)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.says = says
+
+
+class InternalRequest(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: Internal
 
     def answer(self):
         self.server.asked.append((self.path, dict(self.headers)))
@@ -463,12 +471,18 @@ class Internal(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class WithVariables(harness.Server):
+    variables: dict[str, str] = {}
+
+    def environment(self):
+        return super().environment() | self.variables
+
+
 class Outbound(WorldTest):
     """Where requests go that an administrator causes, with what, and what is told of the answers."""
 
     def internal(self, status, headers, body):
-        internal = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Internal)
-        internal.asked, internal.says = [], (status, headers, body)
+        internal = Internal((status, headers, body))
         self.addCleanup(internal.server_close)
         self.addCleanup(internal.shutdown)
         threading.Thread(target=internal.serve_forever, daemon=True).start()
@@ -485,8 +499,8 @@ class Outbound(WorldTest):
         url = f"s3://bucket?endpoint=http://127.0.0.1:{internal.server_port}&region=a"
         keys = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "session"}
         (self.scratch / "pool").mkdir()
-        world = harness.Server(self.scratch / "pool")
-        world.environment = lambda: harness.Server.environment(world) | keys
+        world = WithVariables(self.scratch / "pool")
+        world.variables = keys
         self.enterContextHere(world)
         refused = world.cairn("tier", "add", "cold", url, check=False)
         self.assertNotEqual(refused.returncode, 0)
