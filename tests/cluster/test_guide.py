@@ -48,6 +48,10 @@ ELSEWHERE = {
         "cairn volume set VOLUME --protection +1n": "test_nodes.Nodes.test_what_would_leave_too_little_is_refused_with_the_numbers",
         "apt install ./cairn_VERSION.deb": "scripts/test-package; here the server is restarted in its place",
         "cairn plan deploy": "make test-plan",
+        "etcdctl role add cairn": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
+        "etcdctl role grant-permission cairn readwrite /cairn/NAME/ --prefix=true": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
+        "etcdctl user add ID --no-password": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
+        "etcdctl user grant-role ID cairn": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
     },
     "recovery.md": {
         "cairn cluster backup FILE": "test_operator.Recovery",
