@@ -441,12 +441,12 @@ impl ClusterMember {
         if view.nodes.contains_key(&self.own.node) || !view.damaged.is_empty() {
             return;
         }
-        match self.map.node(self.own.node).await {
-            // A removed node is no user of etcd any more.
-            Err(
-                MapError::NotFound { .. } | MapError::Coordinator(CoordinatorError::Refused(_)),
-            ) => self.was_removed(),
-            _ => {}
+        // A removed node is no user of etcd any more.
+        if let Err(
+            MapError::NotFound { .. } | MapError::Coordinator(CoordinatorError::Refused(_)),
+        ) = self.map.node(self.own.node).await
+        {
+            self.was_removed();
         }
     }
 

@@ -607,7 +607,6 @@ fn a_copy_that_was_fetched_before_is_what_the_next_store_begins_with() {
             .await
             .expect("no copy is asked for");
         model.recovered(&store, &recovered);
-        assert!(recovered.replayed_entries > 0);
         store.abort().await;
     });
 }
@@ -654,7 +653,6 @@ fn who_is_about_to_own_a_volume_has_its_state_before() {
             let taken = cluster.take_over_on(1, after.clone()).await;
             let (new, recovered) = taken.expect("no copy is asked for");
             model.recovered(&new, &recovered);
-            assert!(recovered.replayed_entries > 0);
             if has_copies {
                 new.ship().await.expect("ships");
                 new.abort().await;

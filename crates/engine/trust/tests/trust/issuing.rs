@@ -200,7 +200,8 @@ async fn without_a_certificate_and_a_key_a_node_has_to_join_again() {
         |name: &'static str| move |path: &Path| std::fs::remove_file(path.join(name)).unwrap();
     let stranger = Without::open(&other, TWO).unwrap();
     let foreign = stranger.trust.certificate();
-    let cases: Vec<(&str, Box<dyn FnOnce(&Path)>)> = vec![
+    type Change = Box<dyn FnOnce(&Path)>;
+    let cases: Vec<(&str, Change)> = vec![
         ("no certificate", Box::new(remove("node.pem"))),
         ("no key of it", Box::new(remove("node.key"))),
         (
