@@ -400,7 +400,7 @@ mod tests {
         let alone = secrets_key_of(&state, &keys(FIRST)).unwrap().unwrap();
         let wrapped = alone.wrap("place", "hidden", &*env.entropy);
         state.cluster = Some(ClusterMark {
-            cluster: PoolId(77),
+            cluster: PoolId(78),
             node: cairn_base::NodeId(1),
         });
         // That of a pool is none of a cluster's.
