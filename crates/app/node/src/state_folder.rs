@@ -154,7 +154,13 @@ mod tests {
 
     #[test]
     fn the_folder_is_chosen_by_what_is_said_of_it() {
-        let cases: &[(Option<&str>, &[(&str, &str)], bool, Option<&str>)] = &[
+        type Case<'a> = (
+            Option<&'a str>,
+            &'a [(&'a str, &'a str)],
+            bool,
+            Option<&'a str>,
+        );
+        let cases: &[Case<'_>] = &[
             (
                 Some("/set"),
                 &[("CAIRN_STATE_DIR", "/c")],

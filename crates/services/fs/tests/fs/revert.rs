@@ -409,7 +409,7 @@ fn who_may_use_what_does_not_go_back() {
         let fs = &world.fs;
         assert_eq!(folders(fs).await, (hidden, luns));
         assert_eq!(get(fs, luns, SECRET).await.unwrap(), &b"second"[..]);
-        assert!(!fs.child(&ROOT_USER, luns, b"one").await.unwrap().is_some());
+        assert!(fs.child(&ROOT_USER, luns, b"one").await.unwrap().is_none());
         for (dir, folders) in [(hidden, 1), (luns, 0)] {
             let stored = fs.meta().live().get(&Key::inode(dir)).unwrap().unwrap();
             let record = InodeRecord::decode(&stored).unwrap();
