@@ -11,7 +11,7 @@ use percent_encoding::percent_decode;
 pub fn run(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let query = lines.next().unwrap_or_default();
-    let Ok(uri) = Uri::try_from([b"/photos/a?", query].concat()) else {
+    let Ok(uri) = Uri::try_from([b"/photos/a?", query].concat().as_slice()) else {
         return;
     };
     let mut headers = HeaderMap::new();
