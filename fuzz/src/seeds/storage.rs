@@ -656,6 +656,7 @@ fn pool(corpus: &Corpus) {
         tiers: Vec::new(),
         tier_last: Default::default(),
         maintenance: Default::default(),
+        logouts: Default::default(),
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);
