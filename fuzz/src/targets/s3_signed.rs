@@ -28,6 +28,8 @@ pub fn run(input: &[u8]) {
     if check(&uri, &headers, REGION_DEFAULT).is_err() {
         return;
     }
+    // What begins with `#` is no part of a request.
+    let query = uri.query().unwrap_or_default().as_bytes();
     let names: Vec<Vec<u8>> = query
         .split(|byte| *byte == b'&')
         .map(|part| {
