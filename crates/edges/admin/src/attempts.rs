@@ -164,16 +164,19 @@ impl Attempts {
     }
 
     /// Gives a try back that was right, and remembers where the user logged in.
-    pub fn was_right(&self, user: Option<&str>, address: IpAddr) {
+    pub fn was_right(&self, user: &str, address: IpAddr) {
         let address = network_of(address);
         let mut tried = self.tried.lock();
         tried.addresses.give_back(&address);
-        if let Some(user) = user {
-            let pair = (user.to_owned(), address);
-            tried.users.give_back(&pair.0);
-            tried.pairs.give_back(&pair);
-            tried.know(pair);
-        }
+        let pair = (user.to_owned(), address);
+        tried.users.give_back(&pair.0);
+        tried.pairs.give_back(&pair);
+        tried.know(pair);
+    }
+
+    /// Gives a try back in which nobody was guessed: somebody else vouches for who it is.
+    pub fn was_no_guess(&self, address: IpAddr) {
+        self.tried.lock().addresses.give_back(&network_of(address));
     }
 
     /// What happened before this process began: that a user logged in somewhere.
@@ -239,7 +242,7 @@ mod tests {
         assert_eq!(attempts.take(alice, here, later), Ok(()));
         assert!(attempts.take(alice, here, later).is_err());
         // A right one is not counted.
-        attempts.was_right(alice, here);
+        attempts.was_right("alice", here);
         assert_eq!(attempts.take(alice, here, later), Ok(()));
         let much_later = later + BY_PAIR.every * (BY_PAIR.at_once + 1);
         for _ in 0..10 {
@@ -254,16 +257,16 @@ mod tests {
         let attempts = Attempts::default();
         let (office, now) = (address(5000), 1000 * SECOND);
         assert_eq!(attempts.take(Some("admin"), office, now), Ok(()));
-        attempts.was_right(Some("admin"), office);
+        attempts.was_right("admin", office);
         for round in 0..100 {
             let now = now + round * SECOND;
             let guessed = attack(&attempts, "admin", now);
             assert!(guessed <= BY_USER.at_once, "{guessed} in a second");
             assert_eq!(attempts.take(Some("admin"), office, now), Ok(()));
-            attempts.was_right(Some("admin"), office);
+            attempts.was_right("admin", office);
             let own = IpAddr::from([127, 0, 0, 1]);
             assert_eq!(attempts.take(Some("admin"), own, now), Ok(()));
-            attempts.was_right(Some("admin"), own);
+            attempts.was_right("admin", own);
         }
         // Elsewhere the user waits for a turn.
         assert!(

@@ -405,7 +405,7 @@ async fn verified(
     let is_of = shared.passwords.is_of(hash, password).await;
     match found {
         Some((record, name)) if is_of.map_err(NotLetIn::Failed)? => {
-            shared.attempts.was_right(Some(counted), address);
+            shared.attempts.was_right(counted, address);
             Ok((name, record))
         }
         _ => Err(NotLetIn::Wrong),

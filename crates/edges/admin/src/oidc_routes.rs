@@ -172,14 +172,14 @@ pub(super) async fn oidc_finish(
     }
     let mut response = match person(&shared, &headers, &extensions, returned).await {
         Ok((caller, whose)) => {
-            shared.attempts.was_right(None, address);
+            shared.attempts.was_no_guess(address);
             logged_in(&shared, &headers, &extensions, caller, whose)
         }
         Err((error, tried)) => {
             let mut response = error.into_response();
             // The provider has said who it is, who only may nothing here: that is no guess.
             if response.status() == StatusCode::FORBIDDEN {
-                shared.attempts.was_right(None, address);
+                shared.attempts.was_no_guess(address);
             }
             response.extensions_mut().insert(tried);
             response

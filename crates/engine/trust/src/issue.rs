@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use cairn_base::NodeId;
 use cairn_base::env::BoxFuture;
+use cairn_base::printable::one_line;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
@@ -182,7 +183,7 @@ pub(crate) async fn ask(
     let answer = in_time(&*trust.env().clock, 3 * FRAME_DEADLINE, asking).await;
     let answer = answer.unwrap_or_else(|| Err("it does not answer in time".to_owned()));
     match answer {
-        Ok(IssueAnswer::Refused { reason }) => Err(reason.escape_debug().to_string()),
+        Ok(IssueAnswer::Refused { reason }) => Err(one_line(&reason).into_owned()),
         other => other,
     }
     .map_err(|why| format!("node {node} at {address}: {why}"))

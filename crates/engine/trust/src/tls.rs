@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use cairn_base::NodeId;
 use cairn_base::env::Clock;
+use cairn_base::printable::one_line;
 use futures_util::future::{Either, select};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -341,7 +342,8 @@ async fn await_welcome(stream: &mut NodeStream) -> io::Result<()> {
     }
     let mut reason = vec![0; usize::from(len)];
     stream.read_exact(&mut reason).await?;
-    let reason = String::from_utf8_lossy(&reason).escape_debug().to_string();
+    let reason = String::from_utf8_lossy(&reason);
+    let reason = one_line(&reason).into_owned();
     Err(io::Error::new(io::ErrorKind::ConnectionRefused, reason))
 }
 

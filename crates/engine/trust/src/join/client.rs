@@ -1,6 +1,7 @@
 //! The end that joins.
 
 use cairn_base::env::Env;
+use cairn_base::printable::one_line;
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
@@ -107,7 +108,7 @@ pub async fn join(
     // All has been said; who does not hear it finds the connection closed.
     let _ = in_time(&*env.clock, settings.frame_deadline, stream.shutdown()).await;
     match answer {
-        Answer::Refused { reason } => Err(JoinError::Refused(reason.escape_debug().to_string())),
+        Answer::Refused { reason } => Err(JoinError::Refused(one_line(&reason).into_owned())),
         Answer::Admitted {
             authority_pem,
             certificate_pem,

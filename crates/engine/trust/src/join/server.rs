@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cairn_base::Timestamp;
 use cairn_base::env::BoxFuture;
+use cairn_base::printable::one_line;
 use tokio::io::AsyncWriteExt;
 
 use super::frame::{self, Answer, Ask};
@@ -118,7 +119,7 @@ impl Handler for JoinServer {
         Box::pin(async move {
             if let Err(problem) = self.exchange(peer, stream).await {
                 // The reasons may have words of a stranger.
-                let problem = problem.escape_debug();
+                let problem = one_line(&problem);
                 self.refusals.refused(peer.address, "joining", &problem);
             }
         })
