@@ -297,6 +297,14 @@ impl Cluster {
         counts.min().unwrap_or(0)
     }
 
+    /// How many parts of the log a node does not have, and how many there are.
+    pub fn parts_lacking_on(&self, node: usize) -> (usize, usize) {
+        let parts = self.agreed.lock().list.ensembles.clone();
+        let id = DiskId(node as u128 + 1);
+        let lacking = parts.iter().filter(|part| !part.disks.contains(&id));
+        (lacking.count(), parts.len())
+    }
+
     pub fn clock(&self) -> Arc<dyn cairn_base::env::Clock> {
         self.world.env.clock.clone()
     }

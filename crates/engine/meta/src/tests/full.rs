@@ -8,6 +8,8 @@ use super::*;
 const MIB: u64 = 1 << 20;
 /// A short file of the log, with what is around it on its disk.
 const SHORT_FILE_BYTES: u64 = 32 << 10;
+/// A file of the log, with what is around it.
+const PART_BYTES: u64 = 72 << 10;
 /// More than one file of the log takes.
 const RECORD_COUNT: u64 = 40;
 
@@ -77,6 +79,38 @@ fn a_volume_is_taken_over_where_no_disk_has_room_for_its_log() {
                 store.abort().await;
                 let (store, _) = cluster.take_over(heir).await.expect("takes over again");
                 has_all(&store, 2 * RECORD_COUNT);
+                store.abort().await;
+            };
+            cluster.while_time_passes(work).await;
+        });
+    }
+}
+
+/// Of two disks that are left one has room for all, and the other for the parts alone that it does not have yet: not for a copy of all,
+/// nor for what a try to make one has left there.
+#[test]
+fn a_volume_is_taken_over_where_one_of_two_disks_has_room_for_what_it_lacks() {
+    for seed in 10..20 {
+        block_on(async {
+            let cluster = Cluster::new(seed, 3, 2).await;
+            let work = async {
+                let (store, _) = cluster.take_over(0).await.expect("takes over");
+                for ino in 1..=RECORD_COUNT {
+                    write(&store, ino).await;
+                }
+                let having = cluster.open_disks();
+                let (lost, nearly_full) = (having[0], having[1]);
+                let (lacking, all) = cluster.parts_lacking_on(nearly_full);
+                assert!(0 < lacking && lacking < all, "{lacking} of {all}");
+                let room_bytes = lacking as u64 * PART_BYTES + SHORT_FILE_BYTES;
+                limits::fill(&cluster.disks()[nearly_full], "ballast", room_bytes).await;
+                cluster.lose(lost);
+                store.abort().await;
+                let taken = cluster.take_over((lost + 1) % 3).await;
+                let (store, _) = taken.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert!(cluster.copies_there() >= 2, "seed {seed}");
+                has_all(&store, RECORD_COUNT);
+                write(&store, RECORD_COUNT + 1).await;
                 store.abort().await;
             };
             cluster.while_time_passes(work).await;

@@ -50,12 +50,15 @@ impl EnsembleWriter {
         let mut ensembles = self.parts.clone();
         let next = LogPosition(history.end.0 + 1);
         self.capacity_bytes = self.file_bytes;
+        let before = self.begun.len();
         loop {
             let disks = self.choose().await?;
             let capacity = self.capacity_bytes;
             match self.create(&disks, next, 0).await? {
                 Created::Made => break,
-                Created::Full if self.capacity_bytes < capacity => {}
+                Created::Full if self.capacity_bytes < capacity => {
+                    self.give_room_back(before).await;
+                }
                 Created::Full | Created::Failed => return Ok(None),
             }
         }

@@ -158,7 +158,7 @@ pub(crate) struct EnsembleWriter {
     ended: Option<Ensemble>,
     counter: u64,
     /// Files that were begun since the list was changed last, and what it named before: not all of it will be in it.
-    begun: Vec<Ensemble>,
+    pub(super) begun: Vec<Ensemble>,
     pub(super) retained_from: LogPosition,
     /// When it is looked again whether what is sealed could have more copies.
     pub(super) widen_at: Duration,
@@ -289,7 +289,8 @@ impl EnsembleWriter {
                 // There are others to try.
                 Carried::Full if self.capacity_bytes == capacity && capacity > least => {}
                 Carried::Full => {
-                    self.leave_made(before);
+                    // What stays in place may need the room that this try has taken.
+                    self.give_room_back(before).await;
                     let shorter = self.capacity_bytes;
                     if let Some(ensembles) = self.keep_in_place(history).await? {
                         tracing::warn!(volume = %self.seat.volume, "the disks have no room for another copy of the log: it stays where it is, with the copies that there are");
@@ -703,7 +704,7 @@ impl EnsembleWriter {
                 }
                 Created::Failed => {}
                 Created::Full if self.capacity_bytes < capacity => {
-                    self.leave_made(before);
+                    self.give_room_back(before).await;
                     continue;
                 }
                 Created::Full => {
@@ -754,6 +755,25 @@ impl EnsembleWriter {
     fn leave_made(&mut self, begun_before: usize) {
         let made = self.begun.split_off(begun_before);
         self.remove(&made);
+    }
+
+    /// As [`Self::leave_made`], and waits until the disks have the room again: what is tried next may need it.
+    pub(super) async fn give_room_back(&mut self, begun_before: usize) {
+        let made = self.begun.split_off(begun_before);
+        let files = made
+            .iter()
+            .flat_map(|part| part.disks.iter().map(|id| (part.number, *id)));
+        let this = &*self;
+        let removing = files.map(|(number, id)| async move {
+            let Some(disk) = this.seat.disks.disk(id) else {
+                return this.list.note_unswept(id);
+            };
+            let removing = disk.remove(this.seat.epoch, this.seat.name(number));
+            if this.in_time(&disk, removing).await.is_err() {
+                this.list.note_unswept(id);
+            }
+        });
+        futures_util::future::join_all(removing).await;
     }
 
     /// Removes files that the list does not name any more. One that stays, because its disk is away, is removed when
