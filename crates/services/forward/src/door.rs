@@ -24,6 +24,9 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
+/// More than wait in the kernel for one listener: what is taken after so many came later.
+const WAITING_MAX: usize = 1 << 16;
+
 /// A listener: connections wait in it until they are accepted, also while this process stands still.
 pub trait Accepts {
     type Stream;
@@ -32,6 +35,10 @@ pub trait Accepts {
 
     /// Has a connection that is turned away closed so that its client connects again at once.
     fn turn_away(stream: Self::Stream);
+
+    /// Turns away all that wait now. It asks the kernel: that `poll_accept` is pending says only that the runtime has not heard of
+    /// any yet.
+    fn turn_waiting_away(&self) -> io::Result<()>;
 }
 
 impl Accepts for TcpListener {
@@ -43,6 +50,21 @@ impl Accepts for TcpListener {
 
     fn turn_away(stream: TcpStream) {
         reset(&stream);
+    }
+
+    fn turn_waiting_away(&self) -> io::Result<()> {
+        let listener = socket2::SockRef::from(self);
+        for _ in 0..WAITING_MAX {
+            match listener.accept() {
+                Ok((waiting, _)) => reset(&waiting),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
     }
 }
 
@@ -80,14 +102,13 @@ impl Door {
         listener: &L,
     ) -> io::Result<(L::Stream, SocketAddr, Entry)> {
         loop {
-            let is_flushing = &mut self.is_flushing;
-            let accepting = poll_fn(|cx| {
-                let polled = listener.poll_accept(cx);
-                if polled.is_pending() {
-                    *is_flushing = false;
+            if self.is_flushing {
+                if !planted::is(Bug::WaitingConnectionTaken) {
+                    listener.turn_waiting_away()?;
                 }
-                polled
-            });
+                self.is_flushing = false;
+            }
+            let accepting = poll_fn(|cx| listener.poll_accept(cx));
             let stood_still = async {
                 match &mut self.standstills {
                     // The sender is gone with the server.
@@ -118,10 +139,10 @@ impl Door {
             let generation = forward.pulse().generation();
             if generation != self.generation {
                 (self.generation, self.is_flushing) = (generation, true);
-            }
-            if self.is_flushing && !planted::is(Bug::WaitingConnectionTaken) {
-                L::turn_away(stream);
-                continue;
+                if !planted::is(Bug::WaitingConnectionTaken) {
+                    L::turn_away(stream);
+                    continue;
+                }
             }
             let entry = Entry {
                 forward: Some(Arc::clone(forward)),

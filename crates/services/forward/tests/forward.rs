@@ -1,7 +1,7 @@
 //! No late call of a client is executed after a newer one: each rule, and what happens where it is left out.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -577,6 +577,11 @@ impl Accepts for Queue {
     }
 
     fn turn_away((): ()) {}
+
+    fn turn_waiting_away(&self) -> io::Result<()> {
+        self.0.lock().clear();
+        Ok(())
+    }
 }
 
 /// What waited to be accepted while the process stood still may bring old calls; what comes after does not.
@@ -598,6 +603,35 @@ async fn connections_that_waited_in_a_standstill_are_turned_away() {
         assert_eq!(peer, client(4));
         assert!(entry.admit(peer).await.unwrap().is_some());
     }
+}
+
+/// The runtime hears of what the kernel has only when all tasks wait: until then nothing seems to be there.
+#[tokio::test]
+async fn connections_that_the_runtime_has_not_heard_of_are_turned_away_as_well() {
+    let cluster = Cluster::new().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut door = Door::new(Some(Arc::clone(&cluster.edge)));
+    {
+        let mut accepting = pin!(door.accept(&listener));
+        assert!(is_pending(accepting.as_mut()).await, "nobody is there");
+    }
+    // From here on without a pause of this task.
+    let mut waited = std::net::TcpStream::connect(address).unwrap();
+    waited.write_all(b"an old call").unwrap();
+    cluster.clock.advance(FRESH_MAX * 2);
+    // Another thread notices it first.
+    cluster.edge.pulse().generation();
+    let mut accepting = pin!(door.accept(&listener));
+    assert!((&mut accepting).now_or_never().is_none());
+    let newer = std::net::TcpStream::connect(address).unwrap();
+    let (_, peer, _) = accepting.await.unwrap();
+    assert_eq!(peer, newer.local_addr().unwrap());
+    waited
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let ended = waited.read(&mut [0; 1]);
+    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
 
 /// Each rule is left out once. What the simulation of clusters finds beside these, `crates/testing/sim/src/bugs.rs` says.

@@ -323,6 +323,12 @@ impl Accepts for Queue {
     fn turn_away(stream: Stream) {
         drop(stream);
     }
+
+    fn turn_waiting_away(&self) -> io::Result<()> {
+        let waiting = std::mem::take(&mut self.0.lock().connections);
+        waiting.into_iter().for_each(|(stream, _)| drop(stream));
+        Ok(())
+    }
 }
 
 /// Does the calls of the volumes that this node owns.
