@@ -372,6 +372,16 @@ impl EtcdSide {
         !runs_member || !self.is_open.load(Ordering::Acquire)
     }
 
+    /// A member that was not well when they were asked last, if there is one, with why.
+    pub fn unwell_member(&self) -> Option<String> {
+        let health = self.health.lock();
+        let unwell = health.members.iter().find_map(|member| {
+            let problem = member.problem.as_ref()?;
+            Some(format!("{} at {}: {problem}", member.name, member.url))
+        });
+        unwell.or_else(|| health.problem.clone())
+    }
+
     /// After the CAs that are trusted have changed: clients of etcd go by them at once, and the member when it has started again.
     pub fn trust_changed(&self) {
         self.is_open.store(true, Ordering::Release);

@@ -176,6 +176,13 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
             trust.distrust(pair.old.fingerprint()).map_err(told)?;
             side.trust_changed();
         }
+        (Some(RotationStep::AwaitMember), _) => {
+            if let Some(why) = side.unwell_member() {
+                return Err(format!(
+                    "this node's member of etcd has to start again, and does when all members are well: {why}"
+                ));
+            }
+        }
         (Some(RotationStep::Note), _) => {
             // Others may drop the old one as soon as this is noted.
             side.show_certificate();
