@@ -388,9 +388,9 @@ impl EtcdSide {
         self.show_certificate();
     }
 
-    /// Shows etcd the certificate that this node has now.
+    /// Shows etcd the certificate that this node has now, where it is asked over TLS.
     pub fn show_certificate(&self) {
-        if let EtcdSource::Own { .. } = self.membership.lock().etcd {
+        if self.is_own() || self.given_with_tls().is_some() {
             self.etcd.set_tls(client_tls(&self.trust));
         }
     }
@@ -580,7 +580,7 @@ impl EtcdSide {
         while !stopping() {
             if expires.has_changed().unwrap_or(false) {
                 expires.borrow_and_update();
-                self.etcd.set_tls(client_tls(&self.trust));
+                self.show_certificate();
             }
             self.look_at_members().await;
             cluster.set_folder_is_low(folder_is_low(self.folder.path()));

@@ -342,12 +342,12 @@ impl World {
             }
         }
         for _ in 0..ROUNDS_MAX {
+            for id in self.ids() {
+                self.tick(id, false);
+            }
             let is_running = self.record().is_some_and(|it| it.is_running());
             if !is_running && self.nodes.values().flatten().all(|it| it.other.is_none()) {
                 return;
-            }
-            for id in self.ids() {
-                self.tick(id, false);
             }
         }
     }
