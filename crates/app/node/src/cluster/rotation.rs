@@ -273,6 +273,10 @@ async fn write_note(
     note: Option<(NodeId, bool)>,
     holders: &BTreeSet<NodeId>,
 ) -> Result<(), String> {
+    // Another machine may have become this node since its lease ended, and has nothing of what this one would note.
+    if !cluster.lease_is_valid() {
+        return Ok(());
+    }
     let map = cluster.map();
     for _ in 0..NOTE_TRIES_MAX {
         let Some(current) = map.rotation().await.map_err(told)? else {
