@@ -60,8 +60,8 @@ impl Value for RotationRecord {
     const WHAT: &'static str = "the rotation of the authority";
 
     fn problem(&self) -> Option<String> {
-        let pems = std::iter::once(&self.old_pem).chain(&self.new_pem);
-        if pems.clone().any(|pem| pem.len() > PEM_LEN_BYTES_MAX) {
+        let mut pems = std::iter::once(&self.old_pem).chain(&self.new_pem);
+        if pems.any(|pem| pem.len() > PEM_LEN_BYTES_MAX) {
             return Some("a certificate is far too long".to_owned());
         }
         if self.new_pem.as_ref() == Some(&self.old_pem) {
