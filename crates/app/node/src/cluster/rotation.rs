@@ -230,6 +230,19 @@ async fn make(
     }
 }
 
+/// The two CAs that a node trusts, the older one first; whichever certificates are asked of. None if it is one alone.
+fn by_age(authorities: &Authorities) -> Result<Option<(&Authority, &Authority)>, String> {
+    let Some(other) = authorities.other() else {
+        return Ok(None);
+    };
+    let (issuing, other): (&Authority, &Authority) = (authorities.issuing(), other);
+    let is_younger = other.begins().map_err(told)? >= issuing.begins().map_err(told)?;
+    Ok(Some(match is_younger {
+        true => (issuing, other),
+        false => (other, issuing),
+    }))
+}
+
 /// Goes on with a rotation that the map does not tell of, if this node trusts two CAs and has the key of the younger one: the map was
 /// made of a copy of before.
 async fn resume(
@@ -239,19 +252,14 @@ async fn resume(
 ) -> Result<(), String> {
     let trust = side.trust();
     let authorities = trust.authorities();
-    let Some(other) = authorities.other() else {
+    let Some((old, new)) = by_age(&authorities)? else {
         return Ok(());
-    };
-    let issuing = authorities.issuing();
-    let is_younger = other.begins().map_err(told)? >= issuing.begins().map_err(told)?;
-    let (old, new) = match is_younger {
-        true => (issuing, other),
-        false => (other, issuing),
     };
     if !new.has_key() {
         return Ok(());
     }
-    let begun = RotationRecord::begin(old.certificate_pem().to_owned(), trust.env().clock.now());
+    let now = trust.env().clock.now();
+    let begun = RotationRecord::begin(old.certificate_pem().to_owned(), now);
     let record = begun.made(new.certificate_pem().to_owned(), cluster.node());
     match cluster.map().set_rotation(found, &record).await {
         Ok(()) => {
@@ -441,5 +449,24 @@ mod tests {
         assert!(!pair.has(authority().fingerprint()));
         let wrong = RotationRecord::begin("x".to_owned(), NOW);
         assert!(Pair::of(&wrong).is_err());
+    }
+
+    /// As after a recovery, by which the map does not tell any more which one takes whose place.
+    #[test]
+    fn the_younger_of_two_authorities_is_the_new_one_however_far_it_was() {
+        let later = Timestamp::new(NOW.seconds + 60, 0);
+        let old = authority();
+        let new = Authority::create(PoolId(9), later).unwrap();
+        let want = (old.fingerprint(), new.fingerprint());
+        let prints = |authorities: &Authorities| {
+            let found = by_age(authorities).unwrap();
+            found.map(|(old, new)| (old.fingerprint(), new.fingerprint()))
+        };
+        let alone = Authorities::new(old.without_key(), None).unwrap();
+        assert_eq!(prints(&alone), None);
+        let trusting = Authorities::new(old.without_key(), Some(new.without_key())).unwrap();
+        assert_eq!(prints(&trusting), Some(want));
+        let renewed = Authorities::new(new, Some(old)).unwrap();
+        assert_eq!(prints(&renewed), Some(want));
     }
 }
