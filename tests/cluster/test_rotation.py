@@ -96,7 +96,7 @@ class Rotation(ClusterTest):
 
         def waits():
             found = self.rotation(cluster, asked)
-            waits_for = found["rotation"]["waits_for"] if found else []
+            waits_for = found["rotation"]["waits_for"] if found and "rotation" in found else []
             is_alone = len(waits_for) == 1 or not alone
             return is_alone and [wait["node"] for wait in waits_for if wait["away"]] == [away]
 
