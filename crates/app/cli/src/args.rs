@@ -1192,6 +1192,9 @@ mod tests {
             ("user delete alice --login-password-file p", false),
             ("user list --login alice --token-file t", false),
             ("status --server https://h:8049 --ca ca.pem", true),
+            ("cluster rotate-ca", true),
+            ("cluster rotate-ca --status --json", true),
+            ("cluster rotate-ca now", false),
             (
                 "audit list --by alice --since 1d --refused --limit 5 --json",
                 true,
