@@ -172,6 +172,8 @@ class Rotation(ClusterTest):
         self.check_is_over(cluster, nodes, old)
         new_pem = (self.folder(cluster, nodes[1]) / "ca.pem").read_text()
         self.assertNotEqual(new_pem, saved_pem)
+        # Everybody sees the certificates of nodes: with a key of before they are worth nothing.
+        self.assertNotEqual((self.folder(cluster, nodes[1]) / "node.key").read_bytes(), (saved.kept_in / "node.key").read_bytes())
 
         # What was saved before is taken nowhere, though it knows whom it speaks with; what there is now is taken everywhere.
         cluster.await_etcd()

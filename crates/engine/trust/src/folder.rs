@@ -22,6 +22,8 @@ const AUTHORITY_NAME: &str = "ca.pem";
 const AUTHORITY_KEY_NAME: &str = "ca.key";
 const CERTIFICATE_NAME: &str = "node.pem";
 const KEY_NAME: &str = "node.key";
+/// The key of a certificate that is being written, from before that is there until after.
+const NEXT_KEY_NAME: &str = "node.key.next";
 const LOCK_NAME: &str = "lock";
 const REVOKED_NAME: &str = "revoked.crl";
 const FOLDER_MODE: u32 = 0o700;
@@ -275,6 +277,13 @@ impl ClusterFolder {
     pub fn certificate(&self) -> Result<NodeCertificate, TrustError> {
         let hint = "the next start makes another one";
         let certificate = self.read_text(CERTIFICATE_NAME, hint)?;
+        // A crash may have come between a certificate and its key.
+        if let Ok(next) = self.read_text(NEXT_KEY_NAME, hint)
+            && let Ok(found) = NodeCertificate::load(&certificate, &next)
+        {
+            self.place_next_key()?;
+            return Ok(found);
+        }
         let key = self.read_text(KEY_NAME, hint)?;
         NodeCertificate::load(&certificate, &key)
             .map_err(|error| TrustError::damaged(&self.certificate_path(), error))
@@ -282,11 +291,23 @@ impl ClusterFolder {
 
     pub fn save_certificate(&self, certificate: &NodeCertificate) -> Result<(), TrustError> {
         let key = certificate.key_pem.as_bytes();
-        // A renewed certificate has the same key.
-        if self.read(KEY_NAME, "").ok().as_deref() != Some(key) {
-            self.write(KEY_NAME, key)?;
+        let pem = certificate.certificate_pem.as_bytes();
+        // A renewed certificate has the same key, unless it is of another CA.
+        if self.read(KEY_NAME, "").ok().as_deref() == Some(key) {
+            return self.write(CERTIFICATE_NAME, pem);
         }
-        self.write(CERTIFICATE_NAME, certificate.certificate_pem.as_bytes())
+        // After each step the certificate that is there has its key in one of the two files. etcd, which looks at one of them, takes no
+        // connection between the second and the third, and is asked again.
+        self.write(NEXT_KEY_NAME, key)?;
+        self.write(CERTIFICATE_NAME, pem)?;
+        self.place_next_key()
+    }
+
+    fn place_next_key(&self) -> Result<(), TrustError> {
+        let path = self.key_path();
+        let placed = fs::rename(self.path.join(NEXT_KEY_NAME), &path)
+            .and_then(|()| File::open(&self.path)?.sync_all());
+        placed.map_err(|error| TrustError::file(&path, error))
     }
 
     fn read_text(&self, name: &str, hint: &'static str) -> Result<String, TrustError> {

@@ -13,6 +13,7 @@ use cairn_base::env::Env;
 use cairn_base::{NodeId, PoolId, Timestamp};
 use futures_util::future::select;
 use parking_lot::Mutex;
+use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 
@@ -363,8 +364,15 @@ impl Trust {
     }
 
     async fn ask_for_another(&self, current: &NodeCertificate) -> Result<(), TrustError> {
-        let request = request_for(&key_of(&current.key_pem)?)?;
         let authority = self.authority();
+        let key_pem = match self.issuer() == authority.fingerprint() {
+            true => current.key_pem.clone(),
+            // Whoever has a key of before finds the certificate that would go with it: this node shows that to everybody.
+            false => KeyPair::generate()
+                .map_err(TrustError::certificate)?
+                .serialize_pem(),
+        };
+        let request = request_for(&key_of(&key_pem)?)?;
         let ask = IssueAsk::Certificate {
             request,
             authority: authority.fingerprint(),
@@ -373,7 +381,7 @@ impl Trust {
         let IssueAnswer::Certificate { certificate_pem } = asked else {
             return Err(TrustError::certificate("the answer is none"));
         };
-        let next = NodeCertificate::load(&certificate_pem, &current.key_pem)?;
+        let next = NodeCertificate::load(&certificate_pem, &key_pem)?;
         let next = check_issued(&*self.env.clock, &authority, next, self.node())?;
         self.take(next)
     }
@@ -395,7 +403,11 @@ impl Trust {
     fn renew(&self, current: &NodeCertificate, now: Timestamp) -> Result<(), TrustError> {
         let valid_for = self.settings.valid_for;
         let authority = self.authority();
-        let next = authority.renew(current, &self.subject, now, valid_for)?;
+        let next = match self.issuer() == authority.fingerprint() {
+            true => authority.renew(current, &self.subject, now, valid_for)?,
+            // With another key: see `ask_for_another`.
+            false => authority.issue(&self.subject, now, valid_for)?,
+        };
         self.take(next)
     }
 
@@ -445,7 +457,12 @@ fn usable(
             if is_fine {
                 return Ok(found);
             }
-            authority.renew(&found, subject, now, settings.valid_for)?
+            let other = authorities.other();
+            match other.is_some_and(|other| check_own(&*env.clock, other, &found).is_ok()) {
+                // With another key: see `Trust::ask_for_another`.
+                true => authority.issue(subject, now, settings.valid_for)?,
+                false => authority.renew(&found, subject, now, settings.valid_for)?,
+            }
         }
         Err(TrustError::Missing { .. }) => authority.issue(subject, now, settings.valid_for)?,
         Err(error @ TrustError::Damaged { .. }) => {

@@ -85,6 +85,7 @@ async fn nodes_reach_one_another_while_an_authority_takes_the_place_of_another()
     assert!(two.trust.distrust(old).is_err(), "its certificate is of it");
     assert_eq!(prints(&two), [new, old]);
     two.trust.renew_soon();
+    let before = [&one, &two].map(|node| node.trust.certificate());
     until("it has a certificate of the new CA", || {
         two.trust.issuer() == new
     })
@@ -98,6 +99,13 @@ async fn nodes_reach_one_another_while_an_authority_takes_the_place_of_another()
     assert_eq!(one.trust.issuer(), new);
     assert!(!one.trust.renew_if_due().unwrap());
     both_ways().await;
+    // Everybody sees the certificates, so that keys of before must not go with them.
+    for (node, before) in [&one, &two].iter().zip(&before) {
+        let now = node.trust.certificate();
+        assert_ne!(now.key_pem, before.key_pem);
+        assert_eq!(node.trust.folder().certificate().unwrap(), now);
+        assert!(!node.trust.folder().path().join("node.key.next").exists());
+    }
     // What was saved before is as good as ever until the old one is dropped.
     assert!(
         !reaches(&gone, &one, &at_one).await,
@@ -118,6 +126,33 @@ async fn nodes_reach_one_another_while_an_authority_takes_the_place_of_another()
         assert!(!reaches(&gone, node, listener).await);
     }
     assert!(echoes(&mut lasting, b"as before").await);
+}
+
+#[tokio::test]
+async fn a_certificate_has_its_key_whatever_a_crash_comes_after() {
+    let authority = authority();
+    let one = Node::new(&authority, ONE);
+    let folder = one.trust.folder();
+    let path = |name: &str| folder.path().join(name);
+    let [old_pem, old_key] =
+        ["node.pem", "node.key"].map(|name| std::fs::read(path(name)).unwrap());
+    let first = folder.certificate().unwrap();
+    let valid_for = std::time::Duration::from_secs(3600);
+    let next = authority.issue(&first.subject, crate::common::start(), valid_for);
+    let next = next.unwrap();
+    assert_ne!(next.key_pem, first.key_pem);
+    // After the key alone, after the certificate, and after all.
+    std::fs::write(path("node.key.next"), &next.key_pem).unwrap();
+    assert_eq!(folder.certificate().unwrap(), first);
+    std::fs::write(path("node.pem"), &next.certificate_pem).unwrap();
+    assert_eq!(folder.certificate().unwrap(), next);
+    assert!(!path("node.key.next").exists());
+    assert_eq!(folder.certificate().unwrap(), next);
+    std::fs::write(path("node.pem"), old_pem).unwrap();
+    std::fs::write(path("node.key"), old_key).unwrap();
+    folder.save_certificate(&next).unwrap();
+    assert_eq!(folder.certificate().unwrap(), next);
+    assert!(!path("node.key.next").exists());
 }
 
 #[tokio::test]
