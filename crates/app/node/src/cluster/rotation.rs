@@ -82,6 +82,13 @@ impl Pair {
         self.old.fingerprint() == fingerprint || self.new_print() == Some(fingerprint)
     }
 
+    /// Whether a node is one that goes from the old one to the new one, or has done so. Before the map tells which the new one is, it may
+    /// have come further: a map that was made of a copy tells of before.
+    fn is_of(&self, authorities: &Authorities) -> bool {
+        let has_old = authorities.of(self.old.fingerprint()).is_some();
+        self.has(authorities.issuing().fingerprint()) || self.new.is_none() && has_old
+    }
+
     /// What a node has of them. `issuer`: the CA of its certificate.
     fn own(
         &self,
@@ -139,7 +146,7 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
         if !is_of_it {
             return resume(side, cluster, Some(found)).await;
         }
-    } else if !pair.has(authorities.issuing().fingerprint()) {
+    } else if !pair.is_of(&authorities) {
         return Err(
             "the map tells of other authorities than this node has: it was made of an old copy. `cairn cluster rotate-ca` begins anew"
                 .to_owned(),
@@ -198,6 +205,22 @@ pub async fn tend(side: &EtcdSide, cluster: &ClusterMember) -> Result<(), String
     }
 }
 
+/// The CA that an earlier try to replace this one has made, if there was one. An error: this node's certificates are of another CA
+/// already, whose key it does not have, and a third one must not take the place of either.
+fn already_made(
+    authorities: &Authorities,
+    old: Fingerprint,
+) -> Result<Option<&Arc<Authority>>, String> {
+    let mut others = authorities.all().filter(|it| it.fingerprint() != old);
+    match others.find(|it| it.has_key()) {
+        None if authorities.issuing().fingerprint() != old => Err(
+            "this node's certificates are of the next authority already, and it does not have the key of that: it waits for it"
+                .to_owned(),
+        ),
+        made => Ok(made),
+    }
+}
+
 /// Makes the new CA; its key is in this node's folder before the map tells of it.
 async fn make(
     side: &EtcdSide,
@@ -208,10 +231,7 @@ async fn make(
     let trust = side.trust();
     let authorities = trust.authorities();
     // An earlier try may have come so far.
-    let made = authorities
-        .other()
-        .filter(|other| other.has_key() && other.fingerprint() != pair.old.fingerprint());
-    let made = match made {
+    let made = match already_made(&authorities, pair.old.fingerprint())? {
         Some(made) => Arc::clone(made),
         None => trust.make_another().map_err(told)?,
     };
@@ -449,6 +469,35 @@ mod tests {
         assert!(!pair.has(authority().fingerprint()));
         let wrong = RotationRecord::begin("x".to_owned(), NOW);
         assert!(Pair::of(&wrong).is_err());
+    }
+
+    #[test]
+    fn what_an_earlier_try_has_made_is_not_made_again() {
+        let (old, new) = (authority(), authority());
+        let (first, second) = (old.fingerprint(), new.fingerprint());
+        let made = |authorities: &Authorities| {
+            let found = already_made(authorities, first);
+            found.map(|made| made.map(|made| made.fingerprint()))
+        };
+        let with_key = || new.with_key(new.key_pem().unwrap()).unwrap();
+        let pair = |first: &Authority, second: Option<Authority>| {
+            Authorities::new(first.without_key(), second).unwrap()
+        };
+        assert_eq!(made(&pair(&old, None)), Ok(None));
+        // Its key is lost: nobody has a certificate of it.
+        assert_eq!(made(&pair(&old, Some(new.without_key()))), Ok(None));
+        assert_eq!(made(&pair(&old, Some(with_key()))), Ok(Some(second)));
+        // This node came further than the map tells.
+        let further = Authorities::new(with_key(), Some(old.without_key())).unwrap();
+        assert_eq!(made(&further), Ok(Some(second)));
+        assert!(made(&pair(&new, Some(old.without_key()))).is_err());
+
+        let begun = RotationRecord::begin(old.certificate_pem().to_owned(), NOW);
+        let made = begun.made(authority().certificate_pem().to_owned(), NodeId(1));
+        let [begun, made] = [begun, made].map(|record| Pair::of(&record).unwrap());
+        assert!(begun.is_of(&pair(&old, None)) && made.is_of(&pair(&old, None)));
+        assert!(begun.is_of(&further) && !made.is_of(&further));
+        assert!(!begun.is_of(&pair(&new, None)));
     }
 
     /// As after a recovery, by which the map does not tell any more which one takes whose place.
