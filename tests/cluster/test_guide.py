@@ -48,6 +48,8 @@ ELSEWHERE = {
         "cairn volume set VOLUME --protection +1n": "test_nodes.Nodes.test_what_would_leave_too_little_is_refused_with_the_numbers",
         "apt install ./cairn_VERSION.deb": "scripts/test-package; here the server is restarted in its place",
         "cairn plan deploy": "make test-plan",
+        "cairn cluster rotate-ca": "test_rotation.Rotation.test_an_authority_is_replaced_while_clients_work_and_a_node_is_killed",
+        "cairn cluster rotate-ca --status": "test_rotation.Rotation.test_a_node_that_is_away_is_waited_for_until_it_is_removed",
         "etcdctl role add cairn": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
         "etcdctl role grant-permission cairn readwrite /cairn/NAME/ --prefix=true": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",
         "etcdctl user add ID --no-password": "by etcd's API in crates/engine/trust/tests/trust/etcd.rs",

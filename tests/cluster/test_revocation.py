@@ -2,7 +2,11 @@
 
 import contextlib
 import json
+import os
+import random
+import signal
 import subprocess
+import time
 
 from cluster.world import ClusterTest
 from lib import etcd, harness
@@ -14,6 +18,9 @@ REFUSED = 4
 # Members start again one after the other, each when all are well.
 REVOKED_SECONDS_MAX = 120
 PREFIX = b"/cairn/"
+# Removals whose node is killed, each at a moment of its own within what one takes.
+KILLED_COUNT = 4
+KILLED_SEED = 20
 
 
 class Revocation(ClusterTest):
@@ -128,6 +135,71 @@ class Revocation(ClusterTest):
         load.await_progress()
         load.end()
         for node in staying:
+            self.assertGreater(load.verify(cluster.url(node)), 0)
+
+    def killed_removal(self, cluster, asked, leaving, after_seconds):
+        """Has a node remove another one, and kills it so long after it was asked: the server alone, with no time for anything."""
+        machine = cluster.machine(asked)
+        argv = [str(harness.cairn_path()), "node", "remove", leaving, "--server", machine["admin"]]
+        argv += ["--token-file", machine["token_file"]]
+        removing = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        at = time.monotonic() + after_seconds
+        harness.wait_until(lambda: time.monotonic() >= at, NODE_SECONDS_MAX, "the moment of the kill", poll_seconds=0.001)
+        os.kill(machine["pid"], signal.SIGKILL)
+        said, _ = removing.communicate(timeout=NODE_SECONDS_MAX)
+        return removing.returncode, said
+
+    def await_removed(self, cluster, killed, other, leaving):
+        """Waits until a removal is done whose node was killed, and has another node do it again while it is not."""
+
+        def removed():
+            if leaving not in {node["name"] for node in cluster.status([killed])["nodes"]}:
+                return True
+            return cluster.cairn(other, "node", "remove", leaving, check=False).returncode == 0
+
+        harness.wait_until(removed, NODE_SECONDS_MAX, f"the removal of {leaving}")
+
+    def test_a_removal_whose_node_is_killed_is_done_or_can_be_repeated(self):
+        cluster, leaving, staying = self.of_four()
+        prefix = self.keys(cluster, leaving)
+        urls = etcd.members(self.folder(cluster, staying[0]))
+        load = self.load(cluster)
+        chance = random.Random(KILLED_SEED)
+        # How long one takes on this machine, by the first, which is not killed.
+        removal_seconds = None
+        for index in range(1 + KILLED_COUNT):
+            gone = self.identity(cluster, leaving)
+            self.assertTrue(gone.answers(urls[0][0]), f"{leaving} is of the cluster")
+            asked, other = staying[index % len(staying)], staying[(index + 1) % len(staying)]
+            cluster.cairn(asked, "node", "drain", leaving)
+            self.await_drained(cluster, leaving)
+            what = f"{leaving}, removed by {asked}"
+            if removal_seconds is None:
+                began = time.monotonic()
+                cluster.cairn(asked, "node", "remove", leaving)
+                removal_seconds = time.monotonic() - began
+            else:
+                after_seconds = chance.uniform(0, removal_seconds)
+                said = self.killed_removal(cluster, asked, leaving, after_seconds)
+                what += f", which was killed after {after_seconds:.3f} s and said {said}"
+                self.await_removed(cluster, asked, other, leaving)
+                cluster.start_nodes(asked)
+                cluster.await_serving(asked)
+            reached = lambda: [url for pair in urls for url, asks in zip(pair, (gone.answers, gone.peer_answers)) if asks(url)]
+            harness.wait_until(lambda: not reached(), REVOKED_SECONDS_MAX, f"that no member takes the certificate of {what}")
+            for node in staying:
+                kept = self.scratch / f"kept-{node}-{index}"
+                kept.mkdir()
+                with etcd.Client(etcd.Identity(self.folder(cluster, node), kept), urls[0][0]) as client:
+                    self.assertIn(b"generation", client.get(prefix + b"cluster"), what)
+            self.assertNotIn(leaving, {node["name"] for node in cluster.status()["nodes"]}, what)
+            load.await_progress()
+            if index < KILLED_COUNT:
+                cluster.add()
+                leaving = cluster.names[-1]
+        load.end()
+        for node in staying:
+            cluster.await_serving(node)
             self.assertGreater(load.verify(cluster.url(node)), 0)
 
     def test_a_node_that_was_away_when_it_was_removed_is_told_so(self):

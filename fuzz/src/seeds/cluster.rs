@@ -145,6 +145,7 @@ fn frames(corpus: &Corpus) {
     );
     let admitted = |etcd: EtcdSource| Answer::Admitted {
         authority_pem: AUTHORITY_PEM.to_owned(),
+        second_authority_pem: Some(AUTHORITY_PEM.to_owned()),
         certificate_pem: AUTHORITY_PEM.to_owned(),
         admitted: Box::new(Admitted {
             node: NodeId(2),
@@ -175,8 +176,13 @@ fn frames(corpus: &Corpus) {
     let reason = "this cluster does not know the token".to_owned();
     frame(corpus, "refused", &Answer::Refused { reason });
     let request = REQUEST_PEM.to_owned();
-    frame(corpus, "certificate", &IssueAsk::Certificate { request });
-    frame(corpus, "key", &IssueAsk::Key);
+    let authority = Fingerprint([7; 32]);
+    frame(
+        corpus,
+        "certificate",
+        &IssueAsk::Certificate { request, authority },
+    );
+    frame(corpus, "key", &IssueAsk::Key { authority });
     let certificate_pem = AUTHORITY_PEM.to_owned();
     let answer = IssueAnswer::Certificate { certificate_pem };
     frame(corpus, "certificate-issued", &answer);

@@ -30,11 +30,13 @@ fn both(input: &[u8]) {
     }
     if let Some(Answer::Admitted {
         authority_pem,
+        second_authority_pem,
         certificate_pem,
         ..
     }) = frame::<Answer>(input)
     {
         let _ = Authority::load_certificate(&authority_pem);
+        let _ = second_authority_pem.map(|pem| Authority::load_certificate(&pem));
         let _ = NodeCertificate::load(&certificate_pem, KEY_PEM);
     }
     frame::<IssueAsk>(input);

@@ -252,6 +252,15 @@ pub enum ClusterCommand {
     ///
     /// Example: cairn cluster recover --data /disk1 --data /disk2
     Recover(ClusterRecoverArgs),
+    /// Replace the authority that the certificates of all nodes are of, while clients work
+    ///
+    /// For when somebody may have its key, such as a node that was removed. All nodes come to trust a new authority beside the old one,
+    /// then get certificates of it, then drop the old one; certificates and tickets of before are worth nothing from then on. The
+    /// nodes do this by themselves once it is begun: this command shows it until it is done, and may be ended or run again. A node
+    /// that is away is waited for, until it is back or removed.
+    ///
+    /// Example: cairn cluster rotate-ca
+    RotateCa(ClusterRotateArgs),
     /// Have this node follow a map that was recovered on another node, or restored in an etcd of your own
     ///
     /// Offline. `cairn cluster recover` prints this command for the other nodes.
@@ -433,6 +442,15 @@ pub struct ClusterInitArgs {
     /// knows
     #[arg(long, requires = "etcd")]
     pub insecure_etcd: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterRotateArgs {
+    /// Only show how far it is, or when it was done last
+    #[arg(long)]
+    pub status: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -1174,6 +1192,9 @@ mod tests {
             ("user delete alice --login-password-file p", false),
             ("user list --login alice --token-file t", false),
             ("status --server https://h:8049 --ca ca.pem", true),
+            ("cluster rotate-ca", true),
+            ("cluster rotate-ca --status --json", true),
+            ("cluster rotate-ca now", false),
             (
                 "audit list --by alice --since 1d --refused --limit 5 --json",
                 true,

@@ -35,6 +35,7 @@ mod policy;
 mod print;
 mod quota;
 mod recover;
+mod rotate;
 mod s3;
 mod s3_args;
 mod san;
@@ -131,6 +132,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
         Command::Cluster(ClusterCommand::Balance(args)) => balance::balance(&args),
+        Command::Cluster(ClusterCommand::RotateCa(args)) => rotate::rotate(&args),
         Command::Cluster(ClusterCommand::Backup(args)) => recover::backup(&args),
         Command::Cluster(ClusterCommand::Recover(args)) => recover::recover(&args),
         Command::Cluster(ClusterCommand::AcceptRestored(args)) => recover::accept_restored(&args),

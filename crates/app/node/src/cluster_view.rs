@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use cairn_admin::api::{
-    ClusterDiskView, ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives,
-    ClusterView, ClusterVolumeView, NodeDrainView, VolumeAddressView,
+    AuthorityPhase, AuthorityRotation, AuthorityView, AuthorityWait, ClusterDiskView,
+    ClusterEtcdMember, ClusterEtcdView, ClusterNodeView, ClusterSurvives, ClusterView,
+    ClusterVolumeView, NodeDrainView, VolumeAddressView,
 };
 use cairn_base::{DiskId, LogPosition, NodeId, VolumeId};
 use cairn_cluster::map::{
-    Ensemble, MapView, NodeRecord, OnNodeRecord, VolumeLog, VolumeState, WEIGHT_NORMAL,
+    Ensemble, MapView, NodeRecord, OnNodeRecord, RotationPhase, VolumeLog, VolumeState,
+    WEIGHT_NORMAL,
 };
 use cairn_pool::health::{
     Judgement, ObservedCluster, ObservedEtcd, ObservedLog, ObservedMember, ObservedNode,
@@ -19,11 +21,43 @@ use cairn_pool::health::{
 use cairn_pool::{Condition, wrapped_keys};
 use cairn_trust::EtcdSource;
 
+use crate::cluster::rotation::{AuthorityProgress, RotationProgress};
 use crate::cluster::{ClusterNode, EtcdHealth};
 use crate::node::Inner;
 
 /// Of a volume's first change.
 const FIRST_POSITION: LogPosition = LogPosition(1);
+
+/// Which authority certificates of nodes are of, and how far another one has taken its place.
+pub fn authority(progress: &AuthorityProgress) -> AuthorityView {
+    AuthorityView {
+        authority: progress.issuing.to_string(),
+        rotation: progress.rotation.as_ref().map(rotation),
+    }
+}
+
+fn rotation(progress: &RotationProgress) -> AuthorityRotation {
+    let waits = progress.awaited.iter().map(|awaited| AuthorityWait {
+        node: awaited.node.clone(),
+        away: awaited.is_away,
+        what: awaited.what.to_owned(),
+    });
+    AuthorityRotation {
+        phase: match progress.record.phase {
+            RotationPhase::Make => AuthorityPhase::Make,
+            RotationPhase::Trust => AuthorityPhase::Trust,
+            RotationPhase::Renew => AuthorityPhase::Renew,
+            RotationPhase::Drop => AuthorityPhase::Drop,
+            RotationPhase::Done => AuthorityPhase::Done,
+        },
+        begun_seconds: progress.record.begun.seconds,
+        ended_seconds: progress.record.ended.map(|ended| ended.seconds),
+        old: progress.old.to_string(),
+        new: progress.new.map(|new| new.to_string()),
+        waits_for: waits.collect(),
+        problem: progress.problem.clone(),
+    }
+}
 
 /// The cluster as this node sees it. `judgement`: of all that is known of this server and its cluster.
 pub fn of(inner: &Inner, cluster: &ClusterNode, judgement: Judgement) -> ClusterView {

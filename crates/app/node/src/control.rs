@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection,
-    DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes,
-    MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet,
-    ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
-    VolumeTieringView, VolumeView,
+    AdminView, AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView,
+    DirectoryProtection, DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind,
+    ExportView, MediaBytes, MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule,
+    ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
@@ -32,6 +32,7 @@ use crate::addresses;
 use crate::balance;
 use crate::classes;
 use crate::cluster::ClusterNode;
+use crate::cluster::rotation::BeginError;
 use crate::cluster_view;
 use crate::convert;
 use crate::keys::encryption_view;
@@ -240,6 +241,25 @@ impl Control for Controller {
             Ok(TicketView {
                 ticket: ticket.to_string(),
             })
+        })
+    }
+
+    fn cluster_authority(&self) -> Answer<'_, AuthorityView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            authority_now(cluster).await
+        })
+    }
+
+    fn cluster_authority_rotate(&self) -> Answer<'_, AuthorityView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let begun = cluster.rotate_authority().await;
+            begun.map_err(|error| match error {
+                BeginError::Refused(why) => ControlError::new(ErrorKind::Conflict, why),
+                BeginError::Failed(why) => ControlError::new(ErrorKind::Unavailable, why),
+            })?;
+            authority_now(cluster).await
         })
     }
 
@@ -1274,6 +1294,12 @@ pub(crate) async fn map_seen(cluster: &ClusterNode) {
     let mut views = cluster.member.views();
     let seen = views.wait_for(|view| view.revision >= written);
     let _ = tokio::time::timeout(MAP_SEEN_MAX, seen).await;
+}
+
+async fn authority_now(cluster: &ClusterNode) -> Result<AuthorityView, ControlError> {
+    let progress = cluster.authority().await;
+    let progress = progress.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+    Ok(cluster_view::authority(&progress))
 }
 
 pub(crate) fn no_cluster() -> ControlError {

@@ -706,6 +706,59 @@ impl std::fmt::Debug for ClusterBackup {
     }
 }
 
+/// Which authority certificates of nodes are of, and how far another one has taken its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuthorityView {
+    /// The authority of the certificate of the node that answers: SHA-256 of its own certificate, as hexadecimal digits.
+    pub authority: String,
+    /// The rotation that runs, or the last one; none was ever begun if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<AuthorityRotation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuthorityRotation {
+    pub phase: AuthorityPhase,
+    pub begun_seconds: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_seconds: Option<i64>,
+    /// The authority that goes, as above.
+    pub old: String,
+    /// The one that takes its place, once it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<String>,
+    /// The nodes that this phase waits for.
+    pub waits_for: Vec<AuthorityWait>,
+    /// What keeps the node that answers from its next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What all nodes do now, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthorityPhase {
+    /// A node makes the new authority.
+    Make,
+    /// All nodes come to trust both.
+    Trust,
+    /// All nodes get certificates of the new one.
+    Renew,
+    /// All nodes drop the old one.
+    Drop,
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuthorityWait {
+    /// The node's name.
+    pub node: String,
+    /// It is not there, and nothing goes on without it until it is, or is removed.
+    pub away: bool,
+    /// What it has to do.
+    pub what: String,
+}
+
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TicketView {
     /// Lets one node join. A secret.

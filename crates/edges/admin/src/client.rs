@@ -16,12 +16,12 @@ use crate::address_pools::{
     AddressPoolChange, AddressPoolCreate, AddressPoolList, AddressPoolView,
 };
 use crate::api::{
-    BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
-    DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet,
-    ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView,
-    ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView,
-    Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate,
-    VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView,
+    DiskAdd, DiskChange, DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind,
+    ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight,
+    RebuildRate, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView,
+    SpreadSet, SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -315,6 +315,17 @@ impl Client {
 
     pub fn cluster_backup(&self) -> Result<ClusterBackup, ClientError> {
         let ask = self.agent.post(self.at("/api/v1/cluster/backups"));
+        self.call(ask, &serde_json::json!({}))
+    }
+
+    pub fn cluster_authority(&self) -> Result<AuthorityView, ClientError> {
+        self.get("/api/v1/cluster/authority")
+    }
+
+    pub fn cluster_authority_rotate(&self) -> Result<AuthorityView, ClientError> {
+        let ask = self
+            .agent
+            .post(self.at("/api/v1/cluster/authority/rotation"));
         self.call(ask, &serde_json::json!({}))
     }
 

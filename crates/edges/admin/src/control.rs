@@ -7,11 +7,11 @@ use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
-    BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace, DiskView,
-    ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport, ScrubSchedule,
-    ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate,
-    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
-    VolumeView,
+    AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace,
+    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport,
+    ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status,
+    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
+    VolumeList, VolumeView,
 };
 use crate::list_query::ListQuery;
 
@@ -122,6 +122,10 @@ pub trait Control: Send + Sync + 'static {
     fn cluster(&self) -> Answer<'_, ClusterView>;
     /// A copy of the cluster's map, as text.
     fn cluster_backup(&self) -> Answer<'_, String>;
+    /// Which authority certificates of nodes are of, and how far another one has taken its place.
+    fn cluster_authority(&self) -> Answer<'_, AuthorityView>;
+    /// Has another authority take the place of the present one; shows the rotation that runs, if one does.
+    fn cluster_authority_rotate(&self) -> Answer<'_, AuthorityView>;
     /// A ticket for one more node.
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
     /// Moves all that a node has to other nodes, or stops that.

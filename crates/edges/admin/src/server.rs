@@ -34,12 +34,12 @@ use utoipa_axum::routes;
 
 use self::caller::{Encrypted, Peer};
 use crate::api::{
-    BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView, DiskAdd, DiskChange,
-    DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView,
-    NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate, RebuildView, ScrubReport,
-    ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status,
-    TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
-    VolumeList, VolumeMove, VolumeView,
+    AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView,
+    DiskAdd, DiskChange, DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList,
+    ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate,
+    RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet,
+    SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
 use crate::audit::{self, AuditControl};
@@ -419,6 +419,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
         .routes(routes!(cluster_backup))
+        .routes(routes!(cluster_authority))
+        .routes(routes!(cluster_authority_rotate))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(node_replace))
         .routes(routes!(node_maintenance))
@@ -1067,6 +1069,24 @@ async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> 
 async fn cluster_backup(State(shared): Api) -> Result<Json<ClusterBackup>, ControlError> {
     let copy = to_the_end(async move { shared.control.cluster_backup().await }).await?;
     Ok(Json(ClusterBackup { copy }))
+}
+
+/// Which authority certificates of nodes are of, and how far another one has taken its place.
+#[utoipa::path(get, path = "/api/v1/cluster/authority", responses(
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster")))]
+async fn cluster_authority(State(shared): Api) -> Result<Json<AuthorityView>, ControlError> {
+    shared.control.cluster_authority().await.map(Json)
+}
+
+/// Has another authority take the place of the one that certificates of nodes are of. The nodes do it by themselves, one step after
+/// the other, while clients work. If that runs already, it is shown.
+#[utoipa::path(post, path = "/api/v1/cluster/authority/rotation", responses(
+    (status = 200, body = AuthorityView), (status = 404, description = "The server is in no cluster"),
+    (status = 409, description = "Somebody else runs etcd with certificates of the authority")))]
+async fn cluster_authority_rotate(State(shared): Api) -> Result<Json<AuthorityView>, ControlError> {
+    to_the_end(async move { shared.control.cluster_authority_rotate().await })
+        .await
+        .map(Json)
 }
 
 /// Makes a ticket with which one node can join the cluster.

@@ -7,8 +7,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{
-    BalanceView, CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView, ErrorDetail,
-    ScrubStage, TicketCreate, TicketView, VolumeAddressSet, VolumeOrigin,
+    AuthorityView, BalanceView, CacheList, CacheReads, CacheState, ClusterView, DiskRole, DiskView,
+    ErrorDetail, ScrubStage, TicketCreate, TicketView, VolumeAddressSet, VolumeOrigin,
 };
 use crate::client::{Client, ClientError, Identity};
 use crate::control::Answer;
@@ -433,6 +433,15 @@ impl Control for Pretend {
     fn cluster_backup(&self) -> Answer<'_, String> {
         self.tell("backup".to_owned());
         answer(Ok("{}".to_owned()))
+    }
+
+    fn cluster_authority(&self) -> Answer<'_, AuthorityView> {
+        answer(Ok(AuthorityView::default()))
+    }
+
+    fn cluster_authority_rotate(&self) -> Answer<'_, AuthorityView> {
+        self.tell("rotate".to_owned());
+        answer(Ok(AuthorityView::default()))
     }
 
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use cairn_base::{NodeId, PoolId, Timestamp};
@@ -17,6 +18,7 @@ use rcgen::{
     RevokedCertParams, SerialNumber,
 };
 use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use x509_parser::prelude::FromDer;
@@ -36,6 +38,7 @@ const HOSTS_MAX: usize = 32;
 /// Always in a certificate: etcd's own tools, and the node itself.
 const HOSTS_OF_ALL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const SERIAL_LEN_BYTES: usize = 16;
+const FINGERPRINT_LEN_BYTES: usize = 32;
 const DAY_SECONDS: i64 = 24 * 3600;
 /// A node's certificate is valid for so long at most.
 pub const VALID_FOR_MAX: Duration = Duration::from_secs(90 * DAY_SECONDS as u64);
@@ -48,7 +51,7 @@ pub const REVOKED_FOR: Duration = Duration::from_secs(
 
 /// SHA-256 of a CA's certificate (DER). Names the CA where nothing else is known of it; no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fingerprint(pub [u8; 32]);
+pub struct Fingerprint(pub [u8; FINGERPRINT_LEN_BYTES]);
 
 impl Fingerprint {
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
@@ -59,6 +62,42 @@ impl Fingerprint {
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = TrustError;
+
+    /// 64 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, TrustError> {
+        let bad = || TrustError::Invalid {
+            what: "the fingerprint of a CA",
+            value: text.chars().take(2 * FINGERPRINT_LEN_BYTES).collect(),
+            problem: "it has 64 hexadecimal digits",
+        };
+        let is_fine = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() != 2 * FINGERPRINT_LEN_BYTES || !text.bytes().all(is_fine) {
+            return Err(bad());
+        }
+        let mut bytes = [0; FINGERPRINT_LEN_BYTES];
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -175,6 +214,11 @@ impl Authority {
 
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
+    }
+
+    /// From when on it is valid: a day before it was made.
+    pub fn begins(&self) -> Result<Timestamp, TrustError> {
+        Ok(Parsed::of(&self.certificate)?.begins())
     }
 
     /// The cluster's greatest secret, on nodes that have it.
@@ -339,7 +383,7 @@ fn common_name(name: String) -> DistinguishedName {
 #[derive(Clone, Debug)]
 pub struct CertificateRequest(PublicKey);
 
-impl std::str::FromStr for CertificateRequest {
+impl FromStr for CertificateRequest {
     type Err = TrustError;
 
     fn from_str(pem: &str) -> Result<Self, TrustError> {
@@ -431,6 +475,27 @@ mod tests {
         assert_ne!(other.fingerprint(), authority.fingerprint());
         for secret in key.lines() {
             assert!(!format!("{authority:?}").contains(secret));
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_is_read_as_it_is_written() {
+        let authority = Authority::create(PoolId(9), NOW).unwrap();
+        assert_eq!(
+            authority.begins().unwrap().seconds,
+            NOW.seconds - DAY_SECONDS
+        );
+        let print = authority.fingerprint();
+        let text = print.to_string();
+        assert_eq!(text.parse(), Ok(print));
+        let json = serde_json::to_string(&print).unwrap();
+        assert_eq!(json, format!("\"{text}\""));
+        assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), print);
+        let upper = text.to_uppercase();
+        let long = format!("{text}0");
+        for bad in ["", &text[1..], &long, &upper, &"é".repeat(32)] {
+            // One of digits alone is the same in upper case.
+            assert!(bad.parse::<Fingerprint>().is_err() || bad == text, "{bad}");
         }
     }
 

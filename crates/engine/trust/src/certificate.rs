@@ -206,7 +206,7 @@ impl<'a> Parsed<'a> {
             .collect()
     }
 
-    fn begins(&self) -> Timestamp {
+    pub(crate) fn begins(&self) -> Timestamp {
         Timestamp::new(self.0.validity().not_before.timestamp(), 0)
     }
 

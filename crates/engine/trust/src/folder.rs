@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::authorities::Authorities;
 use crate::authority::{Authority, revoked_numbers};
 use crate::certificate::NodeCertificate;
 use crate::error::TrustError;
@@ -21,6 +22,8 @@ const AUTHORITY_NAME: &str = "ca.pem";
 const AUTHORITY_KEY_NAME: &str = "ca.key";
 const CERTIFICATE_NAME: &str = "node.pem";
 const KEY_NAME: &str = "node.key";
+/// The key of a certificate that is being written, from before that is there until after.
+const NEXT_KEY_NAME: &str = "node.key.next";
 const LOCK_NAME: &str = "lock";
 const REVOKED_NAME: &str = "revoked.crl";
 const FOLDER_MODE: u32 = 0o700;
@@ -154,8 +157,7 @@ impl ClusterFolder {
         self.path.join(REVOKED_NAME)
     }
 
-    /// Keeps the list of revoked certificates, if it says something else than the one that is there; whether it revokes something
-    /// that was not.
+    /// Keeps the list of revoked certificates; whether it revokes something that was not.
     pub fn save_revoked(&self, list: &[u8]) -> Result<bool, TrustError> {
         let new = revoked_numbers(list)?;
         let before = self.read(REVOKED_NAME, "").ok();
@@ -164,9 +166,8 @@ impl ClusterFolder {
             Some(before) => !new.is_subset(before),
             None => !new.is_empty(),
         };
-        if before.as_ref() != Some(&new) {
-            self.write(REVOKED_NAME, list)?;
-        }
+        // Also if it says the same: another CA may have signed it.
+        self.write(REVOKED_NAME, list)?;
         Ok(is_more)
     }
 
@@ -177,16 +178,58 @@ impl ClusterFolder {
         membership: &Membership,
         authority: &Authority,
     ) -> Result<(), TrustError> {
+        self.establish_as(membership, authority.certificate_pem(), authority.key_pem())
+    }
+
+    /// The same of a node that joins while one CA takes the place of another.
+    pub(crate) fn establish_with(
+        &self,
+        membership: &Membership,
+        authorities: &Authorities,
+    ) -> Result<(), TrustError> {
+        let keys = authorities.keys_pem();
+        self.establish_as(membership, &authorities.certificates_pem(), keys.as_deref())
+    }
+
+    fn establish_as(
+        &self,
+        membership: &Membership,
+        certificates: &str,
+        keys: Option<&str>,
+    ) -> Result<(), TrustError> {
         membership.check()?;
-        self.write(AUTHORITY_NAME, authority.certificate_pem().as_bytes())?;
-        self.save_authority_key(authority)?;
+        self.write(AUTHORITY_NAME, certificates.as_bytes())?;
+        self.save_authority_keys(keys)?;
         self.save_membership(membership)
     }
 
-    /// Keeps the CA's key, or lets it go where the node has none any more.
-    pub(crate) fn save_authority_key(&self, authority: &Authority) -> Result<(), TrustError> {
-        if let Some(key) = authority.key_pem() {
-            return self.write(AUTHORITY_KEY_NAME, key.as_bytes());
+    /// Keeps which CAs are trusted, and the keys that this node has of them. `before`: what the folder has. After each step that a crash
+    /// comes after, every key is of a CA that is trusted, or is left out by the next start: keys that go go first, and those that
+    /// come come last.
+    pub(crate) fn save_authorities(
+        &self,
+        before: &Authorities,
+        next: &Authorities,
+    ) -> Result<(), TrustError> {
+        let is_there = |authority: &Authority| {
+            let known = before.of(authority.fingerprint());
+            known.is_some_and(|known| known.has_key())
+        };
+        self.save_authority_keys(next.keys_pem_of(is_there).as_deref())?;
+        let certificates = next.certificates_pem();
+        if self.read(AUTHORITY_NAME, "").ok().as_deref() != Some(certificates.as_bytes()) {
+            self.write(AUTHORITY_NAME, certificates.as_bytes())?;
+        }
+        self.save_authority_keys(next.keys_pem().as_deref())
+    }
+
+    /// Keeps keys of CAs, or lets them go where the node has none any more.
+    fn save_authority_keys(&self, keys: Option<&str>) -> Result<(), TrustError> {
+        if let Some(keys) = keys {
+            return match self.read(AUTHORITY_KEY_NAME, "") {
+                Ok(before) if before == keys.as_bytes() => Ok(()),
+                _ => self.write(AUTHORITY_KEY_NAME, keys.as_bytes()),
+            };
         }
         let path = self.path.join(AUTHORITY_KEY_NAME);
         let removed = match fs::remove_file(&path) {
@@ -217,8 +260,8 @@ impl ClusterFolder {
         self.write(MEMBERSHIP_NAME, membership.encode().as_bytes())
     }
 
-    /// The CA, with its key if the folder has that.
-    pub fn authority(&self) -> Result<Authority, TrustError> {
+    /// The CAs that the node trusts, with their keys as far as the folder has them.
+    pub fn authorities(&self) -> Result<Authorities, TrustError> {
         let hint = "copy it from another node of the cluster, all have the same";
         let certificate = self.read_text(AUTHORITY_NAME, hint)?;
         let key = match self.read_text(AUTHORITY_KEY_NAME, hint) {
@@ -226,10 +269,7 @@ impl ClusterFolder {
             Err(TrustError::Missing { .. }) => None,
             Err(error) => return Err(error),
         };
-        let loaded = match key {
-            Some(key) => Authority::load(&certificate, &key),
-            None => Authority::load_certificate(&certificate),
-        };
+        let loaded = Authorities::decode(&certificate, key.as_deref());
         loaded.map_err(|error| TrustError::damaged(&self.authority_path(), error))
     }
 
@@ -237,6 +277,13 @@ impl ClusterFolder {
     pub fn certificate(&self) -> Result<NodeCertificate, TrustError> {
         let hint = "the next start makes another one";
         let certificate = self.read_text(CERTIFICATE_NAME, hint)?;
+        // A crash may have come between a certificate and its key.
+        if let Ok(next) = self.read_text(NEXT_KEY_NAME, hint)
+            && let Ok(found) = NodeCertificate::load(&certificate, &next)
+        {
+            self.place_next_key()?;
+            return Ok(found);
+        }
         let key = self.read_text(KEY_NAME, hint)?;
         NodeCertificate::load(&certificate, &key)
             .map_err(|error| TrustError::damaged(&self.certificate_path(), error))
@@ -244,11 +291,23 @@ impl ClusterFolder {
 
     pub fn save_certificate(&self, certificate: &NodeCertificate) -> Result<(), TrustError> {
         let key = certificate.key_pem.as_bytes();
-        // A renewed certificate has the same key.
-        if self.read(KEY_NAME, "").ok().as_deref() != Some(key) {
-            self.write(KEY_NAME, key)?;
+        let pem = certificate.certificate_pem.as_bytes();
+        // A renewed certificate has the same key, unless it is of another CA.
+        if self.read(KEY_NAME, "").ok().as_deref() == Some(key) {
+            return self.write(CERTIFICATE_NAME, pem);
         }
-        self.write(CERTIFICATE_NAME, certificate.certificate_pem.as_bytes())
+        // After each step the certificate that is there has its key in one of the two files. etcd, which looks at one of them, takes no
+        // connection between the second and the third, and is asked again.
+        self.write(NEXT_KEY_NAME, key)?;
+        self.write(CERTIFICATE_NAME, pem)?;
+        self.place_next_key()
+    }
+
+    fn place_next_key(&self) -> Result<(), TrustError> {
+        let path = self.key_path();
+        let placed = fs::rename(self.path.join(NEXT_KEY_NAME), &path)
+            .and_then(|()| File::open(&self.path)?.sync_all());
+        placed.map_err(|error| TrustError::file(&path, error))
     }
 
     fn read_text(&self, name: &str, hint: &'static str) -> Result<String, TrustError> {

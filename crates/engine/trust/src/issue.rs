@@ -17,7 +17,7 @@ use cairn_base::printable::one_line;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
-use crate::authority::{CertificateRequest, hosts_with_own};
+use crate::authority::{CertificateRequest, Fingerprint, hosts_with_own};
 use crate::certificate::Subject;
 use crate::join::frame::{self, Message};
 use crate::listener::Handler;
@@ -32,12 +32,15 @@ const FRAME_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IssueAsk {
-    /// A certificate for a key (PKCS #10, PEM).
-    Certificate { request: String },
-    /// The CA's key.
-    Key,
+    /// A certificate of a CA for a key (PKCS #10, PEM).
+    Certificate {
+        request: String,
+        authority: Fingerprint,
+    },
+    /// A CA's key.
+    Key { authority: Fingerprint },
     /// Whether the other node has it.
-    HasKey,
+    HasKey { authority: Fingerprint },
 }
 
 /// What it is answered. `Debug` hides the key.
@@ -124,26 +127,33 @@ impl IssueServer {
     }
 
     fn answer(&self, node: NodeId, ask: &IssueAsk) -> Result<IssueAnswer, String> {
-        let authority = self.trust.authority();
+        let (IssueAsk::Certificate { authority, .. }
+        | IssueAsk::Key { authority }
+        | IssueAsk::HasKey { authority }) = ask;
+        let authorities = self.trust.authorities();
+        let authority = authorities
+            .of(*authority)
+            .ok_or("this node does not trust the CA that is asked for")?;
         let key = authority
             .key_pem()
             .ok_or("this node does not have the key of the cluster's CA")?;
         match ask {
-            IssueAsk::HasKey => Ok(IssueAnswer::HasKey),
-            IssueAsk::Key => match self.grants.may_have_key(node) {
+            IssueAsk::HasKey { .. } => Ok(IssueAnswer::HasKey),
+            IssueAsk::Key { .. } => match self.grants.may_have_key(node) {
                 true => Ok(IssueAnswer::Key {
                     authority_key_pem: key.to_owned(),
                 }),
                 false => Err("the node that asks is not one that has the CA's key".to_owned()),
             },
-            IssueAsk::Certificate { request } => {
+            IssueAsk::Certificate { request, .. } => {
                 let hosts = self.grants.hosts(node);
                 let hosts = hosts.ok_or("the node that asks is not in the cluster's map")?;
                 let hosts = hosts_with_own(&hosts);
                 let request: CertificateRequest = request
                     .parse()
                     .map_err(|_| "that is no request for a certificate")?;
-                let issued = self.trust.issue(&request, &Subject { node, hosts });
+                let subject = Subject { node, hosts };
+                let issued = self.trust.issue(authority, &request, &subject);
                 let certificate_pem = issued.map_err(|error| error.to_string())?;
                 Ok(IssueAnswer::Certificate { certificate_pem })
             }

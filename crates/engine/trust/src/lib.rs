@@ -1,11 +1,12 @@
 //! How the nodes of a cluster trust one another.
 //!
-//! Owns: the cluster's own CA ([`Authority`]) and the certificates of nodes; the folder in which a node keeps them
+//! Owns: the cluster's own CA ([`Authority`]), the one that takes its place ([`Authorities`]) and the certificates of nodes; the folder in which a node keeps them
 //! ([`ClusterFolder`]); connections between nodes, both ends ([`Trust`], [`Listener`]); what an operator gives to
 //! a node that is to join ([`Ticket`]), and the exchange by which it joins ([`join()`]); how nodes without the CA's key get
 //! certificates ([`IssueServer`]).
 //! Must not know: what is in the cluster's map, whether a token is valid (see [`Admit`]), what goes over a connection.
-//! Invariants: every connection but one that joins is between two certificates of this cluster's CA; who connects to a
+//! Invariants: every connection but one that joins is between two certificates of this cluster's CA, or of the one that takes
+//! its place; who connects to a
 //! node gets that very node or an error; what goes over a connection is encrypted with TLS, or, where both ends are told so,
 //! only protected from change; whatever a stranger sends, the worst that becomes of it is the end of its
 //! connection; nothing but ids and addresses is shown to one whose token is not accepted yet.
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod authorities;
 mod authority;
 mod certificate;
 mod clear;
@@ -31,6 +33,7 @@ mod tls;
 mod trust;
 
 pub use address::{check_address, host_of};
+pub use authorities::Authorities;
 pub use authority::{
     Authority, CertificateRequest, Fingerprint, REVOKED_FOR, Revoked, VALID_FOR_MAX,
 };

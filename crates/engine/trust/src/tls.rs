@@ -36,6 +36,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::address::check_address;
+use crate::authorities::Authorities;
 use crate::authority::{Authority, Fingerprint};
 use crate::certificate::{NodeCertificate, Parsed};
 use crate::error::TrustError;
@@ -86,6 +87,8 @@ pub enum Encryption {
 /// What connections begin with; renewal replaces all of it at once.
 pub(crate) struct Live {
     pub(crate) certificate: NodeCertificate,
+    /// The CA that the certificate is of.
+    pub(crate) issuer: Fingerprint,
     pub(crate) client: Arc<ClientConfig>,
     /// For all protocols that need a certificate.
     pub(crate) members: Arc<ServerConfig>,
@@ -95,12 +98,14 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(
         clock: &Arc<dyn Clock>,
-        authority: &Authority,
+        authorities: &Authorities,
         certificate: NodeCertificate,
         encryption: Encryption,
     ) -> Result<Self, TrustError> {
         let time = || Arc::new(EnvTime(Arc::clone(clock)));
-        let roots = Arc::new(roots(authority.certificate()).map_err(TrustError::certificate)?);
+        let issuer = issuer_of(&**clock, authorities, &certificate)?;
+        let trusted = authorities.all().map(|authority| authority.certificate());
+        let roots = Arc::new(roots(trusted).map_err(TrustError::certificate)?);
         let chain = vec![certificate.chain()?];
 
         let mut client = ClientConfig::builder_with_details(provider(), time())
@@ -124,7 +129,7 @@ impl Live {
             .with_single_cert(chain.clone(), certificate.private_key()?)
             .map_err(TrustError::certificate)?;
         // Who joins knows the CA by its fingerprint, and needs to see it.
-        let with_authority = vec![certificate.chain()?, authority.certificate().clone()];
+        let with_authority = vec![certificate.chain()?, issuer.certificate().clone()];
         let joining = ServerConfig::builder_with_details(provider(), time())
             .with_protocol_versions(&[&TLS13])
             .map_err(TrustError::certificate)?
@@ -133,6 +138,7 @@ impl Live {
             .map_err(TrustError::certificate)?;
         Ok(Self {
             certificate,
+            issuer: issuer.fingerprint(),
             client: Arc::new(client),
             members: server_of(members, Protocol::needs_certificate, encryption),
             joining: server_of(
@@ -170,9 +176,13 @@ fn names(protocol: Protocol, encryption: Encryption) -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).collect()
 }
 
-fn roots(authority: &CertificateDer<'_>) -> Result<RootCertStore, TlsError> {
+fn roots<'a>(
+    authorities: impl IntoIterator<Item = &'a CertificateDer<'static>>,
+) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    roots.add(authority.clone().into_owned())?;
+    for authority in authorities {
+        roots.add(authority.clone())?;
+    }
     Ok(roots)
 }
 
@@ -184,7 +194,8 @@ fn check_chain(
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> Result<(), TlsError> {
     let parsed = ParsedCertificate::try_from(certificate)?;
-    verify_server_cert_signed_by_trust_anchor(&parsed, &roots(authority)?, &[], now, algorithms.all)
+    let roots = roots([&authority.clone().into_owned()])?;
+    verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], now, algorithms.all)
 }
 
 /// Whether others will accept this certificate, as far as this node's clock is right.
@@ -202,6 +213,22 @@ pub(crate) fn check_own(
         &algorithms,
     )
     .map_err(TrustError::certificate)
+}
+
+/// Which of the CAs that this node trusts a certificate is of; others accept it, as far as this node's clock is right.
+pub(crate) fn issuer_of<'a>(
+    clock: &dyn Clock,
+    authorities: &'a Authorities,
+    certificate: &NodeCertificate,
+) -> Result<&'a Authority, TrustError> {
+    let mut problem = None;
+    for authority in authorities.all() {
+        match check_own(clock, authority, certificate) {
+            Ok(()) => return Ok(authority),
+            Err(error) => problem = problem.or(Some(error)),
+        }
+    }
+    Err(problem.unwrap_or_else(|| TrustError::certificate("no CA is trusted")))
 }
 
 /// A certificate that this node was given, if it is one for this very node, of its CA, and others accept it.
@@ -240,6 +267,9 @@ pub(crate) fn joining_client(
     Ok(Arc::new(config))
 }
 
+/// What a node that joins finds where another CA is shown than that of its ticket. Nothing else here has this error.
+const ANOTHER_AUTHORITY: CertificateError = CertificateError::ApplicationVerificationFailure;
+
 /// Accepts any node of the CA that has this fingerprint. Which node it is does not matter: all may admit.
 #[derive(Debug)]
 struct OfAuthority {
@@ -258,10 +288,18 @@ impl ServerCertVerifier for OfAuthority {
     ) -> Result<ServerCertVerified, TlsError> {
         let authority = intermediates
             .iter()
-            .find(|certificate| Fingerprint::of(certificate) == self.fingerprint)
-            .ok_or(TlsError::InvalidCertificate(
-                CertificateError::UnknownIssuer,
-            ))?;
+            .find(|certificate| Fingerprint::of(certificate) == self.fingerprint);
+        let Some(authority) = authority else {
+            let is_authority = |certificate: &CertificateDer<'_>| {
+                Parsed::of(certificate).is_ok_and(|parsed| parsed.authority().is_some())
+            };
+            return Err(TlsError::InvalidCertificate(
+                match intermediates.iter().any(is_authority) {
+                    true => ANOTHER_AUTHORITY,
+                    false => CertificateError::UnknownIssuer,
+                },
+            ));
+        };
         check_chain(end_entity, authority, now, &self.algorithms)?;
         let names_a_node = Parsed::of(end_entity).is_ok_and(|parsed| parsed.node().is_some());
         match names_a_node {
@@ -438,6 +476,11 @@ fn explain_certificate(problem: &CertificateError) -> String {
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate is not of this cluster".to_owned()
+        }
+        CertificateError::ApplicationVerificationFailure => {
+            "the ticket was made before the authority was replaced, or is of another cluster: make a new ticket there (`cairn cluster \
+             token`)"
+                .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "it is another node; check the addresses of nodes".to_owned()

@@ -13,18 +13,22 @@ use cairn_base::env::Env;
 use cairn_base::{NodeId, PoolId, Timestamp};
 use futures_util::future::select;
 use parking_lot::Mutex;
+use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 
 use crate::address::host_of;
-use crate::authority::{Authority, CertificateRequest, VALID_FOR_MAX, hosts_with_own, request_for};
+use crate::authorities::Authorities;
+use crate::authority::{
+    Authority, CertificateRequest, Fingerprint, VALID_FOR_MAX, hosts_with_own, request_for,
+};
 use crate::certificate::{NodeCertificate, Subject, key_of, node_name};
 use crate::error::TrustError;
 use crate::folder::ClusterFolder;
 use crate::issue::{self, IssueAnswer, IssueAsk, Issuers};
 use crate::protocol::Protocol;
 use crate::stream::NodeStream;
-use crate::tls::{Encryption, Live, NOT_LISTED, check_issued, check_own, dial};
+use crate::tls::{Encryption, Live, NOT_LISTED, check_issued, check_own, dial, issuer_of};
 
 /// The clock may step, so the certificate is looked at more often than it has to be renewed.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -62,12 +66,14 @@ pub struct Trust {
     settings: TrustSettings,
     folder: Arc<ClusterFolder>,
     /// With the CA's key, where this node has that.
-    authority: ArcSwap<Authority>,
+    authorities: ArcSwap<Authorities>,
+    /// Held while these or the certificate change: connections begin with what follows from both.
+    changing: Mutex<()>,
     subject: Subject,
     live: ArcSwap<Live>,
     /// Whom to ask for certificates, once that is known.
     issuers: OnceLock<Arc<dyn Issuers>>,
-    /// Set off when that is known.
+    /// Set off when that is known, and when another certificate is wanted now.
     look: Arc<Notify>,
     /// When the certificate expires.
     expires: watch::Sender<Timestamp>,
@@ -79,7 +85,7 @@ impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Trust")
             .field("subject", &self.subject)
-            .field("authority", &self.authority.load())
+            .field("authorities", &self.authorities.load())
             .finish_non_exhaustive()
     }
 }
@@ -92,11 +98,11 @@ impl Trust {
         settings: TrustSettings,
     ) -> Result<Arc<Self>, TrustError> {
         let membership = folder.membership()?;
-        let authority = folder.authority()?;
-        if authority.cluster() != membership.cluster {
+        let authorities = folder.authorities()?;
+        if authorities.cluster() != membership.cluster {
             let problem = format!(
                 "it is of cluster {}, and this node is in cluster {}",
-                authority.cluster(),
+                authorities.cluster(),
                 membership.cluster
             );
             return Err(TrustError::damaged(&folder.authority_path(), problem));
@@ -107,8 +113,10 @@ impl Trust {
             node: membership.node,
             hosts: hosts_with_own(&hosts),
         };
-        let certificate = usable(&env, &folder, &authority, &subject, &settings)?;
-        let live = Live::new(&env.clock, &authority, certificate, settings.encryption)?;
+        // A crash may have left the key of a CA that is not trusted any more.
+        folder.save_authorities(&authorities, &authorities)?;
+        let certificate = usable(&env, &folder, &authorities, &subject, &settings)?;
+        let live = Live::new(&env.clock, &authorities, certificate, settings.encryption)?;
         let trust = Arc::new(Self {
             expires: watch::Sender::new(live.certificate.expires),
             live: ArcSwap::from_pointee(live),
@@ -116,7 +124,8 @@ impl Trust {
             env,
             settings,
             folder,
-            authority: ArcSwap::from_pointee(authority),
+            authorities: ArcSwap::from_pointee(authorities),
+            changing: Mutex::default(),
             subject,
             issuers: OnceLock::new(),
             look: Arc::default(),
@@ -131,16 +140,92 @@ impl Trust {
     }
 
     pub fn cluster(&self) -> PoolId {
-        self.authority.load().cluster()
+        self.authorities.load().cluster()
     }
 
     pub fn node(&self) -> NodeId {
         self.subject.node
     }
 
-    /// The CA, with its key if this node has that now.
+    /// The CA that this node's certificates are to be of, with its key if this node has that now.
     pub fn authority(&self) -> Arc<Authority> {
-        self.authority.load_full()
+        Arc::clone(self.authorities.load().issuing())
+    }
+
+    /// The CAs that this node trusts.
+    pub fn authorities(&self) -> Arc<Authorities> {
+        self.authorities.load_full()
+    }
+
+    /// The CA that this node's certificate is of: the one that others see.
+    pub fn issuer(&self) -> Fingerprint {
+        self.live.load().issuer
+    }
+
+    /// Trusts a second CA from now on, in place of another second one. Blocks while it writes files, as all changes of CAs do.
+    pub fn trust_also(&self, authority: Authority) -> Result<(), TrustError> {
+        let fingerprint = authority.fingerprint();
+        self.change(|before| match before.of(fingerprint) {
+            Some(_) => Ok(before.clone()),
+            None => before.and(authority),
+        })?;
+        tracing::info!(%fingerprint, "this node trusts a second CA of the cluster");
+        Ok(())
+    }
+
+    /// Makes a CA that is to take the place of the present one, and trusts it also. Its key is on this node alone so far.
+    pub fn make_another(&self) -> Result<Arc<Authority>, TrustError> {
+        let made = Authority::create(self.cluster(), self.env.clock.now())?;
+        let fingerprint = made.fingerprint();
+        self.trust_also(made)?;
+        let authorities = self.authorities();
+        let made = authorities.of(fingerprint).cloned();
+        made.ok_or_else(|| TrustError::certificate("the CA that was made is gone"))
+    }
+
+    /// Has this node's certificates be of one of the CAs that it trusts. The present one stays until there is another
+    /// ([`Self::renew_soon`]).
+    pub fn prefer(&self, fingerprint: Fingerprint) -> Result<(), TrustError> {
+        self.change(|before| before.preferring(fingerprint))?;
+        tracing::info!(%fingerprint, "certificates of this node are of this CA from now on");
+        Ok(())
+    }
+
+    /// Trusts a CA no more, and lets its key go. An error if this node's certificate is of that one. Connections that are there
+    /// go on.
+    pub fn distrust(&self, fingerprint: Fingerprint) -> Result<(), TrustError> {
+        self.change(|before| before.without(fingerprint))?;
+        tracing::info!(%fingerprint, "this node does not trust this CA any more");
+        Ok(())
+    }
+
+    /// Has it looked at once whether the certificate is due, as it is if it is not of the CA that it should be of.
+    pub fn renew_soon(&self) {
+        self.look.notify_one();
+    }
+
+    /// Makes the CAs that are trusted others, in the folder and for connections from now on.
+    fn change(
+        &self,
+        change: impl FnOnce(&Authorities) -> Result<Authorities, TrustError>,
+    ) -> Result<(), TrustError> {
+        let _one = self.changing.lock();
+        let before = self.authorities();
+        let next = change(&before)?;
+        let certificate = self.certificate();
+        // First: what cannot be used is not kept.
+        let live = Live::new(
+            &self.env.clock,
+            &next,
+            certificate,
+            self.settings.encryption,
+        )?;
+        self.folder.save_authorities(&before, &next)?;
+        self.authorities.store(Arc::new(next));
+        self.live.store(Arc::new(live));
+        // Clients of etcd have the CAs together with the certificate.
+        self.expires.send_modify(|_| ());
+        Ok(())
     }
 
     /// Says whom to ask for certificates while this node does not have the CA's key.
@@ -150,14 +235,14 @@ impl Trust {
         self.look.notify_one();
     }
 
-    /// A certificate for the key of a request; for nodes that have the CA's key.
+    /// A certificate for the key of a request, of a CA whose key this node has.
     pub(crate) fn issue(
         &self,
+        authority: &Authority,
         request: &CertificateRequest,
         subject: &Subject,
     ) -> Result<String, TrustError> {
         let now = self.env.clock.now();
-        let authority = self.authority.load();
         authority.answer(request, subject, now, self.settings.valid_for)
     }
 
@@ -181,27 +266,31 @@ impl Trust {
         }))
     }
 
-    /// Gets the CA's key from a node that has it, and keeps it.
-    pub async fn fetch_key(&self) -> Result<(), TrustError> {
-        let IssueAnswer::Key { authority_key_pem } = self.asked(&IssueAsk::Key).await? else {
+    /// Gets the key of a CA that this node trusts from a node that has it, and keeps it.
+    pub async fn fetch_key(&self, of: Fingerprint) -> Result<(), TrustError> {
+        let asked = self.asked(&IssueAsk::Key { authority: of }).await?;
+        let IssueAnswer::Key { authority_key_pem } = asked else {
             return Err(TrustError::certificate("the answer is no key of a CA"));
         };
-        let with_key = self.authority.load().with_key(&authority_key_pem)?;
-        self.folder.save_authority_key(&with_key)?;
-        self.authority.store(Arc::new(with_key));
-        tracing::info!("this node has the key of the cluster's CA now");
+        self.change(|before| match before.of(of) {
+            Some(known) => before.with(known.with_key(&authority_key_pem)?),
+            None => Ok(before.clone()),
+        })?;
+        tracing::info!(fingerprint = %of, "this node has the key of the cluster's CA now");
         Ok(())
     }
 
-    /// Lets the CA's key go, once another node says that it has it.
-    pub async fn drop_key(&self) -> Result<(), TrustError> {
-        let IssueAnswer::HasKey = self.asked(&IssueAsk::HasKey).await? else {
+    /// Lets the key of a CA go, once another node says that it has it.
+    pub async fn drop_key(&self, of: Fingerprint) -> Result<(), TrustError> {
+        let asked = self.asked(&IssueAsk::HasKey { authority: of }).await?;
+        let IssueAnswer::HasKey = asked else {
             return Err(TrustError::certificate("the answer is another one"));
         };
-        let without = self.authority.load().without_key();
-        self.folder.save_authority_key(&without)?;
-        self.authority.store(Arc::new(without));
-        tracing::info!("this node does not have the key of the cluster's CA any more");
+        self.change(|before| match before.of(of) {
+            Some(known) => before.with(known.without_key()),
+            None => Ok(before.clone()),
+        })?;
+        tracing::info!(fingerprint = %of, "this node does not have the key of the cluster's CA any more");
         Ok(())
     }
 
@@ -256,12 +345,17 @@ impl Trust {
         }
     }
 
+    /// Whether it is time for another certificate: the present one is near its end, or not of the CA that it should be of.
+    fn is_due(&self, current: &Live) -> bool {
+        let wanted = self.authorities.load().issuing().fingerprint();
+        current.certificate.is_due(self.env.clock.now()) || current.issuer != wanted
+    }
+
     /// Has another node renew the certificate if it is time; whether it was.
     async fn renew_by_asking(&self) -> Result<bool, TrustError> {
         let current = self.live();
-        let now = self.env.clock.now();
         let is_fine = current.certificate.subject == self.subject;
-        if is_fine && !current.certificate.is_due(now) {
+        if is_fine && !self.is_due(&current) {
             return Ok(false);
         }
         let renewed = self.ask_for_another(&current.certificate).await;
@@ -270,15 +364,26 @@ impl Trust {
     }
 
     async fn ask_for_another(&self, current: &NodeCertificate) -> Result<(), TrustError> {
-        let request = request_for(&key_of(&current.key_pem)?)?;
-        let asked = self.asked(&IssueAsk::Certificate { request }).await?;
+        let authority = self.authority();
+        let key_pem = match self.issuer() == authority.fingerprint() {
+            true => current.key_pem.clone(),
+            // Whoever has a key of before finds the certificate that would go with it: this node shows that to everybody.
+            false => KeyPair::generate()
+                .map_err(TrustError::certificate)?
+                .serialize_pem(),
+        };
+        let request = request_for(&key_of(&key_pem)?)?;
+        let ask = IssueAsk::Certificate {
+            request,
+            authority: authority.fingerprint(),
+        };
+        let asked = self.asked(&ask).await?;
         let IssueAnswer::Certificate { certificate_pem } = asked else {
             return Err(TrustError::certificate("the answer is none"));
         };
-        let next = NodeCertificate::load(&certificate_pem, &current.key_pem)?;
-        let authority = self.authority();
+        let next = NodeCertificate::load(&certificate_pem, &key_pem)?;
         let next = check_issued(&*self.env.clock, &authority, next, self.node())?;
-        self.take(&authority, next)
+        self.take(next)
     }
 
     /// Renews the certificate if it is time; whether it was. Blocks while it writes the file. For nodes that have the CA's key.
@@ -287,7 +392,7 @@ impl Trust {
         let mut problem = self.problem.lock();
         let now = self.env.clock.now();
         let current = self.live();
-        if !current.certificate.is_due(now) {
+        if !self.is_due(&current) {
             return Ok(false);
         }
         let renewed = self.renew(&current.certificate, now);
@@ -298,14 +403,19 @@ impl Trust {
     fn renew(&self, current: &NodeCertificate, now: Timestamp) -> Result<(), TrustError> {
         let valid_for = self.settings.valid_for;
         let authority = self.authority();
-        let next = authority.renew(current, &self.subject, now, valid_for)?;
-        self.take(&authority, next)
+        let next = match self.issuer() == authority.fingerprint() {
+            true => authority.renew(current, &self.subject, now, valid_for)?,
+            // With another key: see `ask_for_another`.
+            false => authority.issue(&self.subject, now, valid_for)?,
+        };
+        self.take(next)
     }
 
-    fn take(&self, authority: &Authority, next: NodeCertificate) -> Result<(), TrustError> {
+    fn take(&self, next: NodeCertificate) -> Result<(), TrustError> {
         let expires = next.expires;
         let encryption = self.settings.encryption;
-        let live = Live::new(&self.env.clock, authority, next, encryption)?;
+        let _one = self.changing.lock();
+        let live = Live::new(&self.env.clock, &self.authorities(), next, encryption)?;
         self.folder.save_certificate(&live.certificate)?;
         self.live.store(Arc::new(live));
         self.expires.send_replace(expires);
@@ -321,16 +431,18 @@ impl Trust {
 fn usable(
     env: &Env,
     folder: &ClusterFolder,
-    authority: &Authority,
+    authorities: &Authorities,
     subject: &Subject,
     settings: &TrustSettings,
 ) -> Result<NodeCertificate, TrustError> {
     let now = env.clock.now();
+    let authority = authorities.issuing();
     if !authority.has_key() {
         // It is renewed by another node, which takes it for this one's as long as it is valid.
-        let found = folder.certificate();
-        let checked =
-            found.and_then(|found| check_issued(&*env.clock, authority, found, subject.node));
+        let checked = folder.certificate().and_then(|found| {
+            let issuer = issuer_of(&*env.clock, authorities, &found)?;
+            check_issued(&*env.clock, issuer, found, subject.node)
+        });
         return checked.map_err(|error| TrustError::Rejoin {
             path: folder.certificate_path(),
             problem: error.to_string(),
@@ -345,7 +457,12 @@ fn usable(
             if is_fine {
                 return Ok(found);
             }
-            authority.renew(&found, subject, now, settings.valid_for)?
+            let other = authorities.other();
+            match other.is_some_and(|other| check_own(&*env.clock, other, &found).is_ok()) {
+                // With another key: see `Trust::ask_for_another`.
+                true => authority.issue(subject, now, settings.valid_for)?,
+                false => authority.renew(&found, subject, now, settings.valid_for)?,
+            }
         }
         Err(TrustError::Missing { .. }) => authority.issue(subject, now, settings.valid_for)?,
         Err(error @ TrustError::Damaged { .. }) => {

@@ -518,8 +518,15 @@ impl Truth for MapTruth {
 
 #[cfg(test)]
 mod tests {
-    use cairn_cluster::MemoryCoordinator;
-    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use cairn_base::env::BoxFuture;
+    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore, Keys};
+    use cairn_cluster::{
+        Coordinator, CoordinatorError, KeyRange, LeaseGrant, LeaseId, MemoryCoordinator, Outcome,
+        RangeReply, Revision, Txn, Watcher,
+    };
     use cairn_formats::encryption::{MasterKeyId, WRAPPED_LEN_BYTES};
     use cairn_formats::pool_file::{PoolClone, VolumeTiering};
     use cairn_formats::settings::{
@@ -816,6 +823,118 @@ mod tests {
         assert_eq!(seen(&one).await.secrets_key, Some(key(3)));
         let local = one.local(&state);
         assert_eq!((local.secrets_key, local.handle_key), (None, None));
+    }
+
+    /// Two that read a key find it as it was before either goes on.
+    struct Abreast {
+        inner: Arc<dyn Coordinator>,
+        key: KeyRange,
+        both: Arc<tokio::sync::Barrier>,
+        is_past: AtomicBool,
+    }
+
+    impl Coordinator for Abreast {
+        fn range(&self, range: KeyRange) -> BoxFuture<Result<RangeReply, CoordinatorError>> {
+            let is_first = range == self.key && !self.is_past.swap(true, Ordering::AcqRel);
+            let (reading, both) = (self.inner.range(range), Arc::clone(&self.both));
+            Box::pin(async move {
+                let found = reading.await;
+                if is_first {
+                    both.wait().await;
+                }
+                found
+            })
+        }
+
+        fn transact(&self, txn: Txn) -> BoxFuture<Outcome> {
+            self.inner.transact(txn)
+        }
+
+        fn grant_lease(&self, ttl: Duration) -> BoxFuture<Result<LeaseGrant, CoordinatorError>> {
+            self.inner.grant_lease(ttl)
+        }
+
+        fn keep_alive(&self, lease: LeaseId) -> BoxFuture<Result<LeaseGrant, CoordinatorError>> {
+            self.inner.keep_alive(lease)
+        }
+
+        fn revoke_lease(&self, lease: LeaseId) -> BoxFuture<Result<(), CoordinatorError>> {
+            self.inner.revoke_lease(lease)
+        }
+
+        fn watch(&self, range: KeyRange, from: Revision) -> Box<dyn Watcher> {
+            self.inner.watch(range, from)
+        }
+    }
+
+    /// Makes the key of secrets as a node does that knows of none: what it wraps from then on it wraps with the key that its state has,
+    /// and that has one which was saved, or which the map told of.
+    async fn key_made(truth: &MapTruth, own: WrappedKey) -> WrappedKey {
+        let mut state = PoolState {
+            secrets_key: None,
+            ..example_pool(1)
+        };
+        loop {
+            if let Some(key) = state.secrets_key {
+                return key;
+            }
+            let next = PoolState {
+                secrets_key: Some(own),
+                ..state.clone()
+            };
+            match truth.save(&[], &next, &state).await {
+                Ok(_) => state = next,
+                Err(SaveError::Conflict(_)) => {
+                    let view = truth.map.follow().await.unwrap().view().unwrap();
+                    state = pool_state(&view, &state, truth.own);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn two_nodes_that_make_the_key_of_secrets_at_once_have_one() {
+        for is_turned in [false, true] {
+            let env = test_env();
+            let store = MemoryCoordinator::new(env.clone());
+            let both = Arc::new(tokio::sync::Barrier::new(2));
+            let client = |name: &str| -> Arc<dyn Coordinator> {
+                Arc::new(Abreast {
+                    inner: store.client(name.to_owned()),
+                    key: KeyRange::One(Keys::new("test").secrets_key()),
+                    both: Arc::clone(&both),
+                    is_past: AtomicBool::new(false),
+                })
+            };
+            let memory = Arc::new(Forgotten);
+            let made = ClusterMap::create_cluster(
+                client("a"),
+                env.clone(),
+                ClusterId(1),
+                "test",
+                memory.clone(),
+            );
+            let one = MapTruth::new(made.await.unwrap(), NodeId(1));
+            let opened = ClusterMap::open(client("b"), env, "test", memory).await;
+            let other = MapTruth::new(opened.unwrap(), NodeId(2));
+            let key = |byte| WrappedKey {
+                master_key: MasterKeyId([9; 8]),
+                wrapped: [byte; WRAPPED_LEN_BYTES],
+            };
+            let (of_one, of_other) = match is_turned {
+                false => tokio::join!(key_made(&one, key(1)), key_made(&other, key(2))),
+                true => {
+                    let (of_other, of_one) =
+                        tokio::join!(key_made(&other, key(2)), key_made(&one, key(1)));
+                    (of_one, of_other)
+                }
+            };
+            assert_eq!(of_one, of_other);
+            assert!([key(1), key(2)].contains(&of_one));
+            let there = one.map.secrets_key().await.unwrap().unwrap();
+            assert_eq!(secrets_key_of(&there.value), Ok(of_one));
+        }
     }
 
     /// A tier that a volume names is not removed by a node that does not know of it yet, and a volume does not come to name one

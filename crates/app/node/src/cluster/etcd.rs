@@ -11,7 +11,8 @@
 //!
 //! Each node is a user of etcd, by its id. Those that run a member, and the next one that is to, may do all there; the others read and
 //! change the cluster's keys. So it is nodes with a member that take nodes in and remove them. A node that was removed is no user any
-//! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left.
+//! more, and its certificates are revoked: each member gets their list, and starts again, so that no connection of before is left. etcd
+//! compares numbers alone, whichever CA signed the list, and the numbers of a node are the same whichever CA its certificates are of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -27,14 +28,15 @@ use cairn_cluster::{
 };
 use cairn_owner::ClusterMember;
 use cairn_trust::{
-    ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, REVOKED_FOR, Revoked, Stage, Trust,
-    host_of,
+    ClusterFolder, EtcdMemberEntry, EtcdSource, Fingerprint, Membership, REVOKED_FOR, Revoked,
+    Stage, Trust, host_of,
 };
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::copies::{CopiesFolder, read_file};
+use super::rotation;
 use crate::error::NodeError;
 
 const PROGRAM: &str = "etcd";
@@ -75,10 +77,13 @@ pub struct EtcdSide {
     keeps: watch::Sender<bool>,
     /// The users that were made last, and when.
     users: Mutex<Option<(Users, Duration)>>,
-    /// What the list of revoked certificates has that this process wrote last.
-    revoked: Mutex<Option<Vec<Revoked>>>,
-    /// Whether this node's member has to start again, so that no connection is left of who was revoked.
+    /// What the list of revoked certificates has that this process wrote last, and which CA signed it.
+    revoked: Mutex<Option<(Fingerprint, Vec<Revoked>)>>,
+    /// Whether this node's member has to start again: so that no connection is left of who was revoked, or because the CAs that are
+    /// trusted are others, which it reads when it starts.
     is_open: AtomicBool,
+    /// What keeps this node from its next step where a CA takes the place of another.
+    rotation_problem: Mutex<Option<String>>,
     /// How the members were when they were asked last.
     health: Mutex<EtcdHealth>,
 }
@@ -250,7 +255,7 @@ fn is_low(free_bytes: u64, total_bytes: u64) -> bool {
 fn client_tls(trust: &Trust) -> EtcdTls {
     let certificate = trust.certificate();
     EtcdTls {
-        ca: trust.authority().certificate_pem().as_bytes().to_vec(),
+        ca: trust.authorities().certificates_pem().into_bytes(),
         client: Some((
             certificate.certificate_pem.into_bytes(),
             certificate.key_pem.into_bytes(),
@@ -315,6 +320,7 @@ impl EtcdSide {
             users: Mutex::default(),
             revoked: Mutex::default(),
             is_open: AtomicBool::new(false),
+            rotation_problem: Mutex::default(),
             health: Mutex::default(),
         });
         side.look_at_keeping();
@@ -353,8 +359,71 @@ impl EtcdSide {
         self.trust.node()
     }
 
+    pub fn trust(&self) -> &Arc<Trust> {
+        &self.trust
+    }
+
+    /// Whether this node's member of etcd, if it runs one, has read which CAs are trusted.
+    pub fn is_member_current(&self) -> bool {
+        let runs_member = match self.membership.lock().etcd {
+            EtcdSource::Given { .. } => false,
+            EtcdSource::Own { runs_member, .. } => runs_member,
+        };
+        !runs_member || !self.is_open.load(Ordering::Acquire)
+    }
+
+    /// A member that was not well when they were asked last, if there is one, with why.
+    pub fn unwell_member(&self) -> Option<String> {
+        let health = self.health.lock();
+        let unwell = health.members.iter().find_map(|member| {
+            let problem = member.problem.as_ref()?;
+            Some(format!("{} at {}: {problem}", member.name, member.url))
+        });
+        unwell.or_else(|| health.problem.clone())
+    }
+
+    /// After the CAs that are trusted have changed: clients of etcd go by them at once, and the member when it has started again.
+    pub fn trust_changed(&self) {
+        self.is_open.store(true, Ordering::Release);
+        self.show_certificate();
+    }
+
+    /// Shows etcd the certificate that this node has now, where it is asked over TLS.
+    pub fn show_certificate(&self) {
+        if self.is_own() || self.given_with_tls().is_some() {
+            self.etcd.set_tls(client_tls(&self.trust));
+        }
+    }
+
+    /// The address of an etcd that somebody else runs with TLS, if it is one.
+    pub fn given_with_tls(&self) -> Option<String> {
+        match &self.membership.lock().etcd {
+            EtcdSource::Given { endpoints, .. } => {
+                let mut endpoints = endpoints.iter();
+                endpoints.find(|url| url.starts_with("https://")).cloned()
+            }
+            EtcdSource::Own { .. } => None,
+        }
+    }
+
+    /// What keeps this node from its next step where a CA takes the place of another.
+    pub fn rotation_problem(&self) -> Option<String> {
+        self.rotation_problem.lock().clone()
+    }
+
+    async fn tend_rotation(&self, cluster: &ClusterMember) {
+        let problem = rotation::tend(self, cluster).await.err();
+        let mut before = self.rotation_problem.lock();
+        if problem != *before
+            && let Some(problem) = &problem
+        {
+            tracing::warn!(problem, "replacing the CA of the cluster; trying again");
+        }
+        *before = problem;
+    }
+
     /// Says whether this node takes others in now.
-    fn look_at_keeping(&self) {
+    pub fn look_at_keeping(&self) {
         let has_key = self.trust.authority().has_key();
         let keeps = keeps(&self.membership.lock().etcd, has_key);
         self.keeps
@@ -384,10 +453,16 @@ impl EtcdSide {
             return Ok(());
         }
         let is_holder = self.holders(&view).contains(&own);
-        let done = match (is_holder, self.trust.authority().has_key()) {
-            (true, false) => self.trust.fetch_key().await,
-            (false, true) => self.trust.drop_key().await,
-            _ => return Ok(()),
+        let authorities = self.trust.authorities();
+        // That of a second CA is fetched where that takes the place of the first.
+        let leaves = authorities.all().find(|it| it.has_key() && !is_holder);
+        let issuing = authorities.issuing();
+        let done = match leaves {
+            Some(leaves) => self.trust.drop_key(leaves.fingerprint()).await,
+            None if is_holder && !issuing.has_key() => {
+                self.trust.fetch_key(issuing.fingerprint()).await
+            }
+            None => return Ok(()),
         };
         self.look_at_keeping();
         done.map_err(told)
@@ -505,7 +580,7 @@ impl EtcdSide {
         while !stopping() {
             if expires.has_changed().unwrap_or(false) {
                 expires.borrow_and_update();
-                self.etcd.set_tls(client_tls(&self.trust));
+                self.show_certificate();
             }
             self.look_at_members().await;
             cluster.set_folder_is_low(folder_is_low(self.folder.path()));
@@ -519,6 +594,7 @@ impl EtcdSide {
             if let Err(error) = self.tend_key(&cluster).await {
                 tracing::debug!(error, "the key of the cluster's CA");
             }
+            self.tend_rotation(&cluster).await;
             if failed_count >= FAILED_MAX {
                 let nodes = cluster
                     .view()
@@ -648,11 +724,13 @@ impl EtcdSide {
             at: removed.value.at,
         });
         let revoked: Vec<Revoked> = removed.collect();
-        if self.revoked.lock().as_ref() == Some(&revoked) {
+        let authority = self.trust.authority();
+        let written = (authority.fingerprint(), revoked);
+        if self.revoked.lock().as_ref() == Some(&written) {
             return Ok(());
         }
         let now = self.trust.env().clock.now();
-        let list = self.trust.authority().revocation_list(&revoked, now);
+        let list = authority.revocation_list(&written.1, now);
         let is_more = self
             .folder
             .save_revoked(&list.map_err(told)?)
@@ -660,7 +738,7 @@ impl EtcdSide {
         if is_more {
             self.is_open.store(true, Ordering::Release);
         }
-        *self.revoked.lock() = Some(revoked);
+        *self.revoked.lock() = Some(written);
         Ok(())
     }
 
@@ -708,8 +786,9 @@ impl EtcdSide {
         Ok(())
     }
 
-    /// Starts this node's member again if connections may be left of a node that was removed since it started: etcd looks at
-    /// certificates and rights when a connection or a watch begins. One member at a time, while all are well.
+    /// Starts this node's member again if connections may be left of a node that was removed since it started, or of a CA that is not
+    /// trusted any more: etcd looks at certificates and rights when a connection or a watch begins, and at CAs when it starts. One
+    /// member at a time, while all are well.
     async fn close_connections(&self, cluster: &ClusterMember) -> Result<(), String> {
         let health = self.health();
         let is_well =
@@ -734,7 +813,7 @@ impl EtcdSide {
             .map(EtcdMember::start_again);
         if let Some(mut states) = states {
             tracing::info!(
-                "this node's member of etcd starts again, to end connections of a node that was removed"
+                "this node's member of etcd starts again: a node was removed, or the CAs that are trusted have changed"
             );
             let deadline = tokio::time::Instant::now() + MEMBER_RESTART_MAX;
             let _ = tokio::time::timeout_at(deadline, states.changed()).await;

@@ -14,6 +14,7 @@ mod iscsi;
 mod issue;
 pub mod offline;
 pub mod recover;
+pub mod rotation;
 mod twins;
 
 use std::collections::BTreeMap;
@@ -55,6 +56,7 @@ pub use self::etcd::EtcdHealth;
 use self::etcd::EtcdSide;
 use self::high_water::HighWaterFile;
 use self::issue::MapOfIssuers;
+use self::rotation::{AuthorityProgress, BeginError};
 use self::twins::{host_record, require_alone};
 use crate::error::NodeError;
 
@@ -809,8 +811,19 @@ impl ClusterNode {
         nodes.sort_by_key(|node| (node.id != own, !view.alive.contains_key(&node.id)));
         let addresses = nodes.iter().map(|node| node.internal_address.clone());
         let addresses = addresses.take(TICKET_ADDRESSES_MAX).collect();
-        let fingerprint = self.trust.authority().fingerprint();
+        // What this node shows: others may not have begun with the next CA.
+        let fingerprint = self.trust.issuer();
         Ticket::new(addresses, fingerprint, token.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// Which CA nodes have, and how far another one has taken its place.
+    pub async fn authority(&self) -> Result<AuthorityProgress, String> {
+        rotation::progress(&self.etcd, &self.member).await
+    }
+
+    /// Has another CA take the place of the present one, which nodes do by themselves from then on.
+    pub async fn rotate_authority(&self) -> Result<(), BeginError> {
+        rotation::begin(&self.etcd, &self.member).await
     }
 
     /// The node of a name.

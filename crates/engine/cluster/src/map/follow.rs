@@ -14,6 +14,7 @@ use std::time::Duration;
 use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
+use super::rotation::RotationRecord;
 use super::values::{
     AddressHolder, AddressPoolRecord, AliveRecord, ClassesRecord, DiskRecord, LogoutsRecord,
     MaintenanceRecord, NextVolume, NodeRecord, RemovedRecord, SecretsKeyRecord, TiersRecord,
@@ -43,6 +44,8 @@ pub struct MapView {
     pub maintenance: Option<Versioned<MaintenanceRecord>>,
     /// What secrets are wrapped with, itself wrapped with a master key.
     pub secrets_key: Option<Versioned<SecretsKeyRecord>>,
+    /// How far one CA has taken the place of another, if it ever did.
+    pub rotation: Option<Versioned<RotationRecord>>,
     /// Addresses that nodes share, by the pool's name.
     pub address_pools: BTreeMap<String, Versioned<AddressPoolRecord>>,
     /// Who has an address of a pool now.
@@ -193,7 +196,7 @@ impl Follower {
         let (classes, users, tiers) = (keys.classes(), keys.users(), keys.tiers());
         let logouts = keys.logouts();
         let (maintenance, next_volume) = (keys.maintenance(), keys.next_volume());
-        let secrets_key = keys.secrets_key();
+        let (secrets_key, rotation) = (keys.secrets_key(), keys.rotation());
         let (address_pools, holders) = (keys.address_pools(), keys.address_holders());
         let all_removed = keys.all_removed();
         let mut volumes: BTreeMap<VolumeId, Vec<&Entry>> = BTreeMap::new();
@@ -261,6 +264,11 @@ impl Follower {
             } else if *key == secrets_key {
                 match decode::<SecretsKeyRecord>(entry) {
                     Ok(key) => view.secrets_key = Some(key),
+                    Err(error) => damaged.push(bad(error)),
+                }
+            } else if *key == rotation {
+                match decode::<RotationRecord>(entry) {
+                    Ok(rotation) => view.rotation = Some(rotation),
                     Err(error) => damaged.push(bad(error)),
                 }
             } else if *key == next_volume {

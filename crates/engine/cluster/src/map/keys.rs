@@ -78,6 +78,11 @@ impl Keys {
         self.below("removed")
     }
 
+    /// How far one CA has taken the place of another.
+    pub fn rotation(&self) -> Key {
+        self.key(format_args!("authority-rotation"))
+    }
+
     /// The node whose member of etcd starts again now, so that no two do.
     pub fn member_restart(&self) -> Key {
         self.key(format_args!("etcd-restart"))

@@ -20,6 +20,8 @@ use crate::coordinator::{Compare, Key, KeyRange, LeaseId, Op, Outcome, Revision,
 const DISKS_DRAINED_AT_ONCE_MAX: usize = 100;
 /// A member of etcd that starts again has so long before another one may.
 pub const MEMBER_RESTART_MAX: Duration = Duration::from_secs(30);
+/// A node that comes while a CA takes the place of another is added so often, since nodes note in between how far they are.
+const GUARDED_TRIES_MAX: usize = 16;
 /// A disk's removal that somebody's note came in between of is tried so often.
 const REMOVAL_TRIES_MAX: usize = 8;
 
@@ -104,11 +106,37 @@ impl ClusterMap {
             then: vec![Op::put(token_key.clone(), encode(&token_key, &used)?)],
             otherwise: Vec::new(),
         };
-        self.change_node_with(&replaced, &record, txn).await?;
-        Ok(record)
+        let mut tries = 1;
+        loop {
+            let rotation = self.rotation().await?;
+            let mut guarded = txn.clone();
+            // The machine of before may have trusted the new CA, and had its key; this one gets what it trusts after this.
+            self.guard_rotation(&mut guarded, rotation.as_ref(), |it| it.without(node))?;
+            let result = self.change_node_with(&replaced, &record, guarded).await;
+            let is_changed = matches!(result, Err(MapError::Changed { .. }));
+            if !is_changed || tries >= GUARDED_TRIES_MAX || self.rotation().await? == rotation {
+                return result.map(|()| record);
+            }
+            tries += 1;
+        }
     }
 
-    async fn add_node_with(&self, record: &NodeRecord, mut txn: Txn) -> Result<(), MapError> {
+    async fn add_node_with(&self, record: &NodeRecord, txn: Txn) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let rotation = self.rotation().await?;
+            let mut guarded = txn.clone();
+            self.guard_rotation(&mut guarded, rotation.as_ref(), Clone::clone)?;
+            let result = self.add_node_once(record, guarded).await;
+            let is_changed = matches!(result, Err(MapError::Changed { .. }));
+            if !is_changed || tries >= GUARDED_TRIES_MAX || self.rotation().await? == rotation {
+                return result;
+            }
+            tries += 1;
+        }
+    }
+
+    async fn add_node_once(&self, record: &NodeRecord, mut txn: Txn) -> Result<(), MapError> {
         let key = self.keys().node(record.id);
         let claims = self.claims_of(record)?;
         for claim in &claims {

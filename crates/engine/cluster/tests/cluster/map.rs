@@ -11,8 +11,8 @@ use cairn_cluster::map::copy::{CopyError, EPOCHS_SKIPPED, MapCopy};
 use cairn_cluster::map::{
     AddressPoolRecord, AddressRecord, CertificateRecord, CloneRecord, ClusterId, DiskRecord,
     Ensemble, EnsembleId, JoinToken, LeftRecord, Machine, MapGeneration, NodeRecord, Opaque, Owned,
-    POOL_ADDRESSES_MAX, Process, ProcessNonce, Sign, StateAt, VersionRange, VolumeLog,
-    VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
+    POOL_ADDRESSES_MAX, Process, ProcessNonce, RotationPhase, RotationRecord, Sign, StateAt,
+    VersionRange, VolumeLog, VolumeRecord, WEIGHT_MAX, WEIGHT_NORMAL,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -109,6 +109,7 @@ async fn the_map_is_the_same_on_both_stores() {
         one_member_of_etcd_starts_again_at_a_time(world).await;
         a_node_leaves_with_all_its_disks(world).await;
         a_token_works_once(world).await;
+        an_authority_is_replaced_and_no_node_comes_unseen(world).await;
         a_group_is_whole_or_comes_to_nothing(world).await;
         certificates_have_a_place(world).await;
         values_that_cannot_be_read_name_their_key(world).await;
@@ -815,6 +816,75 @@ async fn a_node_with_disks_stays(world: &World) {
     assert_eq!(view.removed.get(&NodeId(1)), Some(removed));
     map.forget_removed(removed).await.unwrap();
     assert!(map.removed_nodes().await.unwrap().is_empty());
+}
+
+async fn an_authority_is_replaced_and_no_node_comes_unseen(world: &World) {
+    let map = create(world, "authority").await;
+    let minute = Duration::from_secs(60);
+    let (one, two) = (NodeId(1), NodeId(2));
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    assert_eq!(map.rotation().await.unwrap(), None, "{}", world.name);
+    let now = Timestamp::new(5, 0);
+    let begun = RotationRecord::begin("old".to_owned(), now);
+    map.set_rotation(None, &begun).await.unwrap();
+    let changed = |result: Result<(), MapError>| {
+        assert!(
+            matches!(result, Err(MapError::Changed { .. })),
+            "{}: {result:?}",
+            world.name
+        );
+    };
+    // One at a time.
+    changed(map.set_rotation(None, &begun).await);
+    let first = map.rotation().await.unwrap().unwrap();
+    assert_eq!(first.value, begun);
+    let made = begun.made("new".to_owned(), one).noted(one, true);
+    map.set_rotation(Some(&first), &made).await.unwrap();
+    let seen = map.rotation().await.unwrap().unwrap();
+    let view = map.follow().await.unwrap().view().unwrap();
+    assert_eq!(view.rotation.as_ref(), Some(&seen));
+
+    // All nodes that were seen have done their part; one joins before that is written.
+    let alone = BTreeSet::from([one]);
+    let renew = seen.value.advanced(&alone, &alone, now).unwrap();
+    let token = map.create_token(minute).await.unwrap();
+    map.join(&token, &node(2, "b", "b:1")).await.unwrap();
+    changed(map.set_rotation(Some(&seen), &renew).await);
+    let seen = map.rotation().await.unwrap().unwrap();
+    assert_eq!(seen.value, made);
+    let both = BTreeSet::from([one, two]);
+    assert_eq!(seen.value.awaited(&both, &alone), BTreeSet::from([two]));
+    let noted = seen.value.noted(two, false);
+    map.set_rotation(Some(&seen), &noted).await.unwrap();
+
+    // Another machine that becomes a node has nothing of what that one had.
+    let token = map.create_token(minute).await.unwrap();
+    let machine = Machine {
+        internal_address: "c:1".to_owned(),
+        external_address: "c:1".to_owned(),
+        versions: VersionRange {
+            oldest: 1,
+            newest: 1,
+        },
+    };
+    map.rejoin(&token, "b", &machine).await.unwrap();
+    let seen = map.rotation().await.unwrap().unwrap();
+    assert_eq!(seen.value.awaited(&both, &alone), BTreeSet::from([two]));
+
+    // Tickets name the old one: their tokens go with it.
+    let early = map.create_token(minute).await.unwrap();
+    let renew = seen.value.noted(two, false);
+    let renew = renew.advanced(&both, &alone, now).unwrap();
+    assert_eq!(renew.phase, RotationPhase::Renew);
+    map.set_rotation(Some(&seen), &renew).await.unwrap();
+    assert!(map.tokens().await.unwrap().is_empty(), "{}", world.name);
+    let refused = map.join(&early, &node(3, "d", "d:1")).await;
+    assert!(matches!(refused, Err(MapError::Token(_))), "{refused:?}");
+    let late = map.create_token(minute).await.unwrap();
+    let seen = map.rotation().await.unwrap().unwrap();
+    let noted = seen.value.noted(one, true);
+    map.set_rotation(Some(&seen), &noted).await.unwrap();
+    map.join(&late, &node(3, "d", "d:1")).await.unwrap();
 }
 
 /// Whether a token lets two nodes in, one after the other.

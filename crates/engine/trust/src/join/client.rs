@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use super::frame::{self, Answer, Ask};
 use super::{Admitted, JoinRequest, JoinSettings};
 use crate::address::host_of;
+use crate::authorities::Authorities;
 use crate::authority::{Authority, request_for};
 use crate::certificate::NodeCertificate;
 use crate::error::TrustError;
@@ -36,7 +37,7 @@ pub enum JoinError {
 /// What a node knows once it is admitted.
 #[derive(Debug)]
 pub struct Admission {
-    pub authority: Authority,
+    pub authorities: Authorities,
     pub certificate: NodeCertificate,
     pub admitted: Admitted,
 }
@@ -50,7 +51,7 @@ impl Admission {
     ) -> Result<Membership, TrustError> {
         let membership = self.membership(request);
         folder.save_certificate(&self.certificate)?;
-        folder.establish(&membership, &self.authority)?;
+        folder.establish_with(&membership, &self.authorities)?;
         Ok(membership)
     }
 
@@ -58,7 +59,7 @@ impl Admission {
     pub fn membership(&self, request: &JoinRequest) -> Membership {
         Membership {
             format: crate::membership::FORMAT,
-            cluster: self.authority.cluster(),
+            cluster: self.authorities.cluster(),
             cluster_name: self.admitted.cluster_name.clone(),
             node: self.admitted.node,
             node_name: request.node_name.clone(),
@@ -111,6 +112,7 @@ pub async fn join(
         Answer::Refused { reason } => Err(JoinError::Refused(one_line(&reason).into_owned())),
         Answer::Admitted {
             authority_pem,
+            second_authority_pem,
             certificate_pem,
             admitted,
         } => {
@@ -119,14 +121,19 @@ pub async fn join(
             };
             let authority =
                 Authority::load_certificate(&authority_pem).map_err(|error| wrong(&error))?;
-            if authority.fingerprint() != ticket.fingerprint() {
+            let second = second_authority_pem.map(|pem| Authority::load_certificate(&pem));
+            let second = second.transpose().map_err(|error| wrong(&error))?;
+            let authorities = Authorities::new(authority, second).map_err(|error| wrong(&error))?;
+            // The node that answers may have begun with the next CA since it showed that of the ticket.
+            if authorities.of(ticket.fingerprint()).is_none() {
                 return Err(wrong(&"its CA is not that of the ticket"));
             }
+            let authority = authorities.issuing();
             let certificate = NodeCertificate::load(&certificate_pem, &key.serialize_pem())
-                .and_then(|found| check_issued(&*env.clock, &authority, found, admitted.node))
+                .and_then(|found| check_issued(&*env.clock, authority, found, admitted.node))
                 .map_err(|error| wrong(&error))?;
             Ok(Admission {
-                authority,
+                authorities,
                 certificate,
                 admitted: *admitted,
             })

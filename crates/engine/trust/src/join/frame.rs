@@ -55,6 +55,9 @@ impl fmt::Debug for Ask {
 pub enum Answer {
     Admitted {
         authority_pem: String,
+        /// The CA that is trusted beside it, while one takes the place of the other.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        second_authority_pem: Option<String>,
         /// Of the node that asked.
         certificate_pem: String,
         admitted: Box<Admitted>,

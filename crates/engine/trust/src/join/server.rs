@@ -80,8 +80,7 @@ impl JoinServer {
             Ok(request) => request,
             Err(_) => return Answer::refused("the request for a certificate is none"),
         };
-        let authority = self.trust.authority();
-        if !authority.has_key() {
+        if !self.trust.authority().has_key() {
             return Answer::refused("this node takes no nodes in; make another ticket");
         }
         let host = host_of(&ask.request.internal_address).map(str::to_owned);
@@ -95,14 +94,21 @@ impl JoinServer {
             tracing::error!("a node that was admitted cannot be told so: {error}");
             return Answer::refused("the cluster could not answer; its log says why");
         }
+        // After the node is in the map: whatever is done to CAs from then on waits for it, so that it needs no others than these.
+        let authorities = self.trust.authorities();
+        let authority = authorities.issuing();
         let issued = host.and_then(|host| {
             let hosts = hosts_with_own(&[host]);
             let node = admitted.node;
-            self.trust.issue(&request, &Subject { node, hosts })
+            let subject = Subject { node, hosts };
+            self.trust.issue(authority, &request, &subject)
         });
         match issued {
             Ok(certificate_pem) => Answer::Admitted {
                 authority_pem: authority.certificate_pem().to_owned(),
+                second_authority_pem: authorities
+                    .other()
+                    .map(|other| other.certificate_pem().to_owned()),
                 certificate_pem,
                 admitted: Box::new(admitted),
             },

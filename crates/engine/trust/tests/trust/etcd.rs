@@ -37,6 +37,18 @@ fn tls(authority: &Authority, client: Option<&NodeCertificate>) -> EtcdTls {
     }
 }
 
+/// What a node shows etcd, and which CAs it trusts.
+fn shown(trust: &Trust) -> EtcdTls {
+    let certificate = trust.certificate();
+    EtcdTls {
+        ca: trust.authorities().certificates_pem().into_bytes(),
+        client: Some((
+            certificate.certificate_pem.into_bytes(),
+            certificate.key_pem.into_bytes(),
+        )),
+    }
+}
+
 async fn connects(url: &str, tls: EtcdTls) -> bool {
     let mut settings = EtcdSettings::new(vec![url.to_owned()]);
     settings.tls = Some(tls);
@@ -171,6 +183,21 @@ impl World {
         let mut settings = EtcdSettings::new(urls.collect());
         settings.tls = Some(tls(&self.authority, Some(certificate)));
         Etcd::connect(settings).await.unwrap()
+    }
+
+    /// Has the member of a node start again, and waits until it is well.
+    async fn start_again(&self, index: usize) {
+        let member = &self.members[index];
+        let mut states = member.start_again();
+        let again = tokio::time::timeout(PATIENCE, states.changed()).await;
+        again.expect("another process").unwrap();
+        let well = async {
+            while !connects(member.client_url(), shown(&self.nodes[index])).await {
+                tokio::task::yield_now().await;
+            }
+        };
+        let in_time = tokio::time::timeout(PATIENCE, well).await;
+        in_time.expect("it is well again");
     }
 
     async fn stop(self) {
@@ -321,5 +348,64 @@ async fn who_is_removed_has_nothing_in_etcd() {
     assert!(second.check().await.is_err());
     put(&first, "/c/a", "4").await.unwrap();
     assert_eq!(get(&first, "/c/a").await.unwrap().as_deref(), Some("4"));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_go_from_one_authority_to_another() {
+    let Some(world) = World::start().await else {
+        return;
+    };
+    let old = world.authority.fingerprint();
+    let saved = world.nodes[1].certificate();
+    let made = world.nodes[0].make_another().unwrap();
+    for node in &world.nodes[1..] {
+        let with_key = made.with_key(made.key_pem().unwrap()).unwrap();
+        node.trust_also(with_key).unwrap();
+    }
+    let early = made.issue(&saved.subject, world.env.clock.now(), DAY);
+    let early = early.unwrap();
+    let of_early = || EtcdTls {
+        client: tls(&made, Some(&early)).client,
+        ..shown(&world.nodes[1])
+    };
+    // It reads which CAs are trusted when it starts, and not before.
+    for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+        assert!(!connects(member.client_url(), of_early()).await);
+        assert!(!peer_answers(peer, &early).await);
+    }
+    for index in 0..world.members.len() {
+        world.start_again(index).await;
+    }
+    for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+        let url = member.client_url();
+        assert!(connects(url, of_early()).await && peer_answers(peer, &early).await);
+        assert!(connects(url, tls(&world.authority, Some(&saved))).await);
+        assert!(peer_answers(peer, &saved).await);
+    }
+
+    // One node after the other shows a certificate of the new one, and so does its member at once.
+    for node in &world.nodes {
+        node.prefer(made.fingerprint()).unwrap();
+        assert!(node.renew_if_due().unwrap());
+        for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+            assert!(connects(member.client_url(), shown(node)).await);
+            assert!(peer_answers(peer, &node.certificate()).await);
+        }
+    }
+    for (index, node) in world.nodes.iter().enumerate() {
+        node.distrust(old).unwrap();
+        world.start_again(index).await;
+    }
+    for (member, peer) in world.members.iter().zip(&world.peer_urls) {
+        let url = member.client_url();
+        let of_saved = EtcdTls {
+            client: tls(&made, Some(&saved)).client,
+            ..shown(&world.nodes[1])
+        };
+        assert!(!connects(url, of_saved).await && !peer_answers(peer, &saved).await);
+        assert!(connects(url, shown(&world.nodes[1])).await);
+        assert!(peer_answers(peer, &world.nodes[1].certificate()).await);
+    }
     world.stop().await;
 }

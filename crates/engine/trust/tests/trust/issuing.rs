@@ -151,7 +151,9 @@ async fn the_key_goes_to_nodes_that_are_to_have_it_and_leaves_others() {
     let (one, listener, map) = issuer(&authority, ONE).await;
     let two = Without::open(&authority, TWO).unwrap();
     map.nodes.lock().insert(TWO);
-    let unknown = two.trust.fetch_key().await.expect_err("nobody is known");
+    let ca = authority.fingerprint();
+    let unknown = two.trust.fetch_key(ca).await;
+    let unknown = unknown.expect_err("nobody is known");
     assert!(matches!(unknown, TrustError::NoIssuer(_)), "{unknown}");
     // The first one that it asks has no key itself.
     let three = Without::open(&authority, NodeId(3)).unwrap();
@@ -166,7 +168,7 @@ async fn the_key_goes_to_nodes_that_are_to_have_it_and_leaves_others() {
     two.trust.ask(Arc::new(Asked(vec![first, second])));
     let refused = two
         .trust
-        .fetch_key()
+        .fetch_key(ca)
         .await
         .expect_err("it is not to have it");
     assert!(
@@ -175,22 +177,22 @@ async fn the_key_goes_to_nodes_that_are_to_have_it_and_leaves_others() {
     );
     assert!(!two.has_key_file());
     map.holders.lock().insert(TWO);
-    two.trust.fetch_key().await.unwrap();
+    two.trust.fetch_key(ca).await.unwrap();
     assert!(two.trust.authority().has_key() && two.has_key_file());
-    let kept = two.trust.folder().authority().unwrap();
-    assert_eq!(kept.key_pem(), one.trust.authority().key_pem());
+    let kept = two.trust.folder().authorities().unwrap();
+    assert_eq!(kept.issuing().key_pem(), one.trust.authority().key_pem());
     // It makes its certificates by itself now.
     for clock in [&one.clock, &two.clock, &three.clock] {
         clock.step_wall(61 * DAY);
     }
     assert!(two.trust.renew_if_due().unwrap());
 
-    two.trust.drop_key().await.unwrap();
+    two.trust.drop_key(ca).await.unwrap();
     assert!(!two.trust.authority().has_key() && !two.has_key_file());
     // Without another one that has it the key stays.
     listener.close().await;
     map.holders.lock().insert(NodeId(3));
-    let alone = one.trust.drop_key().await;
+    let alone = one.trust.drop_key(ca).await;
     assert!(alone.is_err() && one.trust.authority().has_key());
 }
 

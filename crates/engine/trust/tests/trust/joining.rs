@@ -137,7 +137,7 @@ async fn a_node_joins_and_is_one_of_the_cluster() {
     let admission = joined.expect("it is admitted");
     assert_eq!(*first.door.requests.lock(), [request()]);
     assert_eq!(admission.admitted, admitted(TWO));
-    assert!(!admission.authority.has_key());
+    assert!(!admission.authorities.issuing().has_key());
     assert_eq!(admission.certificate.subject.node, TWO);
     let hosts = &admission.certificate.subject.hosts;
     assert!(hosts.contains(&host_of(&request().internal_address).unwrap().to_owned()));
@@ -186,10 +186,53 @@ async fn a_token_is_shown_to_its_cluster_alone() {
     let refused = try_join(&ticket).await.expect_err("another cluster");
     assert!(matches!(refused, JoinError::Unreachable(_)), "{refused}");
     assert!(
-        refused.to_string().contains("not of this cluster"),
+        refused
+            .to_string()
+            .contains("made before the authority was replaced, or is of another cluster"),
         "{refused}"
     );
     assert_eq!(other.asked(), 0);
+}
+
+#[tokio::test]
+async fn a_ticket_is_good_until_its_authority_is_replaced() {
+    let first = First::new().await;
+    let trust = &first.node.trust;
+    let (old, early) = (trust.issuer(), first.ticket());
+    let made = trust.make_another().unwrap();
+    let world = TestWorld::new(2);
+    let settings = JoinSettings::default();
+    let joined = join(&world.env, &early, &request(), &settings).await;
+    let admission = joined.expect("both are trusted");
+    // Who joins meanwhile trusts both.
+    let prints = |admission: &cairn_trust::Admission| -> Vec<_> {
+        let all = admission.authorities.all();
+        all.map(|it| it.fingerprint()).collect()
+    };
+    assert_eq!(prints(&admission), [old, made.fingerprint()]);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = ClusterFolder::create(&folder.path().join("cluster")).unwrap();
+    admission.establish(&folder, &request()).unwrap();
+    let kept = folder.authorities().unwrap();
+    assert_eq!(
+        kept.certificates_pem(),
+        trust.authorities().certificates_pem()
+    );
+    assert!(kept.all().all(|it| !it.has_key()));
+
+    trust.prefer(made.fingerprint()).unwrap();
+    assert!(trust.renew_if_due().unwrap());
+    let refused = try_join(&early).await.expect_err("of the old one");
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("made before the authority was replaced")
+            && refused.contains("make a new"),
+        "{refused}"
+    );
+    assert_eq!(first.asked(), 1);
+    *first.door.is_used.lock() = false;
+    let joined = join(&world.env, &first.ticket(), &request(), &settings).await;
+    assert_eq!(prints(&joined.unwrap()), [made.fingerprint(), old]);
 }
 
 #[tokio::test]
@@ -310,6 +353,7 @@ async fn what_is_sent_shows_no_secret_in_messages() {
     assert!(!format!("{ask:?}").contains(TOKEN));
     let answer = Answer::Admitted {
         authority_pem: String::new(),
+        second_authority_pem: None,
         certificate_pem: String::new(),
         admitted: Box::new(admitted(TWO)),
     };

@@ -187,6 +187,7 @@ async fn what_is_no_answer_admits_nobody() {
     let answer = |authority_pem: &str, certificate_pem: &str| {
         encode(&Answer::Admitted {
             authority_pem: authority_pem.to_owned(),
+            second_authority_pem: None,
             certificate_pem: certificate_pem.to_owned(),
             admitted: Box::new(admitted(TWO)),
         })
@@ -210,6 +211,7 @@ async fn what_is_no_answer_admits_nobody() {
             let certificate_pem = issuer.answer(&request, &subject, start(), VALID_FOR);
             let answer = Answer::Admitted {
                 authority_pem: authority_pem.clone(),
+                second_authority_pem: None,
                 certificate_pem: certificate_pem.unwrap(),
                 admitted: Box::new(admitted(TWO)),
             };

@@ -13,3 +13,4 @@ mod limits;
 mod nodes;
 mod raw;
 mod renewal;
+mod rotation;
