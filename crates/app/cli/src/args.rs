@@ -561,6 +561,13 @@ pub struct DiskAddArgs {
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. Without it such a folder is refused: its name may have a typo, or its drive may not
+    /// be mounted
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
+    /// Do not ask on a terminal whether the device that the folder is on is the right one
+    #[arg(long)]
+    pub yes: bool,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -608,6 +615,9 @@ pub struct DiskReplaceArgs {
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
+    /// Make the folder if it does not exist
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -985,6 +995,8 @@ mod tests {
             ("status --json --server http://127.0.0.1:1", true),
             ("disk list --json", true),
             ("disk add /srv/new --json", true),
+            ("disk add /srv/new --create --yes", true),
+            ("disk replace /srv/old /srv/new --create", true),
             ("disk add /srv/fast --role journal", true),
             ("disk add /srv/fast --role cache --size 100GiB", true),
             ("disk add /srv/fast --role archive", false),

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use cairn_admin::api::{
     AdminView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DirectoryProtection,
-    DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView, MediaBytes,
-    MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet,
-    ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate, TicketView,
-    VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeOrigin,
-    VolumeTieringView, VolumeView,
+    DiskAdd, DiskPlace, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind, ExportView,
+    MediaBytes, MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule,
+    ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate,
+    TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
+    VolumeOrigin, VolumeTieringView, VolumeView,
 };
 use cairn_admin::list_query::ListQuery;
 use cairn_admin::{Answer, Control, ControlError};
@@ -39,6 +39,7 @@ use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
 use cairn_pool::health::{Judgement, LostDisk, Observed, judge};
+use cairn_pool::joining::Allowed;
 use cairn_pool::truth::SaveError;
 use cairn_pool::warning::DiskLoss;
 
@@ -60,6 +61,10 @@ impl Control for Controller {
         Box::pin(async { Ok(self.disk_views()) })
     }
 
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
+        Box::pin(async move { self.inner.disk_place(&path).await.map_err(refusal) })
+    }
+
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
         Box::pin(async move {
             self.require_node_stays()?;
@@ -67,7 +72,10 @@ impl Control for Controller {
                 .inner
                 .disk_add(
                     &add.path,
-                    add.wipe,
+                    Allowed {
+                        wipe: add.wipe,
+                        create: add.create,
+                    },
                     convert::role(add.role),
                     add.media.kind(),
                 )
@@ -104,7 +112,11 @@ impl Control for Controller {
                 return self.disk_now(noted.map_err(refusal)?);
             }
             self.require_node_stays()?;
-            let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
+            let allowed = Allowed {
+                wipe: by.wipe,
+                create: by.create,
+            };
+            let added = self.inner.disk_replace(&disk, &by.path, allowed).await;
             self.disk_now(added.map_err(refusal)?)
         })
     }

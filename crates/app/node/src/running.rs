@@ -31,7 +31,7 @@ use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster;
 use crate::control::Controller;
-use crate::disks::{PoolDisks, descriptors_max};
+use crate::disks::{Known, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::keys::KeyHolder;
@@ -145,7 +145,12 @@ impl Node {
             Some(place) => runtime.block_on(place.known_disks(&env))?,
             None => Vec::new(),
         };
-        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, &known))?;
+        let state_folder = state_folder::find(config.state_dir.as_deref());
+        let known = Known {
+            disks: &known,
+            state_folder: state_folder.as_deref(),
+        };
+        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, known))?;
         let cluster = match place {
             Some(place) => {
                 let known = keys.known();
@@ -178,6 +183,7 @@ impl Node {
         let certificate = certificate::of_admin(&env, &config);
         let certificate = certificate.map_err(NodeError::Certificate)?;
         let inner = Inner::new(env, config, pool, token_path, cluster, keys);
+        inner.begin_to_remember();
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(crate::read_cache::open_all(&inner));

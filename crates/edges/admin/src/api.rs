@@ -223,6 +223,28 @@ pub struct DiskAdd {
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
+}
+
+/// What a folder of the server's machine is on, which is to become a disk: to be looked at before it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskPlace {
+    /// Where it is, with links followed.
+    pub path: String,
+    /// Whether the folder is there. What else is said of it is of the folder that it would be in then.
+    pub exists: bool,
+    /// What is mounted there: "/dev/sdb1".
+    pub device: String,
+    /// The kind of file system: "xfs".
+    pub file_system: String,
+    /// Where that is mounted; "/" is the file system of the machine itself.
+    pub mount_point: String,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    /// Disks of the pool on this server that are on the same drive: they are lost together.
+    pub shares_with: Vec<String>,
 }
 
 /// A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server.
@@ -233,6 +255,9 @@ pub struct DiskReplace {
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
 }
 
 /// How a read cache is.
@@ -301,6 +326,9 @@ pub struct CacheAdd {
     pub path: String,
     /// What it may take of that disk, at least 256 MiB.
     pub size_bytes: u64,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
 }
 
 /// Bytes of a volume on disks, protection included, that are to live on one kind of disks.
