@@ -124,7 +124,7 @@ class Disks(WorldTest):
         # Segments that the kill left without footers are not computed but written anew.
         self.assertGreater(rebuild["shards_moved"] + rebuild["segments_rewritten"], 0)
         self.assertEqual((rebuild["lost_bytes"], rebuild["errors"]), (0, 0))
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
 
@@ -179,7 +179,7 @@ class Disks(WorldTest):
         config.write_text('rebuild_rate = "256KiB"\n')
         server = self.server(6, flags=["--config", config])
         tree = self.fill(server)
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         gone = server.disks.pop()
         server.cairn("disk", "remove", "--force", gone)
         status = server.status()
@@ -189,7 +189,7 @@ class Disks(WorldTest):
         server.stop()
         config.write_text("rebuild_rate = 0\n")
         server.start()
-        healthy = lambda: server.status()["health"] == "healthy"
+        healthy = lambda: server.is_well()
         harness.wait_until(healthy, MOVE_SECONDS_MAX, "the rebuild")
         self.assertEqual(self.disks(server)[1]["lost_bytes"], 0)
         self.check(server, tree)
@@ -219,7 +219,7 @@ class Disks(WorldTest):
         self.assertEqual(set(self.states(server)), {"new", "disk1", "disk2", "disk3", "disk4", "disk5"})
         self.check(server, tree)
         self.assertEqual(load.differences(), [])
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         server.disks = server.disks[1:]
         self.check_without(server, tree, ["disk3", "disk5"])
 
@@ -296,7 +296,7 @@ class Disks(WorldTest):
         server.cairn("disk", "add", new)
         server.disks.append(new)
         harness.wait_until(
-            lambda: server.status()["health"] == "healthy",
+            lambda: server.is_well(),
             MOVE_SECONDS_MAX,
             "the second copies",
         )
@@ -617,7 +617,7 @@ class Disks(WorldTest):
             lambda disks, rebuild: disks["count"] == count and rebuild["shards_left"] == 0,
             "the end of the rebuild",
         )
-        harness.wait_until(lambda: server.status()["health"] == "healthy", MOVE_SECONDS_MAX, "good health")
+        harness.wait_until(lambda: server.is_well(), MOVE_SECONDS_MAX, "good health")
         self.assertEqual(self.disks(server)[1]["problems"], [])
         server.restart()
         with libnfs.Mount(server.libnfs_url()) as mount:

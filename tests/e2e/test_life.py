@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 
@@ -33,6 +34,41 @@ class Life(WorldTest):
         self.assertEqual(second.returncode, EXIT_FAILED, second.stderr)
         self.assertIn(str(server.pid), second.stderr)
         self.assertEqual(server.status()["pid"], server.pid)
+
+    def test_folders_on_one_drive_are_one_device_and_have_its_space_once(self):
+        server = self.server(6)
+        status = server.status()
+        self.assertEqual(status["health"], "no_redundancy")
+        pool = status["pool"]
+        self.assertEqual((pool["devices"], pool["device_failures_tolerated"]), (1, 0))
+        said = server.cairn("status").stdout
+        self.assertIn("6 folders on 1 device, 4+2: survives no loss of a device", said)
+        self.assertIn("put each folder on a device of its own", said)
+        space = os.statvfs(server.disks[0])
+        total = space.f_blocks * space.f_frsize
+        self.assertLessEqual(abs(pool["total_bytes"] - total), 6 * space.f_frsize)
+        self.assertEqual(sum(disk["total_bytes"] for disk in status["disks"]), pool["total_bytes"])
+
+    def test_a_full_volume_is_said(self):
+        server = self.server(3)
+        server.cairn("volume", "create", "small", "--size-limit", "8MiB")
+        server.cairn("export", "set", "small", "--client", "127.0.0.1/32")
+        url = lambda name: f"nfs://127.0.0.1:{server.port}/small/{name}"
+        file = self.scratch / "file"
+        file.write_bytes(b"x" * (15 << 19))
+        server.cairn("cp", "-q", file, url("one"))
+        kinds = lambda: {warning["kind"]: warning for warning in server.status()["warnings"]}
+        harness.wait_until(lambda: "volume_low" in kinds(), 30, "that the volume is nearly full")
+        self.assertEqual(kinds()["volume_low"]["volume"], "small")
+        file.write_bytes(b"x" * 471_000)
+        server.cairn("cp", "-q", file, url("two"))
+        harness.wait_until(lambda: "volume_full" in kinds(), 30, "that the volume is full")
+        self.assertEqual(server.status()["health"], "degraded")
+        said = server.cairn("status").stdout
+        self.assertNotIn("nothing needs to be done", said)
+        self.assertIn("cairn volume set small --size-limit", said)
+        server.cairn("rm", url("one"), url("two"))
+        harness.wait_until(lambda: not {"volume_full", "volume_low"} & set(kinds()), 30, "that it is not")
 
     def test_no_redundancy_is_said(self):
         server = self.server(1)

@@ -275,6 +275,12 @@ class Server:
     def status(self):
         return json.loads(self.cairn("status", "--json").stdout)
 
+    def is_well(self):
+        """Whether all is as it should be, but that the folders are on one drive, as those of a test are."""
+        status = self.status()
+        kinds = [warning["kind"] for warning in status["warnings"]]
+        return status["health"] == "healthy" or (status["health"] == "no_redundancy" and "one_disk" not in kinds)
+
     def metrics(self):
         """Each series of /metrics with its value."""
         series = {}

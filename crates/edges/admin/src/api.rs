@@ -102,7 +102,13 @@ pub struct PoolView {
     /// has disks on several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_failures_tolerated: Option<u32>,
-    /// Raw bytes of the disks that are there.
+    /// Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
+    /// one drive, which are lost together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_failures_tolerated: Option<u32>,
+    /// Raw bytes of the disks that are there. Disks on one file system have its space once.
     pub total_bytes: u64,
     pub free_bytes: u64,
     /// Raw bytes kept back, so that deleting and rebuilding work on a full pool.

@@ -64,6 +64,26 @@ pub(super) fn next(
     }
 }
 
+/// For how long a scrub that begins by itself could have begun, and has not. `None` also where that is not known: before the first
+/// one nobody notes since when it is due.
+pub(super) fn overdue(
+    state: &ScrubState,
+    maintenance: &Maintenance,
+    now: Timestamp,
+) -> Option<Duration> {
+    let every = maintenance.scrub_every?;
+    if state.stage != ScrubStage::Done {
+        return None;
+    }
+    let begun = last_begun(state, now)?;
+    let due = Timestamp::new(begun.seconds.saturating_add(every.seconds()), begun.nanos);
+    let window = maintenance.window.as_ref();
+    let due = window.map_or(due, |window| window.next_open(due));
+    let late = now.seconds.saturating_sub(due.seconds);
+    let late = u64::try_from(late).ok().filter(|late| *late > 0);
+    late.map(Duration::from_secs)
+}
+
 /// Whether a scrub that begins now finds the volumes that it is to read. A node of a cluster has them some time after its start:
 /// one that began before would be done at once, and the next would be due long after.
 fn has_its_volumes(pool: &Pool) -> bool {
