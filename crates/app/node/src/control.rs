@@ -950,12 +950,7 @@ impl Controller {
                 .pool
                 .rebuild_lost_bytes()
                 .saturating_sub(inner.pool.scrub.lost_bytes_known()),
-            damaged_reads: inner
-                .pool
-                .store
-                .stats()
-                .damaged_reads
-                .saturating_sub(inner.pool.scrub.damaged_reads_known()),
+            damaged_reads: inner.pool.store.damaged_places(),
             free_percent: percent(space.free_bytes, space.total_bytes),
             caches: crate::read_cache::warnings(inner),
             cluster,

@@ -60,6 +60,8 @@ const _: () = assert!(
 );
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
+/// How often places at which readers met damage are looked at again.
+const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
 /// Files that say where the server is are removed in so long when it ends, or stay.
 const UNANNOUNCE_MAX: Duration = Duration::from_secs(2);
 /// Threads for what blocks: copying and deleting files of metadata.
@@ -278,6 +280,9 @@ impl Node {
         runtime.block_on(crate::benchmarks::begin(&inner, &controller));
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
+        });
+        inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
+            inner.pool.store.check_damaged_places().await;
         });
         let (admin_stop, stopped) = oneshot::channel();
         let (certificate, certificate_pem) = match certificate {

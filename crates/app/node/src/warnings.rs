@@ -477,8 +477,8 @@ fn text(warning: &Warning) -> Told {
         Warning::ReadsDamaged { count } => told(
             WarningKind::ReadsDamaged,
             POOL,
-            format!("{count} reads met data that is damaged beyond repair"),
-            "the log names it; `cairn scrub start` finds all such files",
+            format!("{count} places that were read are damaged beyond repair"),
+            "the log names them; `cairn scrub start` finds all such files. They are looked at again every half minute",
         ),
     }
 }

@@ -60,7 +60,7 @@ pub struct Observed {
     pub damaged_places: u64,
     /// Bytes that were given up while data was moved or rebuilt, since the start, and that no scrub has looked for.
     pub lost_bytes: u64,
-    /// Reads that failed for good since the start, without those before the last scrub that read all.
+    /// Places at which readers met damage and that still cannot be read, without those before the last scrub that read all.
     pub damaged_reads: u64,
     /// Disks that work and that the configuration names; `None` if it names all that work.
     pub disks_named: Option<usize>,
