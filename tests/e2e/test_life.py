@@ -35,6 +35,48 @@ class Life(WorldTest):
         self.assertIn(str(server.pid), second.stderr)
         self.assertEqual(server.status()["pid"], server.pid)
 
+    def test_of_several_servers_none_is_guessed(self):
+        first = self.server(1)
+        # As two servers of one user have it.
+        run = {"CAIRN_RUNTIME_DIR": first.environment()["CAIRN_RUNTIME_DIR"]}
+
+        class Beside(harness.Server):
+            def environment(self):
+                return super().environment() | run
+
+        root = self.scratch / "second"
+        root.mkdir()
+        second = self.enterContextHere(Beside(root, 1))
+        environment = {name: value for name, value in first.environment().items() if name != "CAIRN_STATE_DIR"}
+
+        def asked(*words, more=None):
+            argv = [str(harness.cairn_path()), *map(str, words)]
+            return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment | (more or {}))
+
+        for words in (["status"], ["volume", "delete", "main", "--yes", "--force"], ["disk", "list"]):
+            refused = asked(*words)
+            self.assertEqual(refused.returncode, EXIT_USAGE, refused.stdout)
+            for server in (first, second):
+                self.assertIn(server.ready["admin"]["url"], refused.stderr)
+                self.assertIn(server.ready["pool"], refused.stderr)
+                self.assertIn(str(server.state_path), refused.stderr)
+            self.assertIn("--state-dir", refused.stderr)
+        # Each way to name one; its token is found.
+        for server in (first, second):
+            for done in (
+                asked("status", "--json", "--server", server.ready["admin"]["url"]),
+                asked("status", "--json", "--state-dir", server.state_path),
+                asked("status", "--json", more={"CAIRN_SERVER": server.ready["admin"]["url"]}),
+                asked("status", "--json", more={"CAIRN_STATE_DIR": str(server.state_path)}),
+            ):
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(done.stdout)["pid"], server.pid)
+        refused = asked("status", "--state-dir", self.scratch)
+        self.assertEqual(refused.returncode, 3, refused.stdout)
+        # The only one that is left is meant.
+        self.assertEqual(second.stop(), 0)
+        self.assertEqual(json.loads(asked("status", "--json").stdout)["pid"], first.pid)
+
     def test_folders_on_one_drive_are_one_device_and_have_its_space_once(self):
         server = self.server(6)
         status = server.status()

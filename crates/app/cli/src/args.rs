@@ -189,6 +189,9 @@ pub struct ServerArgs {
     /// running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
+    /// Of several servers on this machine, the one with this state folder
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
     /// Take an http:// address of another machine: whoever listens in between reads the token, passwords and answers
     #[arg(long)]
     pub insecure: bool,

@@ -312,8 +312,12 @@ impl Node {
         let pool = self.started.inner.pool.state();
         let token_path = &self.started.inner.token_path;
         let token_path = std::path::absolute(token_path).unwrap_or_else(|_| token_path.clone());
+        let state_dir = state_folder::find(self.config().state_dir.as_deref());
+        let state_dir = state_dir.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
         ReadyFile {
             pid: std::process::id(),
+            pool: pool.pool.to_string(),
+            state_dir: state_dir.map(|folder| folder.display().to_string()),
             nfs: NfsReady {
                 address: reachable(self.started.nfs_address).ip().to_string(),
                 port: self.started.nfs_address.port(),

@@ -1112,6 +1112,11 @@ pub struct ExportSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyFile {
     pub pid: u32,
+    /// The pool that it serves.
+    pub pool: String,
+    /// Its state folder, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_dir: Option<String>,
     pub nfs: NfsReady,
     pub admin: AdminView,
     /// The file with the token for the admin API.
