@@ -244,13 +244,14 @@ pub fn grow(catalog: &Catalog, design: &Design) -> Option<(String, Evaluation)> 
         Shape::NfsServer(server) => match &mut server.storage {
             Storage::InstanceStore { .. } => return None,
             Storage::Ebs { volumes, .. } => {
-                *volumes += 1;
+                *volumes = volumes.saturating_add(1);
                 follow_disks(&mut grown.shape);
                 "one volume more"
             }
         },
         shape => {
-            *count_mut(shape)? += 1;
+            let count = count_mut(shape)?;
+            *count = count.saturating_add(1);
             follow_nodes(design.product, shape);
             match shape {
                 Shape::Cluster(_) => "one node more",
