@@ -8,9 +8,13 @@
 //! polled then. If something wakes it and the call takes longer than [`TAKE_OVER_AFTER`], another thread goes
 //! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
 //! and whoever makes calls must not make more of them where one hung.
+//!
+//! A thread that waits for a core takes long, too, and no disk is to blame. So a call counts as one that hangs only where its thread
+//! sleeps in the kernel, in one and the same wait for a while: see [`Doing`].
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -24,6 +28,11 @@ use crate::env::BoxFuture;
 /// A call that takes longer does not keep the task from being polled any more: so long the log waits for a silent disk,
 /// and its last copy is written by such a call.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(500);
+
+/// The last part of that time, as its share, the thread has to spend in one wait.
+const WAIT_SHARE: u32 = 4;
+/// A thread that runs, or waits for a core, is looked at again after so long.
+const RUNS_PAUSE: Duration = Duration::from_millis(10);
 
 type Call = Box<dyn FnOnce() + Send>;
 type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;
@@ -106,6 +115,72 @@ impl<T> Future for InlineCall<T> {
     }
 }
 
+/// What a thread does, as the system sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It has a core, or waits for one.
+    Runs,
+    /// It sleeps. The number is that of its waits so far: it is another one in the next wait.
+    Waits(u64),
+    /// The system does not say.
+    Unknown,
+}
+
+impl Doing {
+    fn of(place: Option<&Path>) -> Self {
+        let status = place.map(|place| std::fs::read_to_string(place.join("status")));
+        match status {
+            Some(Ok(status)) => Self::in_status(&status).unwrap_or(Self::Unknown),
+            Some(Err(_)) | None => Self::Unknown,
+        }
+    }
+
+    /// From the file `status` of a thread. Source: proc_pid_status(5), `State` and `voluntary_ctxt_switches`.
+    fn in_status(status: &str) -> Option<Self> {
+        let value = |wanted: &str| {
+            let mut lines = status.lines();
+            lines.find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                (name == wanted).then_some(value.trim())
+            })
+        };
+        if value("State")?.starts_with('R') {
+            return Some(Self::Runs);
+        }
+        let waits = value("voluntary_ctxt_switches")?.parse().ok()?;
+        Some(Self::Waits(waits))
+    }
+}
+
+/// Since when a thread has been in one wait, as far as somebody looked.
+#[derive(Default)]
+struct Wait {
+    /// The call, by when it began, the wait in it, and when that was seen first.
+    seen: Option<(Instant, u64, Instant)>,
+}
+
+impl Wait {
+    /// How long it has to be looked at further, before the wait of the call that began at `call` has taken `most`.
+    fn left(&mut self, call: Instant, doing: Doing, now: Instant, most: Duration) -> Duration {
+        match doing {
+            Doing::Unknown => Duration::ZERO,
+            Doing::Runs => {
+                self.seen = None;
+                RUNS_PAUSE
+            }
+            Doing::Waits(number) => match self.seen {
+                Some((same_call, same, since)) if (same_call, same) == (call, number) => {
+                    most.saturating_sub(now.saturating_duration_since(since))
+                }
+                _ => {
+                    self.seen = Some((call, number, now));
+                    most
+                }
+            },
+        }
+    }
+}
+
 /// A task with its thread.
 struct OwnThread {
     name: String,
@@ -121,6 +196,8 @@ struct State {
     /// Grows with every thread; only the last one polls.
     generation: u64,
     thread: Option<Thread>,
+    /// What the system says of that thread: its folder in `/proc`. `None`: it says nothing.
+    place: Option<PathBuf>,
     is_woken: bool,
     /// Since when the thread makes a call.
     blocked_since: Option<Instant>,
@@ -207,44 +284,58 @@ impl OwnThread {
 
     /// Waits until the call under way has ended, or polls the task from now on if it takes too long.
     fn take_over(self: &Arc<Self>) {
+        let mut wait = Wait::default();
         loop {
-            let left = {
+            let (since, place) = {
                 let mut state = self.state.lock();
                 match state.blocked_since {
                     // Woken in a call that is over; what is done since has not been.
-                    Some(since) if state.is_woken => {
-                        let left = self.take_over_after.saturating_sub(since.elapsed());
-                        if left.is_zero() {
-                            state.has_successor = false;
-                            state.blocked_since = None;
-                            state.generation += 1;
-                            let generation = state.generation;
-                            drop(state);
-                            tracing::error!(
-                                task = self.name,
-                                "a thread does not come back from a disk; another one goes on"
-                            );
-                            return self.run(generation);
-                        }
-                        left
-                    }
+                    Some(since) if state.is_woken => (since, state.place.clone()),
                     _ => {
                         state.has_successor = false;
                         return;
                     }
                 }
             };
+            let mut left = self.take_over_after.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                let most = self.take_over_after / WAIT_SHARE;
+                left = wait.left(since, Doing::of(place.as_deref()), Instant::now(), most);
+            }
+            if left.is_zero() {
+                let mut state = self.state.lock();
+                // It may have ended while it was looked at, and another one begun.
+                if state.blocked_since != Some(since) || !state.is_woken {
+                    continue;
+                }
+                state.has_successor = false;
+                state.blocked_since = None;
+                state.generation += 1;
+                let generation = state.generation;
+                drop(state);
+                tracing::error!(
+                    task = self.name,
+                    "a thread does not come back from a disk; another one goes on"
+                );
+                return self.run(generation);
+            }
             std::thread::sleep(left);
         }
     }
 
     fn run(self: &Arc<Self>, generation: u64) {
         let waker = Waker::from(Arc::clone(self));
+        // PID/task/TID.
+        let place = std::fs::read_link("/proc/thread-self").ok();
+        let mut place = Some(place.map(|thread| Path::new("/proc").join(thread)));
         loop {
             {
                 let mut state = self.state.lock();
                 if state.generation != generation {
                     return;
+                }
+                if let Some(place) = place.take() {
+                    state.place = place;
                 }
                 state.thread = Some(std::thread::current());
                 state.is_woken = false;
@@ -451,6 +542,89 @@ mod tests {
         flag.set();
         go.send(()).unwrap();
         assert_eq!(answers.iter().collect::<Vec<_>>(), [(None, true)]);
+    }
+
+    /// Under load a thread waits for a core for longer than any disk takes.
+    #[test]
+    fn a_call_that_runs_or_waits_for_a_core_is_not_taken_over() {
+        let (begun, has_begun) = channel();
+        let (told, answers) = channel();
+        let flag = Flag::default();
+        let given_up = flag.clone();
+        let task = async move {
+            let thread = std::thread::current().id();
+            let call = run_inline(move || {
+                let since = Instant::now();
+                begun.send(()).unwrap();
+                while since.elapsed() < Duration::from_millis(100) {
+                    std::hint::spin_loop();
+                }
+                7_u32
+            });
+            let call = call.unwrap_or_else(|_| panic!("it is possible"));
+            let got = first(given_up, call).await;
+            told.send((got, std::thread::current().id() == thread))
+                .unwrap();
+        };
+        assert!(spawn_with("test", Box::pin(task), nothing, Duration::ZERO).is_ok());
+        has_begun.recv().unwrap();
+        flag.set();
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [(None, true)]);
+    }
+
+    #[test]
+    fn what_a_thread_does_is_read_from_its_status() {
+        let status = |state: &str| {
+            format!(
+                "Name:\tcairn: State: R\nUmask:\t0077\nState:\t{state}\nTgid:\t7\nvoluntary_ctxt_switches:\t150\n\
+                 nonvoluntary_ctxt_switches:\t545\n"
+            )
+        };
+        let cases = [
+            (status("R (running)"), Some(Doing::Runs)),
+            (status("D (disk sleep)"), Some(Doing::Waits(150))),
+            (status("S (sleeping)"), Some(Doing::Waits(150))),
+            ("State:\tD (disk sleep)\n".to_owned(), None),
+            ("voluntary_ctxt_switches:\t1\n".to_owned(), None),
+            (String::new(), None),
+        ];
+        for (status, want) in cases {
+            assert_eq!(Doing::in_status(&status), want, "{status}");
+        }
+        // Whoever asks runs.
+        let own = std::fs::read_link("/proc/thread-self").unwrap();
+        let own = Path::new("/proc").join(own);
+        assert_eq!(Doing::of(Some(&own)), Doing::Runs);
+        assert_eq!(Doing::of(None), Doing::Unknown);
+        assert_eq!(Doing::of(Some(Path::new("/nonexistent"))), Doing::Unknown);
+    }
+
+    #[test]
+    fn one_wait_has_to_take_long() {
+        use Doing::{Runs, Unknown, Waits};
+        let at = |ms: u64| Duration::from_millis(ms);
+        // Since the begin of the first call: which call, what its thread does, and how long it is to be looked at further.
+        let cases = [
+            (0, 500, Waits(7), at(125)),
+            (0, 600, Waits(7), at(25)),
+            // It came back from that one, and waits for a core.
+            (0, 610, Runs, RUNS_PAUSE),
+            (0, 620, Waits(8), at(125)),
+            (0, 700, Waits(9), at(125)),
+            (0, 824, Waits(9), at(1)),
+            (0, 825, Waits(9), at(0)),
+            // The same number is another wait in another call.
+            (900, 1400, Waits(9), at(125)),
+            (900, 1525, Waits(9), at(0)),
+            (900, 1526, Unknown, at(0)),
+        ];
+        let begin = Instant::now();
+        let mut wait = Wait::default();
+        for (call, now, doing, want) in cases {
+            let (call, now) = (begin + at(call), begin + at(now));
+            let left = wait.left(call, doing, now, at(500) / WAIT_SHARE);
+            assert_eq!(left, want, "{doing:?}");
+        }
     }
 
     #[test]
