@@ -23,6 +23,7 @@ export type ClusterNode = Schemas["ClusterNodeView"];
 export type Cluster = Schemas["ClusterView"];
 export type Cache = Schemas["CacheView"];
 export type Disk = Schemas["DiskView"];
+export type Pool = Schemas["PoolView"];
 export type DiskPlace = Schemas["DiskPlace"];
 export type ErrorBody = Schemas["ErrorBody"];
 export type EventEntry = Schemas["EventEntry"];

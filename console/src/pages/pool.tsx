@@ -4,6 +4,7 @@ import type { Call } from "../api";
 import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond, percent } from "../format";
+import { survived } from "../health";
 import { useLive } from "../live";
 import type { Cache, Disk, DiskPlace, Rebuild, Scrub, ScrubReport, ScrubSchedule, Spread } from "../types";
 import type { Tone } from "../ui";
@@ -59,9 +60,9 @@ export function Pool() {
       {live && (
         <p class="lead">
           New data is stored as <b>{live.pool.protection}</b>:{" "}
-          {live.pool.disk_failures_tolerated === 0
-            ? "the loss of a disk is the loss of data."
-            : `any ${live.pool.disk_failures_tolerated} of the ${live.disk_count} disks may be lost without loss of data.`}
+          {survived(live.pool, live.disk_count)
+            ? `any ${survived(live.pool, live.disk_count)} may be lost without loss of data.`
+            : `the loss of a ${live.pool.devices == null ? "disk" : "device"} is the loss of data.`}
         </p>
       )}
       {!data ? <Loading /> : <Disks disks={disks} onAction={setAction} />}

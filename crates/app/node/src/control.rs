@@ -717,7 +717,7 @@ impl Controller {
                 id: pool.pool.to_string(),
                 created_seconds: pool.created.seconds,
                 protection: convert::layout(inner.pool.store.default_code()),
-                disk_failures_tolerated: u32::from(inner.pool.store.default_code().parity()),
+                disk_failures_tolerated: counted(protection.disks),
                 node_failures_tolerated: inner.pool.nodes_tolerated_by_all().map(counted),
                 devices: protection.devices.map(|(devices, _)| counted(devices)),
                 device_failures_tolerated: protection

@@ -96,7 +96,7 @@ pub struct PoolView {
     pub created_seconds: i64,
     /// How new data of a volume with the default protection is stored: "4+2", "3 mirrors".
     pub protection: String,
-    /// Disks that can be lost without losing such data.
+    /// Disks that can be lost now without losing such data: those that are lost already are not among them.
     pub disk_failures_tolerated: u32,
     /// Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
     /// has disks on several nodes.

@@ -344,7 +344,9 @@ fn survives(observed: &Observed, cluster: &ObservedCluster) -> NodesSurvived {
     let of_keys = cluster
         .openers_least
         .map_or(usize::MAX, |nodes| nodes.saturating_sub(1));
-    let is_served = cluster.without_owner.is_empty() && observed.volumes_failed.is_empty();
+    let is_served = cluster.without_owner.is_empty()
+        && observed.volumes_failed.is_empty()
+        && observed.keys_away.is_empty();
     let service = match is_served {
         true => data.min(cluster.etcd.survives_nodes()).min(of_keys),
         false => 0,
