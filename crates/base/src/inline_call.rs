@@ -10,7 +10,7 @@
 //! and whoever makes calls must not make more of them where one hung.
 //!
 //! A thread that waits for a core takes long, too, and no disk is to blame. So a call counts as one that hangs only where its thread
-//! sleeps in the kernel, in one and the same wait for a while: see [`Doing`].
+//! is seen to sleep in the kernel for a while: see [`Doing`].
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -29,10 +29,10 @@ use crate::env::BoxFuture;
 /// and its last copy is written by such a call.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(500);
 
-/// The last part of that time, as its share, the thread has to spend in one wait.
-const WAIT_SHARE: u32 = 4;
-/// A thread that runs, or waits for a core, is looked at again after so long.
-const RUNS_PAUSE: Duration = Duration::from_millis(10);
+/// After that time the thread has to be seen to sleep for this share of it.
+const SLEEP_SHARE: u32 = 4;
+/// It is looked at so often then.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 type Call = Box<dyn FnOnce() + Send>;
 type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;
@@ -152,31 +152,43 @@ impl Doing {
     }
 }
 
-/// Since when a thread has been in one wait, as far as somebody looked.
+/// For how long a thread was seen to sleep in a call.
 #[derive(Default)]
-struct Wait {
-    /// The call, by when it began, the wait in it, and when that was seen first.
-    seen: Option<(Instant, u64, Instant)>,
+struct Slept {
+    /// The call, by when it began.
+    call: Option<Instant>,
+    /// When it was seen to sleep last, and in which wait.
+    last: Option<(Instant, u64)>,
+    time: Duration,
 }
 
-impl Wait {
-    /// How long it has to be looked at further, before the wait of the call that began at `call` has taken `most`.
+impl Slept {
+    /// When to look again, if the thread has not been seen to sleep for `most` yet in the call that began at `call`; zero: it has.
     fn left(&mut self, call: Instant, doing: Doing, now: Instant, most: Duration) -> Duration {
+        if self.call != Some(call) {
+            *self = Self {
+                call: Some(call),
+                ..Self::default()
+            };
+        }
         match doing {
             Doing::Unknown => Duration::ZERO,
             Doing::Runs => {
-                self.seen = None;
-                RUNS_PAUSE
+                self.last = None;
+                LOOK_PAUSE
             }
-            Doing::Waits(number) => match self.seen {
-                Some((same_call, same, since)) if (same_call, same) == (call, number) => {
-                    most.saturating_sub(now.saturating_duration_since(since))
+            Doing::Waits(wait) => {
+                if let Some((at, before)) = self.last {
+                    let time = now.saturating_duration_since(at);
+                    // Whoever looks may be late, too, and in another wait it may have waited for a core in between.
+                    self.time += match before == wait {
+                        true => time,
+                        false => time.min(LOOK_PAUSE),
+                    };
                 }
-                _ => {
-                    self.seen = Some((call, number, now));
-                    most
-                }
-            },
+                self.last = Some((now, wait));
+                most.saturating_sub(self.time).min(LOOK_PAUSE)
+            }
         }
     }
 }
@@ -284,7 +296,7 @@ impl OwnThread {
 
     /// Waits until the call under way has ended, or polls the task from now on if it takes too long.
     fn take_over(self: &Arc<Self>) {
-        let mut wait = Wait::default();
+        let mut slept = Slept::default();
         loop {
             let (since, place) = {
                 let mut state = self.state.lock();
@@ -299,8 +311,8 @@ impl OwnThread {
             };
             let mut left = self.take_over_after.saturating_sub(since.elapsed());
             if left.is_zero() {
-                let most = self.take_over_after / WAIT_SHARE;
-                left = wait.left(since, Doing::of(place.as_deref()), Instant::now(), most);
+                let most = self.take_over_after / SLEEP_SHARE;
+                left = slept.left(since, Doing::of(place.as_deref()), Instant::now(), most);
             }
             if left.is_zero() {
                 let mut state = self.state.lock();
@@ -600,30 +612,39 @@ mod tests {
     }
 
     #[test]
-    fn one_wait_has_to_take_long() {
+    fn sleep_counts_and_waiting_for_a_core_does_not() {
         use Doing::{Runs, Unknown, Waits};
         let at = |ms: u64| Duration::from_millis(ms);
-        // Since the begin of the first call: which call, what its thread does, and how long it is to be looked at further.
+        // Since the begin of the first call: which call, what its thread does, and when it is looked at again.
         let cases = [
-            (0, 500, Waits(7), at(125)),
-            (0, 600, Waits(7), at(25)),
-            // It came back from that one, and waits for a core.
-            (0, 610, Runs, RUNS_PAUSE),
-            (0, 620, Waits(8), at(125)),
-            (0, 700, Waits(9), at(125)),
-            (0, 824, Waits(9), at(1)),
-            (0, 825, Waits(9), at(0)),
-            // The same number is another wait in another call.
-            (900, 1400, Waits(9), at(125)),
-            (900, 1525, Waits(9), at(0)),
-            (900, 1526, Unknown, at(0)),
+            // One wait, which somebody who is late himself looks at.
+            (0, 500, Waits(7), at(10)),
+            (0, 510, Waits(7), at(10)),
+            (0, 600, Waits(7), at(10)),
+            (0, 620, Waits(7), at(5)),
+            (0, 625, Waits(7), at(0)),
+            // Waits that follow one another are the disk's time as well; of a long time between looks little counts.
+            (900, 1400, Waits(8), at(10)),
+            (900, 1410, Waits(9), at(10)),
+            (900, 1500, Waits(30), at(10)),
+            (900, 1600, Waits(30), at(5)),
+            (900, 1605, Waits(31), at(0)),
+            // A core is waited for in between.
+            (2000, 2500, Waits(40), at(10)),
+            (2000, 2620, Waits(40), at(5)),
+            (2000, 3000, Runs, LOOK_PAUSE),
+            (2000, 4000, Waits(41), at(5)),
+            (2000, 4005, Waits(41), at(0)),
+            (5000, 5500, Runs, LOOK_PAUSE),
+            (5000, 9500, Runs, LOOK_PAUSE),
+            (5000, 9501, Unknown, at(0)),
         ];
         let begin = Instant::now();
-        let mut wait = Wait::default();
+        let mut slept = Slept::default();
         for (call, now, doing, want) in cases {
             let (call, now) = (begin + at(call), begin + at(now));
-            let left = wait.left(call, doing, now, at(500) / WAIT_SHARE);
-            assert_eq!(left, want, "{doing:?}");
+            let left = slept.left(call, doing, now, at(500) / SLEEP_SHARE);
+            assert_eq!(left, want, "{doing:?} at {:?}", now - begin);
         }
     }
 

@@ -270,10 +270,7 @@ fn clusters(catalog: &Catalog, product: Product, it: &Cluster) -> Vec<Choice<Sha
     let mut nodes: Vec<Choice<u32>> = vec![(0.0, it.nodes)];
     let others: Vec<u32> = match vendor {
         true => (of.nodes_min..=of.nodes_max).collect(),
-        false => vec![
-            it.nodes.clamp(1, COUNT_MAX),
-            it.protection.units(),
-        ],
+        false => vec![it.nodes.clamp(1, COUNT_MAX), it.protection.units()],
     };
     for other in others.into_iter().filter(|other| *other != it.nodes) {
         nodes.push((
