@@ -303,4 +303,57 @@ mod tests {
             "the clock was wrong"
         );
     }
+    #[test]
+    fn a_scrub_is_late_from_when_it_could_have_begun() {
+        use ScrubStage::{Done, Never, Paused, Running};
+        let week = Some("7d".parse().unwrap());
+        let night = Some("sat:22:00-06:00".parse().unwrap());
+        let set = |scrub_every, window| Maintenance {
+            scrub_every,
+            window,
+            spread_paused: false,
+        };
+        let hours = |hours: i64| Some(Duration::from_secs((hours * HOUR).unsigned_abs()));
+        let (timer, both) = (set(week, None), set(week, night.clone()));
+        // The last one began a week before this Saturday.
+        let cases = [
+            ("no timer", set(None, night), Done, 900, None),
+            ("not due", timer.clone(), Done, -1, None),
+            ("just due", timer.clone(), Done, 0, None),
+            ("late", timer.clone(), Done, 12, hours(12)),
+            (
+                "due, and the window is closed",
+                both.clone(),
+                Done,
+                21,
+                None,
+            ),
+            (
+                "the window opened an hour ago",
+                both.clone(),
+                Done,
+                23,
+                hours(1),
+            ),
+            ("and was not used", both.clone(), Done, 22 + 48, hours(48)),
+            (
+                "since when the first is due nobody knows",
+                both.clone(),
+                Never,
+                900,
+                None,
+            ),
+            ("it runs", both.clone(), Running, 900, None),
+            ("somebody paused it", both, Paused, 900, None),
+        ];
+        for (name, maintenance, stage, hour, want) in cases {
+            let state = ScrubState {
+                stage,
+                started_seconds: SATURDAY - 7 * DAY,
+                ..ScrubState::default()
+            };
+            let now = Timestamp::new(SATURDAY + hour * HOUR, 0);
+            assert_eq!(overdue(&state, &maintenance, now), want, "{name}");
+        }
+    }
 }
