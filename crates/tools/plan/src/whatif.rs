@@ -96,7 +96,8 @@ fn apply_one(design: &mut Design, change: &Change) -> Result<(), ChangeError> {
         Change::Nodes(more) => {
             let product = design.product;
             let count = count_mut(&mut design.shape).ok_or_else(|| without("count of nodes"))?;
-            let next = count.checked_add_signed(*more).unwrap_or(0);
+            // Too many are refused with the rule that they break.
+            let next = count.saturating_add_signed(*more);
             if next == 0 {
                 return Err(ChangeError::NoneLeft {
                     count: more.unsigned_abs(),

@@ -13,7 +13,7 @@ use cairn_plan::evaluate::evaluate;
 use cairn_plan::goal::{Goal, GoalError};
 use cairn_plan::rank::{RankError, rank};
 use cairn_plan::units::{Bytes, Rate};
-use cairn_plan::whatif;
+use cairn_plan::whatif::{self, Change};
 use proptest::prelude::*;
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::embedded);
@@ -183,6 +183,9 @@ proptest! {
             let _ = whatif::scaled(&CATALOG, &config.design, factor);
         }
         let _ = whatif::neighbours(&CATALOG, &config.design);
+        for change in [Change::Nodes(i32::MAX), Change::Nodes(i32::MIN), Change::Volumes(u32::MAX)] {
+            let _ = whatif::whatif(&CATALOG, &config.design, &[change]);
+        }
     }
 }
 
