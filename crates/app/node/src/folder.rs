@@ -354,6 +354,18 @@ fn holds_lock(folder: &Path) -> bool {
     read.is_ok() && pid.trim().parse() == Ok(std::process::id())
 }
 
+/// Makes a folder that is `depth` below that of a disk, which has to be there: where its drive is not mounted any more, it would be
+/// made on another one.
+pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
+    match folder.ancestors().nth(depth) {
+        Some(disk) if disk.is_dir() => std::fs::create_dir_all(folder),
+        _ => Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            "the folder of the disk is gone",
+        )),
+    }
+}
+
 /// Whether the folder of a disk is made where it is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
