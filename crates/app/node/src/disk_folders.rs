@@ -260,11 +260,6 @@ impl Inner {
         let pool = RememberedPool {
             pool: state.pool.to_string(),
             disks: state.disks.iter().map(|disk| disk.label.clone()).collect(),
-            named: self
-                .named
-                .iter()
-                .map(|folder| folder.display().to_string())
-                .collect(),
         };
         if let Err(error) = remembered::keep(folder, &pool, &*self.env.entropy) {
             tracing::warn!(

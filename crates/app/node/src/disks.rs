@@ -356,7 +356,6 @@ mod tests {
         let kept = remembered::RememberedPool {
             pool: pool.to_string(),
             disks: vec![label("a"), label("b")],
-            named: Vec::new(),
         };
         remembered::keep(&state, &kept, &cairn_base::real::OsEntropy).unwrap();
         for name in ["a", "b"] {

@@ -26,17 +26,8 @@ const LEN_BYTES_MAX: u64 = 4 << 20;
 #[serde(deny_unknown_fields)]
 pub struct RememberedPool {
     pub pool: String,
-    /// The folders of its disks.
+    /// The folders of its disks. A disk that left is none of them: its folder may become another pool.
     pub disks: Vec<String>,
-    /// The folders that the configuration named at its last start.
-    pub named: Vec<String>,
-}
-
-impl RememberedPool {
-    fn has(&self, folder: &str) -> bool {
-        let mut folders = self.disks.iter().chain(&self.named);
-        folders.any(|known| known == folder)
-    }
 }
 
 /// The file of a pool in the state folder.
@@ -65,7 +56,7 @@ pub fn keep(
 /// A file that cannot be read is an error, too: it may be of such a pool.
 pub fn require_none(state_folder: &Path, folders: &[String]) -> Result<(), NodeError> {
     for (path, pool) in load(state_folder)? {
-        if folders.iter().any(|folder| pool.has(folder)) {
+        if folders.iter().any(|folder| pool.disks.contains(folder)) {
             return Err(NodeError::PoolAway {
                 pool: pool.pool,
                 disks: pool.disks.join(", "),
@@ -127,14 +118,10 @@ mod tests {
 
     use super::*;
 
-    fn pool(name: &str, disks: &[&str], named: &[&str]) -> RememberedPool {
-        let owned = |folders: &[&str]| -> Vec<String> {
-            folders.iter().map(|&folder| folder.to_owned()).collect()
-        };
+    fn pool(name: &str, disks: &[&str]) -> RememberedPool {
         RememberedPool {
             pool: name.to_owned(),
-            disks: owned(disks),
-            named: owned(named),
+            disks: disks.iter().map(|&folder| folder.to_owned()).collect(),
         }
     }
 
@@ -154,9 +141,8 @@ mod tests {
         assert_eq!(refused(&["/srv/disk1"]), None);
         std::fs::create_dir(&state).unwrap();
         let keep = |pool: &RememberedPool| keep(&state, pool, &OsEntropy).unwrap();
-        // A disk that was added is none that is named.
-        keep(&pool("aa", &["/srv/disk1", "/srv/added"], &["/srv/disk1"]));
-        keep(&pool("bb", &["/mnt/new"], &["/mnt/old"]));
+        keep(&pool("aa", &["/srv/disk1", "/srv/added"]));
+        keep(&pool("bb", &["/mnt/old", "/mnt/new"]));
         std::fs::write(state.join("admin-token"), "of no pool").unwrap();
         let cases: &[(&[&str], Option<&str>)] = &[
             (&["/srv/disk1"], Some("aa")),
@@ -170,21 +156,21 @@ mod tests {
         for (folders, want) in cases {
             assert_eq!(refused(folders).as_deref(), *want, "{folders:?}");
         }
-        // A disk that left is forgotten with the next start.
-        keep(&pool("bb", &["/mnt/new"], &["/mnt/new"]));
+        // A disk that left may become another pool.
+        keep(&pool("bb", &["/mnt/new"]));
         assert_eq!(refused(&["/mnt/old"]), None);
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_not_taken_for_none() {
         let root = tempfile::tempdir().unwrap();
-        let own = pool("aa", &["/srv/disk1"], &[]);
+        let own = pool("aa", &["/srv/disk1"]);
         let path = path_of(root.path(), "aa");
         for damaged in [
             "",
             "{",
             "{\"pool\":\"aa\"}",
-            "{\"pool\":\"aa\",\"disks\":[],\"named\":[],\"more\":1}",
+            "{\"pool\":\"aa\",\"disks\":[],\"more\":1}",
         ] {
             std::fs::write(&path, damaged).unwrap();
             let refused = require_none(root.path(), &["/other".to_owned()]);
