@@ -39,7 +39,7 @@ build-tried: setup-build
 
 .PHONY: run
 run: build-tried ## Build and start a server on ./data; it prints how to mount it. PROFILE=release: as installed
-	exec $(TRIED) serve --data $(DATA)
+	exec $(TRIED) serve --create --data $(DATA)
 
 .PHONY: cluster
 cluster: setup-cluster build-tried ## A whole cluster on this machine, in ./cluster-data; as root with a network for each node: CLUSTER="--nodes 3"

@@ -287,9 +287,11 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
 }
 
 /** A form for one call: it shows what it does, and the refusal if it is refused. */
-export function ActionForm({ title, submit, request, shown, command, isDangerous, done, onClose, onDone, children }: {
+export function ActionForm({ title, submit, look, request, shown, command, isDangerous, done, onClose, onDone, children }: {
   title: string;
   submit: string;
+  /** What is asked for first and shown, to be confirmed; it changes nothing. Another path is another question. */
+  look?: { path: string; shown: (answer: unknown) => ComponentChildren };
   request: Call;
   /** What is shown of the request, if it has a secret. */
   shown?: Call;
@@ -303,12 +305,19 @@ export function ActionForm({ title, submit, request, shown, command, isDangerous
 }) {
   const [error, setError] = useState<Refusal>();
   const [isBusy, setBusy] = useState(false);
+  const [looked, setLooked] = useState<{ path: string; answer: unknown }>();
   const say = useSay();
+  const isToLook = look !== undefined && looked?.path !== look.path;
   const send = async (event: SubmitEvent) => {
     event.preventDefault();
     setBusy(true);
     setError(undefined);
     try {
+      if (look && isToLook) {
+        setLooked({ path: look.path, answer: await call<unknown>({ method: "GET", path: look.path }) });
+        setBusy(false);
+        return;
+      }
       const answer = await call<unknown>(request);
       say(done);
       onClose();
@@ -322,11 +331,12 @@ export function ActionForm({ title, submit, request, shown, command, isDangerous
     <Dialog title={title} onClose={onClose}>
       <form onSubmit={send}>
         {children}
+        {look && looked && !isToLook && <div role="status">{look.shown(looked.answer)}</div>}
         <Failure error={error} />
         <Same command={command} request={shown ?? request} />
         <div class="buttons">
           <button type="submit" class={isDangerous ? "danger" : "primary"} disabled={isBusy}>
-            {isBusy ? "One moment…" : submit}
+            {isBusy ? "One moment…" : isToLook ? "Next" : submit}
           </button>
           <button type="button" onClick={onClose}>
             Cancel

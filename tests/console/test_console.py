@@ -359,7 +359,8 @@ class Pages(ConsoleTest):
         # Nothing is stored: the page says how to begin.
         self.shown(page.get_by_role("main"), "Nothing is stored yet")
         self.shown(page.get_by_label("Mount on Linux", exact=True), f"port={server.port}")
-        self.shown(page.get_by_label("Health"), "Healthy")
+        # All three folders are on one drive.
+        self.shown(page.get_by_label("Health"), "No redundancy")
         with Load(server):
             browser.playwright().expect(page.locator(".tile", has_text="Written now").locator(".big")).to_have_text(
                 LOAD_TEXT, timeout=SECONDS_MAX * 1000)
@@ -702,14 +703,24 @@ class Pages(ConsoleTest):
         window.open("pool")
         page.get_by_role("button", name="Add a disk").click()
         dialog.get_by_label("Folder on the server").fill(str(server.disks[0]))
+        # What it is on comes first, to be confirmed.
+        dialog.get_by_role("button", name="Next", exact=True).click()
+        self.shown(dialog, f"{server.disks[0]} is on")
+        self.shown(dialog, "its loss loses all of them")
         dialog.get_by_role("button", name="Add", exact=True).click()
         refused = server.cairn("disk", "add", server.disks[0], check=False).stderr
         said = dialog.get_by_role("alert").locator("strong").inner_text()
         self.assertIn(said, refused)
         window.complaints.clear()
         added = server.root / "added"
-        added.mkdir()
         dialog.get_by_label("Folder on the server").fill(str(added))
+        dialog.get_by_role("button", name="Next", exact=True).click()
+        self.shown(dialog, f"{added} does not exist")
+        dialog.get_by_role("button", name="Add", exact=True).click()
+        self.shown(dialog, "--create")
+        self.assertFalse(added.exists())
+        window.complaints.clear()
+        dialog.get_by_label("Make the folder if it does not exist").check()
         dialog.get_by_role("button", name="Add", exact=True).click()
         disks = page.get_by_role("table", name="Disks of the pool")
         self.shown(disks, str(added))
@@ -788,7 +799,7 @@ class Pages(ConsoleTest):
         dialog.get_by_role("button", name="Replace").click()
         browser.playwright().expect(window.page.get_by_text("Missing", exact=True)).to_have_count(0, timeout=SECONDS_MAX * 1000)
         window.open()
-        self.shown(window.page.get_by_label("Health"), "Healthy")
+        self.shown(window.page.get_by_label("Health"), "No redundancy")
 
     def server_for_pictures(self):
         """Six disks; for the documents in folders whose names tell nothing of this machine."""

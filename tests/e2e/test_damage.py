@@ -190,7 +190,7 @@ class DamagedMetadata(WorldTest):
         self.assertNotEqual(server.status()["health"], "failed")
         server.cairn("cp", "-r", "-q", server.url("tree"), self.scratch / "back")
         self.assertEqual(digest_tree(self.scratch / "back"), digest_tree(tree))
-        whole = lambda: server.status()["health"] == "healthy"
+        whole = lambda: server.is_well()
         server.restart()
         harness.wait_until(whole, COPY_SECONDS_MAX, "the copies of the metadata")
 

@@ -85,7 +85,7 @@ class DirectoryProtection(WorldTest):
         server.cairn("policy", "apply", "main", "--wait")
         forgotten = lambda: self.protections(server) == {}
         harness.wait_until(forgotten, DONE_SECONDS_MAX, "nothing asks for it any more")
-        self.assertNotIn("NO REDUNDANCY", server.cairn("status", check=False).stdout)
+        self.assertNotIn("have protection none: NO REDUNDANCY", server.cairn("status", check=False).stdout)
         self.stop_and_lose(server, 2)
         self.check(server, files)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import threading
 
 from lib import harness, libnfs, rawnfs, spread
@@ -123,7 +124,7 @@ class Disks(WorldTest):
         # Segments that the kill left without footers are not computed but written anew.
         self.assertGreater(rebuild["shards_moved"] + rebuild["segments_rewritten"], 0)
         self.assertEqual((rebuild["lost_bytes"], rebuild["errors"]), (0, 0))
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
 
@@ -178,7 +179,7 @@ class Disks(WorldTest):
         config.write_text('rebuild_rate = "256KiB"\n')
         server = self.server(6, flags=["--config", config])
         tree = self.fill(server)
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         gone = server.disks.pop()
         server.cairn("disk", "remove", "--force", gone)
         status = server.status()
@@ -188,7 +189,7 @@ class Disks(WorldTest):
         server.stop()
         config.write_text("rebuild_rate = 0\n")
         server.start()
-        healthy = lambda: server.status()["health"] == "healthy"
+        healthy = lambda: server.is_well()
         harness.wait_until(healthy, MOVE_SECONDS_MAX, "the rebuild")
         self.assertEqual(self.disks(server)[1]["lost_bytes"], 0)
         self.check(server, tree)
@@ -218,7 +219,7 @@ class Disks(WorldTest):
         self.assertEqual(set(self.states(server)), {"new", "disk1", "disk2", "disk3", "disk4", "disk5"})
         self.check(server, tree)
         self.assertEqual(load.differences(), [])
-        self.assertEqual(server.status()["health"], "healthy")
+        self.assertTrue(server.is_well(), server.status()["warnings"])
         server.disks = server.disks[1:]
         self.check_without(server, tree, ["disk3", "disk5"])
 
@@ -295,7 +296,7 @@ class Disks(WorldTest):
         server.cairn("disk", "add", new)
         server.disks.append(new)
         harness.wait_until(
-            lambda: server.status()["health"] == "healthy",
+            lambda: server.is_well(),
             MOVE_SECONDS_MAX,
             "the second copies",
         )
@@ -431,6 +432,83 @@ class Disks(WorldTest):
         self.assertEqual(self.states(server)["disk2"], "ok")
         self.check(server, tree)
 
+    def not_started(self):
+        """A server without disks yet."""
+        root = self.scratch / "pool"
+        root.mkdir()
+        server = harness.Server(root, 0)
+        self.addCleanup(server.kill)
+        return server
+
+    def refused_start(self, server):
+        """What a server says that does not start, and its exit status."""
+        status = server.spawn().wait(harness.START_SECONDS_MAX)
+        return status, server.log_tail()
+
+    def test_a_pool_that_is_away_is_not_replaced_by_a_new_one(self):
+        server = self.not_started()
+        mounts = [server.root / f"mount{index}" for index in range(3)]
+        server.disks = [mount / "data" for mount in mounts]
+        server.start()
+        pool = server.status()["pool"]["id"]
+        tree = self.fill(server)
+        self.assertEqual(server.stop(), 0)
+        # As when nothing is mounted: the folders are below the mounts.
+        for mount in mounts:
+            mount.rename(mount.with_suffix(".away"))
+            mount.mkdir()
+        for flags in ([], ["--create=false"]):
+            server.flags += flags
+            status, said = self.refused_start(server)
+            self.assertEqual(status, 1, said)
+            for part in (pool, *map(str, server.disks), "mount their", f"pool-{pool}.json"):
+                self.assertIn(part, said)
+            self.assertEqual([list(mount.iterdir()) for mount in mounts], [[], [], []], "nothing was made")
+        # Empty folders in their places are no new pool, either.
+        for disk in server.disks:
+            disk.mkdir()
+        status, said = self.refused_start(server)
+        self.assertEqual(status, 1, said)
+        for mount in mounts:
+            shutil.rmtree(mount)
+            mount.with_suffix(".away").rename(mount)
+        server.start()
+        self.assertEqual(server.status()["pool"]["id"], pool)
+        self.check(server, tree)
+        # Who gives it up says so.
+        self.assertEqual(server.stop(), 0)
+        for disk in server.disks:
+            shutil.rmtree(disk)
+            disk.mkdir()
+        (server.state_path / f"pool-{pool}.json").unlink()
+        server.start()
+        self.assertNotEqual(server.status()["pool"]["id"], pool)
+
+    def test_folders_that_do_not_exist_are_made_only_if_that_is_wanted(self):
+        server = self.not_started()
+        server.disks = [server.root / "disk0"]
+        server.flags.append("--create=false")
+        status, said = self.refused_start(server)
+        self.assertEqual(status, 4, said)
+        self.assertIn(str(server.disks[0]), said)
+        self.assertIn("--create", said)
+        self.assertFalse(server.disks[0].exists())
+        server.disks[0].mkdir()
+        server.start()
+        typo = server.root / "disk9"
+        quiet = server.environment() | {"CAIRN_CREATE": "false"}
+        words = [str(harness.cairn_path()), "disk", "add", str(typo), "--token-file", str(server.token_path)]
+        words += ["--server", server.ready["admin"]["url"]]
+        for more, want in ([], 4), (["--role", "cache", "--size", "256MiB"], 4), (["--create"], 0):
+            done = subprocess.run([*words, *more], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=quiet)
+            self.assertEqual(done.returncode, want, done.stderr)
+            if want:
+                self.assertIn("--create", done.stderr)
+                self.assertFalse(typo.exists())
+        # The answer says what the folder is on.
+        self.assertIn("its loss loses all of them", done.stdout)
+        self.assertEqual(self.states(server), {"disk0": "ok", "disk9": "ok"})
+
     def test_a_disk_is_added_where_the_configuration_says(self):
         server = self.server(3)
         outside = self.enterContextHere(harness.scratch("outside-"))
@@ -539,7 +617,7 @@ class Disks(WorldTest):
             lambda disks, rebuild: disks["count"] == count and rebuild["shards_left"] == 0,
             "the end of the rebuild",
         )
-        harness.wait_until(lambda: server.status()["health"] == "healthy", MOVE_SECONDS_MAX, "good health")
+        harness.wait_until(lambda: server.is_well(), MOVE_SECONDS_MAX, "good health")
         self.assertEqual(self.disks(server)[1]["problems"], [])
         server.restart()
         with libnfs.Mount(server.libnfs_url()) as mount:

@@ -218,7 +218,7 @@ class FaultyDisks(WorldTest):
             disks, rebuild = self.disks(server)
             self.assertEqual({disk["state"] for disk in disks.values()}, {"ok"})
             self.assertEqual(rebuild["lost_bytes"], 0)
-            self.assertEqual(server.status()["health"], "healthy")
+            self.assertTrue(server.is_well(), server.status()["warnings"])
         print(f"{self.id()}: noticed after {noticed:.1f} s, the longest wait of a client {clients.longest:.1f} s, "
               f"{len(clients.stored)} files")
         # What is on the bad disk is nobody's any more.

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 
@@ -33,6 +34,83 @@ class Life(WorldTest):
         self.assertEqual(second.returncode, EXIT_FAILED, second.stderr)
         self.assertIn(str(server.pid), second.stderr)
         self.assertEqual(server.status()["pid"], server.pid)
+
+    def test_of_several_servers_none_is_guessed(self):
+        first = self.server(1)
+        # As two servers of one user have it.
+        run = {"CAIRN_RUNTIME_DIR": first.environment()["CAIRN_RUNTIME_DIR"]}
+
+        class Beside(harness.Server):
+            def environment(self):
+                return super().environment() | run
+
+        root = self.scratch / "second"
+        root.mkdir()
+        second = self.enterContextHere(Beside(root, 1))
+        environment = {name: value for name, value in first.environment().items() if name != "CAIRN_STATE_DIR"}
+
+        def asked(*words, more=None):
+            argv = [str(harness.cairn_path()), *map(str, words)]
+            return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment | (more or {}))
+
+        for words in (["status"], ["volume", "delete", "main", "--yes", "--force"], ["disk", "list"]):
+            refused = asked(*words)
+            self.assertEqual(refused.returncode, EXIT_USAGE, refused.stdout)
+            for server in (first, second):
+                self.assertIn(server.ready["admin"]["url"], refused.stderr)
+                self.assertIn(server.ready["pool"], refused.stderr)
+                self.assertIn(str(server.state_path), refused.stderr)
+            self.assertIn("--state-dir", refused.stderr)
+        # Each way to name one; its token is found.
+        for server in (first, second):
+            for done in (
+                asked("status", "--json", "--server", server.ready["admin"]["url"]),
+                asked("status", "--json", "--state-dir", server.state_path),
+                asked("status", "--json", more={"CAIRN_SERVER": server.ready["admin"]["url"]}),
+                asked("status", "--json", more={"CAIRN_STATE_DIR": str(server.state_path)}),
+            ):
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(done.stdout)["pid"], server.pid)
+        refused = asked("status", "--state-dir", self.scratch)
+        self.assertEqual(refused.returncode, 3, refused.stdout)
+        # The only one that is left is meant.
+        self.assertEqual(second.stop(), 0)
+        self.assertEqual(json.loads(asked("status", "--json").stdout)["pid"], first.pid)
+
+    def test_folders_on_one_drive_are_one_device_and_have_its_space_once(self):
+        server = self.server(6)
+        status = server.status()
+        self.assertEqual(status["health"], "no_redundancy")
+        pool = status["pool"]
+        self.assertEqual((pool["devices"], pool["device_failures_tolerated"]), (1, 0))
+        said = server.cairn("status").stdout
+        self.assertIn("6 folders on 1 device, 4+2: survives no loss of a device", said)
+        self.assertIn("put each folder on a device of its own", said)
+        space = os.statvfs(server.disks[0])
+        total = space.f_blocks * space.f_frsize
+        self.assertLessEqual(abs(pool["total_bytes"] - total), 6 * space.f_frsize)
+        self.assertEqual(sum(disk["total_bytes"] for disk in status["disks"]), pool["total_bytes"])
+
+    def test_a_full_volume_is_said(self):
+        server = self.server(3)
+        server.cairn("volume", "create", "small", "--size-limit", "8MiB")
+        server.cairn("export", "set", "small", "--client", "127.0.0.1/32")
+        url = lambda name: f"nfs://127.0.0.1:{server.port}/small/{name}"
+        file = self.scratch / "file"
+        file.write_bytes(b"x" * (15 << 19))
+        server.cairn("cp", "-q", file, url("one"))
+        kinds = lambda: {warning["kind"]: warning for warning in server.status()["warnings"]}
+        harness.wait_until(lambda: "volume_low" in kinds(), 30, "that the volume is nearly full")
+        self.assertEqual(kinds()["volume_low"]["volume"], "small")
+        file.write_bytes(b"x" * 471_000)
+        server.cairn("cp", "-q", file, url("two"))
+        harness.wait_until(lambda: "volume_full" in kinds(), 30, "that the volume is full")
+        self.assertEqual(server.status()["health"], "degraded")
+        said = server.cairn("status").stdout
+        self.assertNotIn("nothing needs to be done", said)
+        self.assertIn("cairn volume set small --size-limit", said)
+        server.cairn("rm", url("one"), url("two"))
+        harness.wait_until(lambda: not {"volume_full", "volume_low"} & set(kinds()), 30, "that it is not")
 
     def test_no_redundancy_is_said(self):
         server = self.server(1)

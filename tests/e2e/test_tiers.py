@@ -165,6 +165,57 @@ class Tiers(WorldTest):
             for name, data in files.items():
                 self.assertEqual(mount.read_file(name), data, name)
 
+    def test_a_directory_that_is_away_for_a_while_is_no_damage(self):
+        world = self.server(3)
+        data = os.urandom(12 << 20)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/cold", data)
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        self.send_all(world)
+        # Past what is in memory.
+        world.kill()
+        world.start()
+        away = self.scratch / "away"
+        self.folder.rename(away)
+        kinds = lambda: {warning["kind"] for warning in world.status()["warnings"]}
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            for _ in range(2):
+                with self.assertRaises(OSError):
+                    mount.read_file("/cold")
+                # As below a mount: a folder that is not the tier.
+                self.folder.mkdir(exist_ok=True)
+        wait_until(lambda: "tier_away" in kinds(), "it is told that the tier is away")
+        self.assertNotIn("reads_damaged", kinds())
+        self.assertEqual(world.metrics()["cairn_store_damaged_reads_total"], 0)
+        self.folder.rmdir()
+        away.rename(self.folder)
+        # Nobody reads meanwhile.
+        wait_until(lambda: "tier_away" not in kinds(), "the tier is there again")
+        self.assertNotIn("reads_damaged", kinds())
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
+    def test_damage_that_is_mended_is_not_told_any_more(self):
+        world = self.server(3)
+        data = os.urandom(12 << 20)
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            mount.write_file("/cold", data)
+        world.cairn("tier", "add", "cold", f"file://{self.folder}")
+        self.send_all(world)
+        world.kill()
+        world.start()
+        lost = self.objects_in(self.folder)[0]
+        lost.rename(self.scratch / "lost")
+        kinds = lambda: {warning["kind"] for warning in world.status()["warnings"]}
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            with self.assertRaises(OSError):
+                mount.read_file("/cold")
+        self.assertIn("reads_damaged", kinds())
+        shutil.move(self.scratch / "lost", lost)
+        wait_until(lambda: "reads_damaged" not in kinds(), "all can be read again")
+        with libnfs.Mount(world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/cold"), data)
+
     def test_another_cairn_is_the_tier(self):
         port = harness.next_port()
         store = self.server(1, ["--listen-s3", f"127.0.0.1:{port}"], "store")

@@ -28,6 +28,8 @@ POLL_SECONDS = 0.005
 LOG_TAIL_LINES = 30
 # Of tests' servers: below what the kernel chooses from.
 PORT_FIRST, PORTS_COUNT, PORT_RANGES_COUNT = 10_000, 200, 100
+# Folders of disks are made where a test names them; who tests that they are not says so (`CAIRN_CREATE=false`).
+os.environ.setdefault("CAIRN_CREATE", "true")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -272,6 +274,12 @@ class Server:
 
     def status(self):
         return json.loads(self.cairn("status", "--json").stdout)
+
+    def is_well(self):
+        """Whether all is as it should be, but that the folders are on one drive, as those of a test are."""
+        status = self.status()
+        kinds = [warning["kind"] for warning in status["warnings"]]
+        return status["health"] == "healthy" or (status["health"] == "no_redundancy" and "one_disk" not in kinds)
 
     def metrics(self):
         """Each series of /metrics with its value."""

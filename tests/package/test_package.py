@@ -144,7 +144,8 @@ class Package(unittest.TestCase):
         user = int(debian.run("id", "--user", "cairn"))
         group = int(debian.run("id", "--group", "cairn"))
         self.assertIn("\nUser=cairn\nGroup=cairn\n", unit)
-        for name in ("/run/cairn", "/var/lib/cairn"):
+        (state,) = re.findall(r"^StateDirectory=(.*)", unit, re.MULTILINE)
+        for name in ("/run/cairn", *(f"/var/lib/{folder}" for folder in state.split())):
             debian.path(name).mkdir(exist_ok=True)
             os.chown(debian.path(name), user, group)
         (capability,) = re.findall(r"^AmbientCapabilities=CAP_(\w+)$", unit, re.MULTILINE)

@@ -35,4 +35,6 @@ touch /told/mounted
 cp /program/cairn /run/cairn-program
 export CAIRN_RUNTIME_DIR=/run
 [[ -z ${CAIRN_FORGETS:-} ]] || export LD_PRELOAD=/program/forgetful.so
+# The folder is in the mount: where a drive is away there is none, and none is made but at the first start.
+[[ $away != " " ]] || export CAIRN_CREATE=true
 exec /run/cairn-program serve "$@" >>/told/cairn.log 2>&1

@@ -1,6 +1,6 @@
 // All at a glance.
 import type { ComponentChildren } from "preact";
-import { HEALTH, NOTHING_TO_DO } from "../health";
+import { HEALTH, NOTHING_TO_DO, survived } from "../health";
 import type { ChartOf } from "../history";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, counted, duration, microseconds, percent, perSecond } from "../format";
@@ -127,7 +127,7 @@ function Numbers() {
 
 function Capacity({ live }: { live: Live }) {
   const { number } = useLive();
-  const { total_bytes, free_bytes, reserve_bytes, protection, disk_failures_tolerated } = live.pool;
+  const { total_bytes, free_bytes, reserve_bytes, protection } = live.pool;
   const used = total_bytes - free_bytes;
   const files = number("file_bytes");
   const stored = number("stored_bytes");
@@ -140,7 +140,7 @@ function Capacity({ live }: { live: Live }) {
           ["Kept back", `${bytes(reserve_bytes)}, so that deleting and rebuilding work`],
           ["Files hold", files === undefined ? "–" : bytes(files)],
           ["Stored", stored === undefined ? "–" : `${bytes(stored)} after compression, before redundancy`],
-          ["Protection", `${protection}: ${disk_failures_tolerated === 0 ? "no disk" : `${disk_failures_tolerated} of ${live.disk_count} disks`} may be lost`],
+          ["Protection", `${protection}: ${survived(live.pool, live.disk_count) ?? (live.pool.devices == null ? "no disk" : "no device")} may be lost`],
         ]}
       />
     </Card>

@@ -4,8 +4,9 @@ import type { Call } from "../api";
 import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond, percent } from "../format";
+import { survived } from "../health";
 import { useLive } from "../live";
-import type { Cache, Disk, Rebuild, Scrub, ScrubReport, ScrubSchedule, Spread } from "../types";
+import type { Cache, Disk, DiskPlace, Rebuild, Scrub, ScrubReport, ScrubSchedule, Spread } from "../types";
 import type { Tone } from "../ui";
 import { ActionForm, Badge, Card, Check, Choice, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
 import { useApi } from "../use";
@@ -59,9 +60,9 @@ export function Pool() {
       {live && (
         <p class="lead">
           New data is stored as <b>{live.pool.protection}</b>:{" "}
-          {live.pool.disk_failures_tolerated === 0
-            ? "the loss of a disk is the loss of data."
-            : `any ${live.pool.disk_failures_tolerated} of the ${live.disk_count} disks may be lost without loss of data.`}
+          {survived(live.pool, live.disk_count)
+            ? `any ${survived(live.pool, live.disk_count)} may be lost without loss of data.`
+            : `the loss of a ${live.pool.devices == null ? "disk" : "device"} is the loss of data.`}
         </p>
       )}
       {!data ? <Loading /> : <Disks disks={disks} onAction={setAction} />}
@@ -295,9 +296,25 @@ function ScheduleForm({ schedule, onClose, onDone }: { schedule: ScrubSchedule; 
   );
 }
 
+/** What the folder is on that is to become a disk, to be confirmed. */
+function Place({ place }: { place: DiskPlace }) {
+  const others = place.shares_with.join(", ");
+  return (
+    <>
+      <p>
+        {place.exists ? `${place.path} is on ` : `${place.path} does not exist. It would be made on `}
+        <strong>{place.device}</strong> ({place.file_system} at {place.mount_point}), {bytes(place.total_bytes)} with {bytes(place.free_bytes)} free.
+      </p>
+      {place.mount_point === "/" && <Notice tone="warn">That is the file system of the machine itself. Is the drive mounted, and the name right?</Notice>}
+      {others && <Notice tone="warn">{`The drive has ${others} already: its loss loses all of them.`}</Notice>}
+    </>
+  );
+}
+
 function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: () => void; onDone: () => void }) {
   const [path, setPath] = useState("");
   const [wipe, setWipe] = useState(false);
+  const [create, setCreate] = useState(false);
   const [force, setForce] = useState(false);
   const [rate, setRate] = useState("");
   const [role, setRole] = useState<Role>("data");
@@ -306,11 +323,17 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
   const common = { onClose, onDone };
   const disk = "disk" in action ? action.disk : undefined;
   const id = disk?.id ?? "";
-  const body = { path: path.trim(), wipe };
+  const body = { path: path.trim(), wipe, create };
+  const look = {
+    path: `/disk-place?path=${encodeURIComponent(path.trim())}`,
+    shown: (place: unknown) => <Place place={place as DiskPlace} />,
+  };
+  const making = <Check label="Make the folder if it does not exist" value={create} onValue={setCreate} />;
   const folder = (
     <>
       <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/srv/disk7"
         hint="An empty folder on a device of its own." />
+      {making}
       <Check label="Accept a folder that was a Cairn disk, and delete its content" value={wipe} onValue={setWipe} />
     </>
   );
@@ -319,20 +342,21 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       const choice = <Choice label="What it is for" value={role} onValue={(value) => setRole(value as Role)} choices={ROLES} />;
       if (role === "cache") {
         return (
-          <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a read cache.`}
-            request={{ method: "POST", path: "/caches", body: { path: path.trim(), size_bytes: parseSize(size) ?? 0 } }}
-            command={cairn("disk", "add", path || "FOLDER", "--role", "cache", "--size", size.replaceAll(" ", "") || "SIZE")}>
+          <ActionForm {...common} title="Add a disk" submit="Add" look={look} done={`${path} is a read cache.`}
+            request={{ method: "POST", path: "/caches", body: { path: path.trim(), size_bytes: parseSize(size) ?? 0, create } }}
+            command={cairn("disk", "add", path || "FOLDER", "--role", "cache", "--size", size.replaceAll(" ", "") || "SIZE", create && "--create")}>
             {choice}
             <p>It keeps what is read from the disks for the second time. Nothing is lost with it.</p>
             <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/nvme/cairn" hint="On a file system with so much room." />
+            {making}
             <Field label="Size" value={size} onValue={setSize} required placeholder="100GiB" pattern="\s*\d+(\.\d+)?\s*[KMGTkmgt]?i?[Bb]?\s*" hint="256MiB at least." />
           </ActionForm>
         );
       }
       return (
-        <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a disk of the pool.`}
+        <ActionForm {...common} title="Add a disk" submit="Add" look={look} done={`${path} is a disk of the pool.`}
           request={{ method: "POST", path: "/disks", body: { ...body, role, ...(media === "any" ? {} : { media }) } }}
-          command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), ...(media === "any" ? [] : ["--media", media]), wipe && "--wipe")}>
+          command={cairn("disk", "add", path || "FOLDER", ...(role === "journal" ? ["--role", "journal"] : []), ...(media === "any" ? [] : ["--media", media]), create && "--create", wipe && "--wipe")}>
           {choice}
           <p>{role === "journal"
             ? "Logs and metadata of all volumes go there, and no data. It takes as many as a log has copies to gain all there is to gain: three in a pool of three disks or more."
@@ -353,7 +377,7 @@ function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: ()
       return (
         <ActionForm {...common} title={`Replace ${disk?.label}`} submit="Replace" done={`${path} takes the place of ${disk?.label}.`}
           request={{ method: "POST", path: `/disks/${part(id)}/replace`, body }}
-          command={cairn("disk", "replace", id, path || "FOLDER", wipe && "--wipe")}>
+          command={cairn("disk", "replace", id, path || "FOLDER", create && "--create", wipe && "--wipe")}>
           <p>All that the old disk held goes to others. If it is lost, that is rebuilt. Then it leaves the pool; in a cluster once you remove it.</p>
           {folder}
         </ActionForm>

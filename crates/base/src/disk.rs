@@ -3,6 +3,7 @@
 //! A disk is a folder of files with names; a crash keeps only what was synced. Implementations:
 //! `cairn-disk` (a directory, O_DIRECT, io_uring) and `cairn-testkit` (memory, with faults).
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -97,6 +98,23 @@ pub trait Disk: Send + Sync + 'static {
     fn folder(&self) -> Option<&std::path::Path> {
         None
     }
+    /// What its folder is on, as of when it was opened, if the host says so.
+    fn device(&self) -> Option<&DiskDevice> {
+        None
+    }
+    /// Says that so many disks of the pool, this one included, are on its file system. From then on each counts on its part of
+    /// the space, so that all together have it once.
+    fn share_file_system(&self, _disks: usize) {}
+}
+
+/// What the folder of a disk is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskDevice {
+    /// Folders with the same one share its space: `MAJOR:MINOR` of the block device, or of the file system where it has none.
+    pub file_system: String,
+    /// The drives that bear it, by their names in `/sys`; the file system itself where that has no block device. What is on
+    /// several of them (LVM, RAID) may be on each.
+    pub drives: BTreeSet<String>,
 }
 
 /// An open file. Offsets and lengths may be anything; those that are multiples of

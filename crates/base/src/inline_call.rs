@@ -8,9 +8,13 @@
 //! polled then. If something wakes it and the call takes longer than [`TAKE_OVER_AFTER`], another thread goes
 //! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
 //! and whoever makes calls must not make more of them where one hung.
+//!
+//! A thread that waits for a core takes long, too, and no disk is to blame. So a call counts as one that hangs only where its thread
+//! is seen to sleep in the kernel for a while: see [`Doing`].
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -24,6 +28,11 @@ use crate::env::BoxFuture;
 /// A call that takes longer does not keep the task from being polled any more: so long the log waits for a silent disk,
 /// and its last copy is written by such a call.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(500);
+
+/// After that time the thread has to be seen to sleep for this share of it.
+const SLEEP_SHARE: u32 = 4;
+/// It is looked at so often then.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 type Call = Box<dyn FnOnce() + Send>;
 type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;
@@ -106,6 +115,84 @@ impl<T> Future for InlineCall<T> {
     }
 }
 
+/// What a thread does, as the system sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It has a core, or waits for one.
+    Runs,
+    /// It sleeps. The number is that of its waits so far: it is another one in the next wait.
+    Waits(u64),
+    /// The system does not say.
+    Unknown,
+}
+
+impl Doing {
+    fn of(place: Option<&Path>) -> Self {
+        let status = place.map(|place| std::fs::read_to_string(place.join("status")));
+        match status {
+            Some(Ok(status)) => Self::in_status(&status).unwrap_or(Self::Unknown),
+            Some(Err(_)) | None => Self::Unknown,
+        }
+    }
+
+    /// From the file `status` of a thread. Source: proc_pid_status(5), `State` and `voluntary_ctxt_switches`.
+    fn in_status(status: &str) -> Option<Self> {
+        let value = |wanted: &str| {
+            let mut lines = status.lines();
+            lines.find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                (name == wanted).then_some(value.trim())
+            })
+        };
+        if value("State")?.starts_with('R') {
+            return Some(Self::Runs);
+        }
+        let waits = value("voluntary_ctxt_switches")?.parse().ok()?;
+        Some(Self::Waits(waits))
+    }
+}
+
+/// For how long a thread was seen to sleep in a call.
+#[derive(Default)]
+struct Slept {
+    /// The call, by when it began.
+    call: Option<Instant>,
+    /// When it was seen to sleep last, and in which wait.
+    last: Option<(Instant, u64)>,
+    time: Duration,
+}
+
+impl Slept {
+    /// When to look again, if the thread has not been seen to sleep for `most` yet in the call that began at `call`; zero: it has.
+    fn left(&mut self, call: Instant, doing: Doing, now: Instant, most: Duration) -> Duration {
+        if self.call != Some(call) {
+            *self = Self {
+                call: Some(call),
+                ..Self::default()
+            };
+        }
+        match doing {
+            Doing::Unknown => Duration::ZERO,
+            Doing::Runs => {
+                self.last = None;
+                LOOK_PAUSE
+            }
+            Doing::Waits(wait) => {
+                if let Some((at, before)) = self.last {
+                    let time = now.saturating_duration_since(at);
+                    // Whoever looks may be late, too, and in another wait it may have waited for a core in between.
+                    self.time += match before == wait {
+                        true => time,
+                        false => time.min(LOOK_PAUSE),
+                    };
+                }
+                self.last = Some((now, wait));
+                most.saturating_sub(self.time).min(LOOK_PAUSE)
+            }
+        }
+    }
+}
+
 /// A task with its thread.
 struct OwnThread {
     name: String,
@@ -121,6 +208,8 @@ struct State {
     /// Grows with every thread; only the last one polls.
     generation: u64,
     thread: Option<Thread>,
+    /// What the system says of that thread: its folder in `/proc`. `None`: it says nothing.
+    place: Option<PathBuf>,
     is_woken: bool,
     /// Since when the thread makes a call.
     blocked_since: Option<Instant>,
@@ -207,44 +296,58 @@ impl OwnThread {
 
     /// Waits until the call under way has ended, or polls the task from now on if it takes too long.
     fn take_over(self: &Arc<Self>) {
+        let mut slept = Slept::default();
         loop {
-            let left = {
+            let (since, place) = {
                 let mut state = self.state.lock();
                 match state.blocked_since {
                     // Woken in a call that is over; what is done since has not been.
-                    Some(since) if state.is_woken => {
-                        let left = self.take_over_after.saturating_sub(since.elapsed());
-                        if left.is_zero() {
-                            state.has_successor = false;
-                            state.blocked_since = None;
-                            state.generation += 1;
-                            let generation = state.generation;
-                            drop(state);
-                            tracing::error!(
-                                task = self.name,
-                                "a thread does not come back from a disk; another one goes on"
-                            );
-                            return self.run(generation);
-                        }
-                        left
-                    }
+                    Some(since) if state.is_woken => (since, state.place.clone()),
                     _ => {
                         state.has_successor = false;
                         return;
                     }
                 }
             };
+            let mut left = self.take_over_after.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                let most = self.take_over_after / SLEEP_SHARE;
+                left = slept.left(since, Doing::of(place.as_deref()), Instant::now(), most);
+            }
+            if left.is_zero() {
+                let mut state = self.state.lock();
+                // It may have ended while it was looked at, and another one begun.
+                if state.blocked_since != Some(since) || !state.is_woken {
+                    continue;
+                }
+                state.has_successor = false;
+                state.blocked_since = None;
+                state.generation += 1;
+                let generation = state.generation;
+                drop(state);
+                tracing::error!(
+                    task = self.name,
+                    "a thread does not come back from a disk; another one goes on"
+                );
+                return self.run(generation);
+            }
             std::thread::sleep(left);
         }
     }
 
     fn run(self: &Arc<Self>, generation: u64) {
         let waker = Waker::from(Arc::clone(self));
+        // PID/task/TID.
+        let place = std::fs::read_link("/proc/thread-self").ok();
+        let mut place = Some(place.map(|thread| Path::new("/proc").join(thread)));
         loop {
             {
                 let mut state = self.state.lock();
                 if state.generation != generation {
                     return;
+                }
+                if let Some(place) = place.take() {
+                    state.place = place;
                 }
                 state.thread = Some(std::thread::current());
                 state.is_woken = false;
@@ -451,6 +554,98 @@ mod tests {
         flag.set();
         go.send(()).unwrap();
         assert_eq!(answers.iter().collect::<Vec<_>>(), [(None, true)]);
+    }
+
+    /// Under load a thread waits for a core for longer than any disk takes.
+    #[test]
+    fn a_call_that_runs_or_waits_for_a_core_is_not_taken_over() {
+        let (begun, has_begun) = channel();
+        let (told, answers) = channel();
+        let flag = Flag::default();
+        let given_up = flag.clone();
+        let task = async move {
+            let thread = std::thread::current().id();
+            let call = run_inline(move || {
+                let since = Instant::now();
+                begun.send(()).unwrap();
+                while since.elapsed() < Duration::from_millis(100) {
+                    std::hint::spin_loop();
+                }
+                7_u32
+            });
+            let call = call.unwrap_or_else(|_| panic!("it is possible"));
+            let got = first(given_up, call).await;
+            told.send((got, std::thread::current().id() == thread))
+                .unwrap();
+        };
+        assert!(spawn_with("test", Box::pin(task), nothing, Duration::ZERO).is_ok());
+        has_begun.recv().unwrap();
+        flag.set();
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [(None, true)]);
+    }
+
+    #[test]
+    fn what_a_thread_does_is_read_from_its_status() {
+        let status = |state: &str| {
+            format!(
+                "Name:\tcairn: State: R\nUmask:\t0077\nState:\t{state}\nTgid:\t7\nvoluntary_ctxt_switches:\t150\n\
+                 nonvoluntary_ctxt_switches:\t545\n"
+            )
+        };
+        let cases = [
+            (status("R (running)"), Some(Doing::Runs)),
+            (status("D (disk sleep)"), Some(Doing::Waits(150))),
+            (status("S (sleeping)"), Some(Doing::Waits(150))),
+            ("State:\tD (disk sleep)\n".to_owned(), None),
+            ("voluntary_ctxt_switches:\t1\n".to_owned(), None),
+            (String::new(), None),
+        ];
+        for (status, want) in cases {
+            assert_eq!(Doing::in_status(&status), want, "{status}");
+        }
+        // Whoever asks runs.
+        let own = std::fs::read_link("/proc/thread-self").unwrap();
+        let own = Path::new("/proc").join(own);
+        assert_eq!(Doing::of(Some(&own)), Doing::Runs);
+        assert_eq!(Doing::of(None), Doing::Unknown);
+        assert_eq!(Doing::of(Some(Path::new("/nonexistent"))), Doing::Unknown);
+    }
+
+    #[test]
+    fn sleep_counts_and_waiting_for_a_core_does_not() {
+        use Doing::{Runs, Unknown, Waits};
+        let at = |ms: u64| Duration::from_millis(ms);
+        // Since the begin of the first call: which call, what its thread does, and when it is looked at again.
+        let cases = [
+            // One wait, which somebody who is late himself looks at.
+            (0, 500, Waits(7), at(10)),
+            (0, 510, Waits(7), at(10)),
+            (0, 600, Waits(7), at(10)),
+            (0, 620, Waits(7), at(5)),
+            (0, 625, Waits(7), at(0)),
+            // Waits that follow one another are the disk's time as well; of a long time between looks little counts.
+            (900, 1400, Waits(8), at(10)),
+            (900, 1410, Waits(9), at(10)),
+            (900, 1500, Waits(30), at(10)),
+            (900, 1600, Waits(30), at(5)),
+            (900, 1605, Waits(31), at(0)),
+            // A core is waited for in between.
+            (2000, 2500, Waits(40), at(10)),
+            (2000, 2620, Waits(40), at(5)),
+            (2000, 3000, Runs, LOOK_PAUSE),
+            (2000, 4000, Waits(41), at(5)),
+            (2000, 4005, Waits(41), at(0)),
+            (5000, 5500, Runs, LOOK_PAUSE),
+            (5000, 9500, Runs, LOOK_PAUSE),
+            (5000, 9501, Unknown, at(0)),
+        ];
+        let begin = Instant::now();
+        let mut slept = Slept::default();
+        for (call, now, doing, want) in cases {
+            let (call, now) = (begin + at(call), begin + at(now));
+            let left = slept.left(call, doing, now, at(500) / SLEEP_SHARE);
+            assert_eq!(left, want, "{doing:?} at {:?}", now - begin);
+        }
     }
 
     #[test]

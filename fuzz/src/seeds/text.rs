@@ -430,6 +430,8 @@ fn admin() -> AdminView {
 fn ready() -> ReadyFile {
     ReadyFile {
         pid: 7,
+        pool: "0123456789abcdef0123456789abcdef".to_owned(),
+        state_dir: Some("/var/lib/cairn".to_owned()),
         nfs: NfsReady {
             address: "127.0.0.1".to_owned(),
             port: 2049,
@@ -461,6 +463,8 @@ fn status() -> Status {
             next: "bring it back".to_owned(),
         }],
         pool: PoolView {
+            devices: Some(1),
+            device_failures_tolerated: Some(0),
             id: "0123".to_owned(),
             created_seconds: 1,
             protection: "1 copy".to_owned(),

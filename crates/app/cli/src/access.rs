@@ -1,12 +1,12 @@
 //! Finds the server that a command is for, and its token.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cairn_admin::api::ReadyFile;
 use cairn_admin::users::Password;
 use cairn_admin::{Client, Identity, Token};
-use cairn_config::{LISTEN_ADMIN_DEFAULT, is_safe_url};
+use cairn_config::{LISTEN_ADMIN_DEFAULT, VolumeName, is_safe_url};
 use cairn_node::ready;
 
 use crate::args::ServerArgs;
@@ -20,16 +20,23 @@ pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
 
 /// The same, with the password of the user that the client is, if it is one.
 pub fn client_and_password(args: &ServerArgs) -> Result<(Client, Option<Password>), Failure> {
-    let local = find_local();
-    let url = match (&args.server, &local) {
-        (Some(url), _) => checked_url(url)?,
-        (None, Some(local)) if local.runs => local.ready.admin.url.clone(),
-        // Whoever listens there now is somebody else, and must not get the token.
-        (None, Some(local)) => return Err(ended(&local.ready)),
-        (None, None) => format!("http://{LISTEN_ADMIN_DEFAULT}"),
+    let found = find_locals();
+    let (url, local) = match &args.server {
+        Some(url) => {
+            let url = checked_url(url)?;
+            let is_it = |local: &Local| local.runs && local.ready.admin.url == url;
+            let local = found.into_iter().find(is_it);
+            (url, local)
+        }
+        None => {
+            let of_environment = std::env::var_os("CAIRN_STATE_DIR").map(PathBuf::from);
+            let wanted = args.state_dir.as_deref();
+            match choose(found, wanted, of_environment.as_deref())? {
+                Some(local) => (local.ready.admin.url.clone(), Some(local)),
+                None => (format!("http://{LISTEN_ADMIN_DEFAULT}"), None),
+            }
+        }
     };
-    let is_it = |local: &Local| local.runs && local.ready.admin.url == url;
-    let local = local.filter(is_it);
     let local = local.as_ref().map(|local| &local.ready);
     if local.is_none() && !args.insecure {
         require_private(&url)?;
@@ -148,27 +155,171 @@ struct Local {
     runs: bool,
 }
 
-/// The server of this machine: one that runs is preferred to one that left its file.
-fn find_local() -> Option<Local> {
-    let folder = ready::runtime_folder()?;
+/// The servers of this machine that wrote where they are.
+fn find_locals() -> Vec<Local> {
+    let Some(folder) = ready::runtime_folder() else {
+        return Vec::new();
+    };
     let found = ready::read_all(&folder).into_iter();
     let found = found.map(|(ready, owner)| Local {
         runs: ready::runs(ready.pid, owner),
         ready,
     });
-    // The first of equals.
-    found.reduce(|first, other| {
-        if first.runs || !other.runs {
-            first
-        } else {
-            other
-        }
-    })
+    found.collect()
+}
+
+/// The server of this machine that is meant: the only one that runs, or the one with the state folder that is `wanted`. Of several that
+/// run none is taken for the one that is meant, unless the folder that this shell's servers have (`of_environment`) is that of one.
+///
+/// `None`: no server said where it is.
+fn choose(
+    found: Vec<Local>,
+    wanted: Option<&Path>,
+    of_environment: Option<&Path>,
+) -> Result<Option<Local>, Failure> {
+    let (mut running, ended): (Vec<Local>, Vec<Local>) =
+        found.into_iter().partition(|local| local.runs);
+    if let Some(wanted) = wanted {
+        let place = running.iter().position(|local| local.has(wanted));
+        let place = place.ok_or_else(|| {
+            Failure::unreachable(format!(
+                "no server with the state folder {} runs on this machine",
+                wanted.display()
+            ))
+            .hint("start it, or name it with --server URL")
+        })?;
+        return Ok(Some(running.swap_remove(place)));
+    }
+    if running.len() > 1 {
+        let of_environment = of_environment.and_then(|folder| {
+            let mut places = running.iter();
+            places.position(|local| local.has(folder))
+        });
+        let place = of_environment.ok_or_else(|| several(&running))?;
+        return Ok(Some(running.swap_remove(place)));
+    }
+    match (running.pop(), ended.first()) {
+        (Some(only), _) => Ok(Some(only)),
+        // Whoever listens there now is somebody else, and must not get the token.
+        (None, Some(ended)) => Err(self::ended(&ended.ready)),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Which servers there are, where it is not said which is meant.
+fn several(running: &[Local]) -> Failure {
+    let mut lines =
+        vec!["several servers run on this machine, and it is not said which is meant:".to_owned()];
+    for Local { ready, .. } in running {
+        let volumes: Vec<&str> = ready.volumes.iter().map(VolumeName::as_str).collect();
+        let state_dir = ready.state_dir.as_deref().unwrap_or("none");
+        lines.push(format!(
+            "  {}  process {}, pool {}, volumes {}, state folder {state_dir}",
+            ready.admin.url,
+            ready.pid,
+            ready.pool,
+            volumes.join(", ")
+        ));
+    }
+    Failure::usage(lines.join("\n"))
+        .hint("name one with --server URL (or CAIRN_SERVER), or with --state-dir DIR")
+}
+
+impl Local {
+    /// Whether a folder is its state folder.
+    fn has(&self, folder: &Path) -> bool {
+        let real = |path: &Path| {
+            let real = path.canonicalize().or_else(|_| std::path::absolute(path));
+            real.unwrap_or_else(|_| path.to_owned())
+        };
+        let own = self.ready.state_dir.as_deref();
+        own.is_some_and(|own| real(Path::new(own)) == real(folder))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use cairn_admin::api::{AdminView, NfsReady};
+
     use super::*;
+
+    fn local(number: u32, runs: bool) -> Local {
+        Local {
+            ready: ReadyFile {
+                pid: number,
+                pool: format!("pool{number}"),
+                state_dir: Some(format!("/nonexistent/state{number}")),
+                nfs: NfsReady {
+                    address: "127.0.0.1".to_owned(),
+                    port: 2049,
+                },
+                admin: AdminView {
+                    url: format!("http://127.0.0.1:{number}"),
+                },
+                token_file: String::new(),
+                certificate: None,
+                volumes: Vec::new(),
+            },
+            runs,
+        }
+    }
+
+    #[test]
+    fn of_several_servers_none_is_guessed() {
+        let one = Some("/nonexistent/state1");
+        let two = Some("/nonexistent/state2");
+        let other = Some("/nonexistent/state9");
+        // Those that run, those that left their file, which is wanted, which the environment has; which is taken, if one may be.
+        type Case<'a> = (
+            &'a [u32],
+            &'a [u32],
+            Option<&'a str>,
+            Option<&'a str>,
+            Result<Option<u32>, &'a str>,
+        );
+        let cases: &[Case<'_>] = &[
+            (&[], &[], None, None, Ok(None)),
+            (&[1], &[], None, None, Ok(Some(1))),
+            (&[1], &[2], None, two, Ok(Some(1))),
+            (&[], &[1, 2], None, None, Err("no longer running")),
+            (&[1, 2], &[], None, None, Err("several servers")),
+            (&[1, 2], &[], None, other, Err("several servers")),
+            (&[1, 2], &[], None, two, Ok(Some(2))),
+            (&[1, 2], &[], one, two, Ok(Some(1))),
+            (&[1], &[], other, None, Err("no server with")),
+            (&[1], &[2], two, None, Err("no server with")),
+        ];
+        for (running, ended, wanted, of_environment, want) in cases {
+            let running = running.iter().map(|number| local(*number, true));
+            let ended = ended.iter().map(|number| local(*number, false));
+            let found = running.chain(ended).collect();
+            let chosen = choose(found, wanted.map(Path::new), of_environment.map(Path::new));
+            match (chosen, want) {
+                (Ok(chosen), Ok(want)) => {
+                    assert_eq!(chosen.map(|local| local.ready.pid), *want);
+                }
+                (Err(refused), Err(want)) => {
+                    let told = format!("{refused:?}");
+                    assert!(told.contains(want), "{told}");
+                }
+                (Ok(chosen), Err(want)) => {
+                    let chosen = chosen.map(|local| local.ready.pid);
+                    panic!("{chosen:?} was taken, and {want:?} should be told");
+                }
+                (Err(refused), Ok(want)) => panic!("{refused:?}, and {want:?} is meant"),
+            }
+        }
+        // Each is told with what names it.
+        let told = format!("{:?}", several(&[local(1, true), local(2, true)]));
+        for part in [
+            "http://127.0.0.1:1",
+            "pool2",
+            "/nonexistent/state2",
+            "process 1",
+        ] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
 
     #[test]
     fn a_server_that_ended_is_known_for_it() {

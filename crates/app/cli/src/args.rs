@@ -189,6 +189,9 @@ pub struct ServerArgs {
     /// running on this machine]
     #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
     pub server: Option<String>,
+    /// Of several servers on this machine, the one with this state folder
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
     /// Take an http:// address of another machine: whoever listens in between reads the token, passwords and answers
     #[arg(long)]
     pub insecure: bool,
@@ -579,6 +582,13 @@ pub struct DiskAddArgs {
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. Without it such a folder is refused: its name may have a typo, or its drive may not
+    /// be mounted
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
+    /// Do not ask on a terminal whether the device that the folder is on is the right one
+    #[arg(long)]
+    pub yes: bool,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -626,6 +636,9 @@ pub struct DiskReplaceArgs {
     /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
+    /// Make the folder if it does not exist
+    #[arg(long, env = "CAIRN_CREATE")]
+    pub create: bool,
     #[command(flatten)]
     pub view: ViewArgs,
 }
@@ -1003,6 +1016,8 @@ mod tests {
             ("status --json --server http://127.0.0.1:1", true),
             ("disk list --json", true),
             ("disk add /srv/new --json", true),
+            ("disk add /srv/new --create --yes", true),
+            ("disk replace /srv/old /srv/new --create", true),
             ("disk add /srv/fast --role journal", true),
             ("disk add /srv/fast --role cache --size 100GiB", true),
             ("disk add /srv/fast --role archive", false),

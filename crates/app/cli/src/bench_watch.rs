@@ -46,6 +46,7 @@ impl InsideArgs {
     fn client(&self) -> Result<Client, Failure> {
         access::client(&ServerArgs {
             server: self.server.clone(),
+            state_dir: None,
             insecure: self.insecure,
             token_file: self.admin_token_file.clone(),
             login: None,

@@ -1,11 +1,12 @@
 //! `cairn disk ...`.
 
+use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_admin::Client;
 use cairn_admin::api::{
-    CacheAdd, CacheView, DiskAdd, DiskChange, DiskReplace, DiskRole, DiskState, DiskView,
-    RebuildView, SpreadSet, SpreadStage, SpreadView,
+    CacheAdd, CacheView, DiskAdd, DiskChange, DiskPlace, DiskReplace, DiskRole, DiskState,
+    DiskView, RebuildView, SpreadSet, SpreadStage, SpreadView,
 };
 use cairn_base::units::format_size;
 use cairn_bench::suite::rfc3339_utc;
@@ -78,15 +79,76 @@ pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
         role,
         media: args.media,
         wipe: args.wipe,
+        create: args.create,
     };
-    let disk = access::client(&args.view.server)?.disk_add(&add)?;
+    let client = access::client(&args.view.server)?;
+    let place = look(&client, &add.path, args)?;
+    let disk = client.disk_add(&add)?;
     shown(&disk, args.view.json, |disk| {
         let what = match disk.role {
             DiskRole::Data => "disk",
             DiskRole::Journal => "journal disk",
         };
-        format!("{} is {what} {} of the pool", disk.label, short(disk))
+        format!(
+            "{} is {what} {} of the pool, {}",
+            disk.label,
+            short(disk),
+            place_text(&place)
+        )
     })
+}
+
+/// Looks at what a folder is on. Asks on a terminal whether that is right: a name with a typo, or a drive that is not mounted,
+/// makes a disk on another device than was meant.
+fn look(client: &Client, path: &str, args: &DiskAddArgs) -> Result<DiskPlace, Failure> {
+    let place = client.disk_place(path)?;
+    let stdin = std::io::stdin();
+    if args.yes || args.view.json || !stdin.is_terminal() {
+        return Ok(place);
+    }
+    eprint!(
+        "{} is {}.\nAdd it? [y/N] ",
+        print::name(&place.path),
+        place_text(&place)
+    );
+    // A prompt that does not show up changes nothing: the answer decides.
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    stdin
+        .lock()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::failed(format!("reading the answer: {error}")))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(place),
+        _ => Err(Failure::refused("nothing was done")),
+    }
+}
+
+/// What a folder is on, after "is".
+fn place_text(place: &DiskPlace) -> String {
+    let mut text = format!(
+        "on {} ({} at {}), {} with {} free",
+        print::name(&place.device),
+        print::name(&place.file_system),
+        print::name(&place.mount_point),
+        format_size(place.total_bytes),
+        format_size(place.free_bytes)
+    );
+    if place.mount_point == "/" {
+        text.push_str(", the file system of the machine itself");
+    }
+    if !place.shares_with.is_empty() {
+        let others: Vec<String> = place
+            .shares_with
+            .iter()
+            .map(|label| print::name(label).into_owned())
+            .collect();
+        text.push_str(&format!(
+            "; the drive has {} already, and its loss loses all of them",
+            others.join(", ")
+        ));
+    }
+    text
 }
 
 fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
@@ -104,15 +166,23 @@ fn add_cache(args: &DiskAddArgs, path: String) -> Result<(), Failure> {
             .hint("a read cache leaves alone what else is in its folder"));
     }
     let size_bytes = size.0;
-    let add = CacheAdd { path, size_bytes };
-    let cache = access::client(&args.view.server)?.cache_add(&add)?;
+    let create = args.create;
+    let add = CacheAdd {
+        path,
+        size_bytes,
+        create,
+    };
+    let client = access::client(&args.view.server)?;
+    let place = look(&client, &add.path, args)?;
+    let cache = client.cache_add(&add)?;
     if args.view.json {
         return print::json(&cache);
     }
     print::text(&format!(
-        "{} is a read cache of {}",
+        "{} is a read cache of {}, {}",
         cache.path,
-        format_size(cache.size_bytes)
+        format_size(cache.size_bytes),
+        place_text(&place)
     ))
 }
 
@@ -200,8 +270,11 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
 pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let client = access::client(&args.view.server)?;
     let id = find(&client, &args.disk)?;
-    let (path, wipe) = (absolute(&args.folder), args.wipe);
-    let by = DiskReplace { path, wipe };
+    let by = DiskReplace {
+        path: absolute(&args.folder),
+        wipe: args.wipe,
+        create: args.create,
+    };
     let disk = client.disk_replace(&id, &by)?;
     if args.view.json {
         return print::json(&disk);

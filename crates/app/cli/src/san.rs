@@ -442,6 +442,7 @@ pub fn san(command: &SanCommand) -> Result<(), Failure> {
             login_password_file: args.view.server.login_password_file.clone(),
             ca: args.view.server.ca.clone(),
             server: Some(system.url.clone()),
+            state_dir: None,
             insecure: args.view.server.insecure,
             token_file: system
                 .token_file

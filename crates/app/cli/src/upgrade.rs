@@ -93,6 +93,7 @@ fn keeps_from_stopping(kind: WarningKind) -> bool {
         | WarningKind::AtTheLimit
         | WarningKind::MetadataShort
         | WarningKind::FolderLow
+        | WarningKind::KeyAway
         | WarningKind::MapKeyDamaged => true,
         WarningKind::VolumeWithoutOwner
         | WarningKind::EtcdNoQuorum
@@ -105,6 +106,13 @@ fn keeps_from_stopping(kind: WarningKind) -> bool {
         | WarningKind::DiskFailed
         | WarningKind::DiskTroubled
         | WarningKind::OneDisk
+        | WarningKind::SharedDevice
+        | WarningKind::PoolFull
+        | WarningKind::VolumeFull
+        | WarningKind::VolumeLow
+        | WarningKind::TierAway
+        | WarningKind::MemoryOver
+        | WarningKind::ScrubOverdue
         | WarningKind::SegmentsNarrow
         | WarningKind::PlacesDamaged
         | WarningKind::BytesLost

@@ -55,6 +55,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("create", |settings, value, _| {
+        settings.create = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("credential_host", |settings, value, _| {
         settings.credential_host = texts(value, "credential_host = [\"minio.example.org:9000\"]")?;
         Ok(())
@@ -377,6 +381,7 @@ mod tests {
     fn a_full_file_is_read() {
         let content = r#"
             data = ["disk1", "/srv/disk2"]
+            create = true
             disk_root = ["disks", "/srv"]
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
@@ -430,6 +435,7 @@ mod tests {
         "#;
         let want = Settings {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
+            create: Some(true),
             disk_root: vec!["/etc/cairn/disks".into(), "/srv".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: vec!["0.0.0.0:3260".parse().unwrap()],

@@ -93,6 +93,17 @@ pub struct Settings {
     /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
+    /// Make the folders of --data that do not exist. Without it a start refuses them: a name with a typo, or a drive that is not
+    /// mounted, would become a new disk on whatever file system is there [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "CAIRN_CREATE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub create: Option<bool>,
     /// A folder below which an administrator may put disks, read caches and directories of tiers by the admin API; repeat the
     /// flag for more [default: nowhere but in the folders of --data]
     #[arg(long, value_name = "DIR")]
@@ -348,6 +359,7 @@ impl Settings {
             } else {
                 self.data
             },
+            create: self.create.or(below.create),
             disk_root: if self.disk_root.is_empty() {
                 below.disk_root
             } else {
@@ -423,6 +435,7 @@ impl Settings {
         }
         Ok(Config {
             data: self.data,
+            create: self.create.unwrap_or(false),
             disk_roots: self.disk_root,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
@@ -655,6 +668,8 @@ impl fmt::Display for KeySource {
 pub struct Config {
     /// One folder per disk; at least one, no two alike.
     pub data: Vec<PathBuf>,
+    /// Whether those that do not exist are made.
+    pub create: bool,
     /// Below these, folders are used that the admin API names.
     pub disk_roots: Vec<PathBuf>,
     pub listen_nfs: SocketAddr,

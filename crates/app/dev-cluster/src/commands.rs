@@ -225,6 +225,7 @@ fn serve(state: &State, machine: &Machine) -> Vec<String> {
         &text(&files.token()),
         "--disk-root",
         &text(&files.home),
+        "--create",
     ]));
     argv.extend(insecure(at.admin));
     for disk in 1..=state.disks {
@@ -356,7 +357,7 @@ mod tests {
                 "nsenter --net=/run/netns/cairn-012345-node2 /usr/bin/cairn serve --cluster-dir /srv/c/node2/cluster \
                  --listen-nfs 10.213.7.2:2049 --listen-admin 10.213.7.2:8049 --listen-iscsi 10.213.7.2:3260 \
                  --listen-s3 10.213.7.2:9000 --ready-file /srv/c/node2/ready.json \
-                 --token-file /srv/c/node2/admin-token --disk-root /srv/c/node2 --insecure --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
+                 --token-file /srv/c/node2/admin-token --disk-root /srv/c/node2 --create --insecure --data /srv/c/node2/disk1 --data /srv/c/node2/disk2 \
                  --rpcbind=true --memory-limit 512MiB",
             ),
         ] {

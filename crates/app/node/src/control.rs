@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairn_admin::api::{
     AdminView, AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView,
-    DirectoryProtection, DiskAdd, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind,
+    DirectoryProtection, DiskAdd, DiskPlace, DiskReplace, DiskRole, DiskState, DiskView, ErrorKind,
     ExportView, MediaBytes, MemoryView, NfsView, PoolView, RebuildView, ScrubReport, ScrubSchedule,
     ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status, TicketCreate,
     TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList,
@@ -39,7 +39,8 @@ use crate::keys::encryption_view;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::encryption::VolumeEncryption;
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, VolumeTiering};
-use cairn_pool::health::{Judgement, LostDisk, Observed, judge};
+use cairn_pool::health::{FREE_PERCENT_LOW, Judgement, LostDisk, LowVolume, Observed, judge};
+use cairn_pool::joining::Allowed;
 use cairn_pool::truth::SaveError;
 use cairn_pool::warning::DiskLoss;
 
@@ -61,6 +62,10 @@ impl Control for Controller {
         Box::pin(async { Ok(self.disk_views()) })
     }
 
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
+        Box::pin(async move { self.inner.disk_place(&path).await.map_err(refusal) })
+    }
+
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
         Box::pin(async move {
             self.require_node_stays()?;
@@ -68,7 +73,10 @@ impl Control for Controller {
                 .inner
                 .disk_add(
                     &add.path,
-                    add.wipe,
+                    Allowed {
+                        wipe: add.wipe,
+                        create: add.create,
+                    },
                     convert::role(add.role),
                     add.media.kind(),
                 )
@@ -105,7 +113,11 @@ impl Control for Controller {
                 return self.disk_now(noted.map_err(refusal)?);
             }
             self.require_node_stays()?;
-            let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
+            let allowed = Allowed {
+                wipe: by.wipe,
+                create: by.create,
+            };
+            let added = self.inner.disk_replace(&disk, &by.path, allowed).await;
             self.disk_now(added.map_err(refusal)?)
         })
     }
@@ -710,6 +722,7 @@ impl Controller {
         let Judgement {
             health,
             summary,
+            protection,
             warnings,
             ..
         } = judge(&self.observed(&pool, &disks, &volumes));
@@ -724,8 +737,12 @@ impl Controller {
                 id: pool.pool.to_string(),
                 created_seconds: pool.created.seconds,
                 protection: convert::layout(inner.pool.store.default_code()),
-                disk_failures_tolerated: u32::from(inner.pool.store.default_code().parity()),
+                disk_failures_tolerated: counted(protection.disks),
                 node_failures_tolerated: inner.pool.nodes_tolerated_by_all().map(counted),
+                devices: protection.devices.map(|(devices, _)| counted(devices)),
+                device_failures_tolerated: protection
+                    .devices
+                    .map(|(_, survived)| counted(survived)),
                 total_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
@@ -849,12 +866,51 @@ impl Controller {
         };
         let failed = volumes
             .iter()
-            .filter(|volume| !volume.serving && !without_owner(&volume.name))
-            .map(|volume| {
+            .filter(|volume| !volume.serving && !without_owner(&volume.name));
+        // One that was erased has no key for ever, and does not wait for one.
+        let waits_for_key = |volume: &&VolumeState| {
+            let mut all = pool.all_volumes();
+            let found = all.find(|other| other.id == volume.id);
+            let store = found.map(|volume| pool.store_of(volume));
+            store.is_some_and(|store| !is_erased(store) && inner.pool.key_trouble(store).is_some())
+        };
+        let (keys_away, failed): (Vec<&VolumeState>, Vec<&VolumeState>) =
+            failed.partition(waits_for_key);
+        let told = |volumes: Vec<&VolumeState>| -> Vec<(String, String)> {
+            let each = volumes.into_iter().map(|volume| {
                 let why = volume.problem.clone().unwrap_or_default();
                 (volume.name.to_string(), why)
             });
-        let failed: Vec<(String, String)> = failed.collect();
+            each.collect()
+        };
+        let low = |volume: &PoolVolume| {
+            let limit_bytes = volume.settings.size_limit.bytes()?;
+            let VolumeService::Serving(fs) = inner.pool.service(volume.id)? else {
+                return None;
+            };
+            let free_bytes = limit_bytes.saturating_sub(fs.counts().file_bytes);
+            let free_percent = percent(free_bytes, limit_bytes).unwrap_or(0);
+            (free_percent < FREE_PERCENT_LOW && !volume.is_deleted).then(|| LowVolume {
+                volume: volume.name.to_string(),
+                limit_bytes,
+                free_percent,
+            })
+        };
+        let volumes_low: Vec<LowVolume> = pool.volumes.iter().filter_map(low).collect();
+        let mut by_drive: BTreeMap<String, usize> = BTreeMap::new();
+        if inner.cluster.is_none() {
+            let there = inner.pool.disks();
+            let there = there.iter().filter(|disk| !disk.health().failed);
+            for drive in there.filter_map(|disk| disk.disk().device()) {
+                for name in &drive.drives {
+                    *by_drive.entry(name.clone()).or_default() += 1;
+                }
+            }
+        }
+        let tiers_away = crate::tiers::troubles(inner);
+        let tiers_away = tiers_away
+            .into_iter()
+            .filter_map(|(tier, trouble)| Some((tier, trouble?)));
         let degraded =
             pool.volumes
                 .iter()
@@ -895,7 +951,14 @@ impl Controller {
             nodes_tolerated: inner.pool.nodes_tolerated_by_all().unwrap_or(0),
             nodes_lost: losses.nodes,
             layout: convert::layout(code),
-            volumes_failed: failed,
+            volumes_failed: told(failed),
+            keys_away: told(keys_away),
+            volumes_low,
+            tiers_away: tiers_away.collect(),
+            disks_by_drive: by_drive.into_values().collect(),
+            is_full: space.total_bytes > 0 && space.free_bytes <= space.reserve_bytes,
+            memory_bytes: Some((resident_bytes(), inner.config.memory_limit_bytes)),
+            scrub_overdue: inner.pool.scrub_overdue(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             directories_unprotected: directories_unprotected.collect(),
@@ -907,12 +970,7 @@ impl Controller {
                 .pool
                 .rebuild_lost_bytes()
                 .saturating_sub(inner.pool.scrub.lost_bytes_known()),
-            damaged_reads: inner
-                .pool
-                .store
-                .stats()
-                .damaged_reads
-                .saturating_sub(inner.pool.scrub.damaged_reads_known()),
+            damaged_reads: inner.pool.store.damaged_places(),
             free_percent: percent(space.free_bytes, space.total_bytes),
             caches: crate::read_cache::warnings(inner),
             cluster,

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_base::disk::Disk;
+use cairn_admin::api::DiskPlace;
+use cairn_base::disk::{Disk, DiskDevice};
 use cairn_base::{DiskId, DiskRole, Media};
 use cairn_config::DATA_FOLDERS_MAX;
+use cairn_disk::device::{Mount, device_of, mount_of};
 use cairn_formats::pool_file::PoolDisk;
 use cairn_pool::disk_changes::{Force, Joining, no_answer_of};
-use cairn_pool::joining::{Readiness, readiness};
+use cairn_pool::joining::{Allowed, Readiness, readiness};
 use cairn_shard::{DiskIdentity, ShardDisk};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -21,8 +23,10 @@ use tokio::runtime::Handle;
 
 use crate::disks::shard_settings;
 use crate::error::NodeError;
-use crate::folder::{Folder, is_half_wiped, is_still_there, open_disk, wipe};
+use crate::folder::{Folder, Making, is_half_wiped, is_still_there, open_disk, wipe};
 use crate::node::{ChangeFailure, Inner};
+use crate::remembered::{self, RememberedPool};
+use crate::state_folder;
 
 /// A folder is emptied within so long.
 const WIPE_MAX: Duration = Duration::from_secs(600);
@@ -112,6 +116,36 @@ impl FolderWork {
     }
 }
 
+/// What a folder is on.
+struct Seen {
+    path: PathBuf,
+    exists: bool,
+    mount: Mount,
+    device: DiskDevice,
+    total_bytes: u64,
+    free_bytes: u64,
+}
+
+impl Seen {
+    /// Of a folder that is there, or of the one that it would be in.
+    fn at(path: &Path) -> std::io::Result<Self> {
+        let exists = path.try_exists()?;
+        let there = match (exists, path.parent()) {
+            (false, Some(parent)) => parent,
+            (_, _) => path,
+        };
+        let space = rustix::fs::statvfs(there)?;
+        Ok(Self {
+            path: path.to_owned(),
+            exists,
+            mount: mount_of(there)?,
+            device: device_of(there)?,
+            total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+            free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        })
+    }
+}
+
 fn failed(error: NodeError) -> ChangeFailure {
     ChangeFailure::Engine(error.to_string())
 }
@@ -157,17 +191,83 @@ impl Inner {
         }
     }
 
+    /// What a folder is on that is to become a disk, or what it would be on. Nothing is made.
+    pub async fn disk_place(&self, path: &str) -> Result<DiskPlace, ChangeFailure> {
+        let at = self.real_path(path).await?;
+        let looked = self.answer_of(path, move || Seen::at(&at)).await?;
+        let seen = looked.map_err(|error| {
+            ChangeFailure::Engine(format!("what {path} is on cannot be seen: {error}"))
+        })?;
+        let is_on_a_drive_of = |disk: &&Arc<ShardDisk>| {
+            let device = disk.disk().device();
+            device.is_some_and(|device| !device.drives.is_disjoint(&seen.device.drives))
+        };
+        let disks = self.pool.disks();
+        let shares_with = disks.iter().filter(is_on_a_drive_of);
+        Ok(DiskPlace {
+            path: seen.path.display().to_string(),
+            exists: seen.exists,
+            device: seen.mount.source,
+            file_system: seen.mount.kind,
+            mount_point: seen.mount.point.display().to_string(),
+            total_bytes: seen.total_bytes,
+            free_bytes: seen.free_bytes,
+            shares_with: shares_with.map(|disk| disk.label().to_owned()).collect(),
+        })
+    }
+
     /// Takes an empty folder into the pool.
     pub async fn disk_add(
         &self,
         path: &str,
-        wipe_it: bool,
+        allowed: Allowed,
         role: DiskRole,
         media: Option<Media>,
     ) -> Result<DiskId, ChangeFailure> {
         let _joining = self.joining.lock().await;
-        let disk = self.make_ready(path, wipe_it, None).await?;
-        self.join(disk, Joining::New(role, media)).await
+        let disk = self.make_ready(path, allowed, None).await?;
+        let added = self.join(disk, Joining::New(role, media)).await;
+        self.remember();
+        added
+    }
+
+    /// Begins to keep in the state folder which disks the pool has, so that a start without them makes no new one. In a cluster
+    /// the map knows that.
+    pub fn begin_to_remember(&self) {
+        if self.cluster.is_some() {
+            return;
+        }
+        match state_folder::make(&self.config) {
+            Ok(folder) => {
+                // Only here.
+                let _ = self.remembered_in.set(folder);
+                self.remember();
+            }
+            // No reason not to serve what is there.
+            Err(error) => tracing::warn!(
+                %error,
+                "the pool is not remembered: a start that finds its folders empty would make a new one"
+            ),
+        }
+    }
+
+    /// Remembers which disks the pool has, after a change of them.
+    fn remember(&self) {
+        let Some(folder) = self.remembered_in.get() else {
+            return;
+        };
+        let state = self.pool.state();
+        let pool = RememberedPool {
+            pool: state.pool.to_string(),
+            disks: state.disks.iter().map(|disk| disk.label.clone()).collect(),
+        };
+        if let Err(error) = remembered::keep(folder, &pool, &*self.env.entropy) {
+            tracing::warn!(
+                folder = %folder.display(),
+                %error,
+                "the disks of the pool are not remembered: a start that finds their folders empty would make a new pool"
+            );
+        }
     }
 
     async fn join(&self, disk: Arc<dyn Disk>, place: Joining) -> Result<DiskId, ChangeFailure> {
@@ -187,17 +287,19 @@ impl Inner {
         &self,
         words: &str,
         path: &str,
-        wipe_it: bool,
+        allowed: Allowed,
     ) -> Result<DiskId, ChangeFailure> {
         let _joining = self.joining.lock().await;
         let old = self.pool.find_disk(words)?;
-        let disk = self.make_ready(path, wipe_it, Some(old.id)).await?;
+        let disk = self.make_ready(path, allowed, Some(old.id)).await?;
         let (label, asked) = (disk.label().to_owned(), Arc::clone(&disk));
         let space = self.answer_of(&label, move || asked.space()).await?;
         self.pool.require_room_beside(old.id, || {
             space.map_err(|error| ChangeFailure::Engine(error.to_string()))
         })?;
-        self.join(disk, Joining::Replacing(old.id)).await
+        let added = self.join(disk, Joining::Replacing(old.id)).await;
+        self.remember();
+        added
     }
 
     /// Opens a folder that is to become a disk, emptied if need be.
@@ -208,7 +310,7 @@ impl Inner {
     async fn make_ready(
         &self,
         path: &str,
-        wipe_it: bool,
+        allowed: Allowed,
         replaces: Option<DiskId>,
     ) -> Result<Arc<dyn Disk>, ChangeFailure> {
         let given = self.place_of(path).await?;
@@ -219,9 +321,13 @@ impl Inner {
         let (label, at) = (folder.label(), folder.path.clone());
         let is_half_wiped = is_half_wiped(&at)
             .map_err(|error| ChangeFailure::Engine(format!("{label}: {error}")))?;
-        let ready = readiness(&label, folder.content, is_half_wiped, wipe_it);
+        let ready = readiness(&label, folder.content, is_half_wiped, allowed);
         let (config, opened) = (self.config.clone(), folder.path.clone());
-        let open = move || open_disk(&opened, &config);
+        let making = match allowed.create {
+            true => Making::Allowed,
+            false => Making::Refused,
+        };
+        let open = move || open_disk(&opened, &config, making);
         match (ready.map_err(ChangeFailure::Impossible)?, folder.disk) {
             (Readiness::Ready, Some(disk)) => Ok(disk),
             (Readiness::Ready, None) => self.answer_of(path, open).await?.map_err(failed),
@@ -335,6 +441,7 @@ impl Inner {
     pub async fn disk_remove(&self, words: &str, force: bool) -> Result<(), ChangeFailure> {
         let force = if force { Force::Yes } else { Force::No };
         let gone = self.pool.leave(words, force).await?;
+        self.remember();
         self.pool.after_a_change().await;
         self.empty(gone).await;
         Ok(())
@@ -342,6 +449,7 @@ impl Inner {
 
     /// What follows when a replaced disk left by itself.
     pub async fn let_go_of(&self, gone: Option<Arc<ShardDisk>>) {
+        self.remember();
         self.empty(gone).await;
     }
 
@@ -399,6 +507,31 @@ mod tests {
 
     use super::*;
     use crate::node::tests::{disk_paths, start};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_folder_that_is_not_there_becomes_no_disk_unless_that_is_wanted() {
+        let root = tempfile::tempdir().expect("a folder");
+        let inner = start(root.path(), real::env(Handle::current())).await;
+        let new = root.path().canonicalize().expect("a folder").join("new");
+        let path = new.display().to_string();
+        let place = inner.disk_place(&path).await.expect("a place");
+        assert!(!place.exists && place.total_bytes >= place.free_bytes);
+        assert_eq!(place.shares_with.len(), 3, "all of them are on one drive");
+        let add = |create| {
+            let allowed = Allowed {
+                wipe: false,
+                create,
+            };
+            inner.disk_add(&path, allowed, DiskRole::Data, None)
+        };
+        let refused = add(false).await.expect_err("it is not there");
+        assert!(refused.to_string().contains("--create"), "{refused}");
+        assert!(!new.exists());
+        add(true).await.expect("it is made");
+        assert_eq!(inner.pool.disks().len(), 4);
+        assert!(inner.disk_place(&path).await.expect("a place").exists);
+        inner.close_volumes().await;
+    }
 
     /// The stop closed the volumes while the removal waited, and then nothing seemed to be on the disk.
     #[tokio::test(flavor = "multi_thread")]

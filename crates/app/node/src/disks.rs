@@ -4,6 +4,7 @@
 //! Must not know: volumes, servers; what a start makes of what it finds, and in which order a pool is made
 //! (`cairn_pool`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,16 +13,17 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::Config;
 use cairn_formats::pool_file::Stage;
-use cairn_pool::assemble::{Found, Plan, plan};
+use cairn_pool::assemble::{Content, Found, Plan, plan};
 use cairn_pool::joining::{is_disk, look_next};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_segment::SegmentSettings;
-use cairn_shard::ShardSettings;
+use cairn_shard::{ShardDisk, ShardSettings};
 use futures_util::future::try_join_all;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::NodeError;
-use crate::folder::{Folder, Looks, open_disk};
+use crate::folder::{Folder, Looks, Making, open_disk};
+use crate::remembered;
 
 /// Most files that wait for new shards on one disk.
 const SPARES_MAX: usize = 64;
@@ -33,13 +35,23 @@ pub struct PoolDisks {
     pub named: Vec<PathBuf>,
 }
 
-/// Opens the pool on the configured folders; makes it when all of them are empty, unless disks are `known` that should be there:
-/// a folder below which nothing is mounted is empty. `looks`: the same for all tries.
+/// What is known of disks before any folder is looked at. A folder at which nothing is mounted is empty, or not there: it is no
+/// place for a new pool where an old one is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Disks that the cluster says this node has.
+    pub disks: &'a [String],
+    /// Where the pools are remembered that this server had; `None`: none are.
+    pub state_folder: Option<&'a Path>,
+}
+
+/// Opens the pool on the configured folders; makes it when all of them are empty, unless disks are `known` that should be there.
+/// Folders that do not exist are made if the configuration says so. `looks`: the same for all tries.
 pub async fn open_pool(
     env: &Env,
     config: &Config,
     looks: &Looks,
-    known: &[String],
+    known: Known<'_>,
 ) -> Result<PoolDisks, NodeError> {
     let each = config
         .data
@@ -63,7 +75,8 @@ fn open_settings(config: &Config, disk_count: usize) -> OpenSettings {
 fn disk_in(folder: &Folder, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
     match &folder.disk {
         Some(disk) => Ok(Arc::clone(disk)),
-        None => open_disk(&folder.path, config),
+        None if config.create => open_disk(&folder.path, config, Making::Allowed),
+        None => open_disk(&folder.path, config, Making::Refused),
     }
 }
 
@@ -71,17 +84,11 @@ async fn open_folders(
     env: &Env,
     config: &Config,
     folders: Vec<Folder>,
-    known: &[String],
+    known: Known<'_>,
 ) -> Result<Opened, NodeError> {
     let (state, present, unformatted, missing) = match plan(&found(&folders))? {
-        Plan::Create if !known.is_empty() => {
-            let labels: Vec<String> = folders.iter().map(Folder::label).collect();
-            return Err(NodeError::EmptyFolders {
-                folders: labels.join(", "),
-                disks: known.join(", "),
-            });
-        }
         Plan::Create => {
+            require_new(&folders, config, known)?;
             let disks = folders.iter().map(|folder| disk_in(folder, config));
             let disks: Vec<Arc<dyn Disk>> = disks.collect::<Result<_, _>>()?;
             let state = new_state(env, &disks);
@@ -128,6 +135,30 @@ async fn open_folders(
     let mut opened = open_members(env, settings, state, members, missing).await?;
     opened.is_whole &= all_read;
     Ok(opened)
+}
+
+/// Refuses to make a pool of folders where one is known to have been, and of such that are to be made without being asked for.
+fn require_new(folders: &[Folder], config: &Config, known: Known<'_>) -> Result<(), NodeError> {
+    let labels: Vec<String> = folders.iter().map(Folder::label).collect();
+    if !known.disks.is_empty() {
+        return Err(NodeError::EmptyFolders {
+            folders: labels.join(", "),
+            disks: known.disks.join(", "),
+        });
+    }
+    if let Some(state_folder) = known.state_folder {
+        remembered::require_none(state_folder, &labels)?;
+    }
+    let absent = folders
+        .iter()
+        .filter(|folder| matches!(folder.content, Content::Absent));
+    let absent: Vec<String> = absent.map(Folder::label).collect();
+    match config.create || absent.is_empty() {
+        true => Ok(()),
+        false => Err(NodeError::NoFolder {
+            folders: absent.join(", "),
+        }),
+    }
 }
 
 /// Looks for disks that were added to a running server where they were then.
@@ -179,6 +210,22 @@ pub fn shard_settings(config: &Config, disk_count: usize) -> ShardSettings {
     settings
 }
 
+/// Tells disks how many of them are on one file system: each counts on its part of the space.
+pub fn share_file_systems(disks: &[Arc<ShardDisk>]) {
+    let file_system = |disk: &Arc<ShardDisk>| {
+        let device = disk.disk().device()?;
+        Some(device.file_system.clone())
+    };
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for name in disks.iter().filter_map(file_system) {
+        *counts.entry(name).or_default() += 1;
+    }
+    for disk in disks {
+        let count = file_system(disk).and_then(|name| counts.get(&name).copied());
+        disk.disk().share_file_system(count.unwrap_or(1));
+    }
+}
+
 /// File descriptors that this process may have.
 pub fn descriptors_max() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -201,6 +248,7 @@ mod tests {
     use cairn_pool::truth;
 
     use crate::folder::tests::member;
+    use crate::lock_wait::open_pool_in_time;
     use cairn_formats::testing::example_pool as example;
 
     #[tokio::test]
@@ -242,12 +290,17 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let settings = cairn_config::Settings {
             data: vec![root.path().join("a"), root.path().join("b")],
+            create: Some(true),
             ..cairn_config::Settings::default()
         };
         let config = settings.resolve(1).unwrap();
         let env = cairn_base::real::env(Handle::current());
-        let known = ["/srv/a".to_owned()];
-        let refused = open_pool(&env, &config, &Looks::default(), &known).await;
+        let disks = ["/srv/a".to_owned()];
+        let known = Known {
+            disks: &disks,
+            state_folder: None,
+        };
+        let refused = open_pool(&env, &config, &Looks::default(), known).await;
         let Err(NodeError::EmptyFolders { folders, disks }) = refused else {
             panic!("a pool was made on empty folders");
         };
@@ -258,9 +311,98 @@ mod tests {
         // Nothing was put there.
         let looked = Folder::look(&config.data[0], &config).await.unwrap();
         assert!(looked.identity().is_none());
-        open_pool(&env, &config, &Looks::default(), &[])
+        open_pool(&env, &config, &Looks::default(), Known::default())
             .await
             .unwrap();
+    }
+
+    /// The drives of a pool are not mounted: their folders are not there, or those below the mounts are empty. And a path has a typo.
+    #[tokio::test]
+    async fn a_pool_is_made_only_where_none_was_and_where_folders_are() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let place = |name: &str| root.path().canonicalize().unwrap().join(name);
+        let config = |create| {
+            let settings = cairn_config::Settings {
+                data: vec![place("a"), place("b")],
+                create,
+                ..cairn_config::Settings::default()
+            };
+            settings.resolve(1).unwrap()
+        };
+        let env = cairn_base::real::env(Handle::current());
+        let known = Known {
+            disks: &[],
+            state_folder: Some(&state),
+        };
+        let open = async |create| {
+            // What an earlier one of this process leaves in the background may take a moment to end.
+            let opened = open_pool_in_time(&env, &config(create), known).await;
+            opened.map(|pool| pool.opened.state.pool)
+        };
+        std::fs::create_dir(place("a")).unwrap();
+        for create in [None, Some(false)] {
+            let Err(NodeError::NoFolder { folders }) = open(create).await else {
+                panic!("a folder was made that nobody asked for");
+            };
+            assert_eq!(folders, place("b").display().to_string());
+            assert!(!place("b").exists());
+        }
+        let pool = open(Some(true)).await.unwrap();
+        // It is there: it opens, whether folders may be made or not.
+        assert_eq!(open(None).await.unwrap(), pool);
+        let label = |name: &str| place(name).display().to_string();
+        let kept = remembered::RememberedPool {
+            pool: pool.to_string(),
+            disks: vec![label("a"), label("b")],
+        };
+        remembered::keep(&state, &kept, &cairn_base::real::OsEntropy).unwrap();
+        for name in ["a", "b"] {
+            std::fs::rename(place(name), place(&format!("{name}-away"))).unwrap();
+        }
+        let away = async |create| {
+            let Err(NodeError::PoolAway {
+                pool: told, disks, ..
+            }) = open(create).await
+            else {
+                panic!("a pool was made in the place of one that is away");
+            };
+            assert_eq!(told, pool.to_string());
+            assert!(disks.contains(&label("a")) && disks.contains(&label("b")));
+        };
+        away(None).await;
+        away(Some(true)).await;
+        for name in ["a", "b"] {
+            assert!(!place(name).exists());
+            std::fs::create_dir(place(name)).unwrap();
+        }
+        away(None).await;
+        for name in ["a", "b"] {
+            std::fs::remove_dir_all(place(name)).unwrap();
+            std::fs::rename(place(&format!("{name}-away")), place(name)).unwrap();
+        }
+        assert_eq!(open(None).await.unwrap(), pool);
+    }
+
+    #[tokio::test]
+    async fn folders_of_one_file_system_have_its_space_once() {
+        let root = tempfile::tempdir().unwrap();
+        let place = |id: u128| root.path().join(id.to_string());
+        let mut disks = Vec::new();
+        for id in 1..=3 {
+            disks.push(member(&place(id), id).await);
+        }
+        let total = |disk: &Arc<ShardDisk>| disk.disk().space().unwrap().total_bytes;
+        let alone = total(&disks[0]);
+        share_file_systems(&disks);
+        let all: u64 = disks.iter().map(total).sum();
+        assert!((alone - 2..=alone).contains(&all), "{all} of {alone}");
+        // One that leaves gives its part to the others.
+        disks.pop();
+        share_file_systems(&disks);
+        let all: u64 = disks.iter().map(total).sum();
+        assert!((alone - 1..=alone).contains(&all), "{all} of {alone}");
     }
 
     #[test]

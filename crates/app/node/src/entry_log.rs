@@ -21,10 +21,13 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::folder::make_below_disk;
 use crate::node::Inner;
 
 /// Below the folder of a log in a data folder. Three levels, as those of the history.
 const BELOW: &str = "log/v1";
+/// So many folders below that of the disk: with the name of the log.
+const DEPTH: usize = 3;
 const FILE_NAME: &str = "entries";
 const FILE_NAME_NEW: &str = "entries.new";
 
@@ -256,7 +259,7 @@ fn keep(kind: &LogKind, folder: &Path, asked: &Receiver<Ask>, left: &AtomicUsize
 }
 
 fn write_whole(folder: &Path, lines: &[u8]) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    make_below_disk(folder, DEPTH)?;
     let new = folder.join(FILE_NAME_NEW);
     let mut file = std::fs::OpenOptions::new()
         .write(true)
@@ -268,7 +271,7 @@ fn write_whole(folder: &Path, lines: &[u8]) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, folder.join(FILE_NAME))?;
     // Each level may be new.
-    let mut above = folder.ancestors().take(4);
+    let mut above = folder.ancestors().take(DEPTH + 1);
     above.try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
 }
 
@@ -431,7 +434,16 @@ mod tests {
     #[test]
     fn entries_are_in_all_files_and_a_lost_one_costs_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let folders = ["a", "b"].map(|name| root.path().join(name).join("audit/log/v1"));
+        let disks = ["a", "b"].map(|name| root.path().join(name));
+        let folders = disks.each_ref().map(|disk| disk.join("audit/log/v1"));
+        // It is not made where the disk is not.
+        let mut without_disk = state();
+        without_disk.push(entry(1));
+        assert_eq!(last(&mut without_disk, &folders[..1]), [false]);
+        assert!(!disks[0].exists());
+        for disk in &disks {
+            std::fs::create_dir(disk).unwrap();
+        }
         let mut state = state();
         for id in 1..=3 {
             state.push(entry(id));

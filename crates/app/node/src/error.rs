@@ -77,6 +77,22 @@ pub enum NodeError {
          If one is lost for good, say so on another node (`cairn disk replace DISK FOLDER`), and start again"
     )]
     EmptyFolders { folders: String, disks: String },
+    #[error(
+        "nothing is in the folders {folders}, and this server remembers pool {pool} there, with the disks {disks}: mount their \
+         drives and start again. No new pool is made in its place. If that pool is gone for good, remove {file}, and start \
+         again to make a new one"
+    )]
+    PoolAway {
+        pool: String,
+        disks: String,
+        folders: String,
+        file: String,
+    },
+    #[error(
+        "{folders} does not exist: see whether the name is right and its drive is mounted. To make it, and a new pool in it, \
+         start with --create (or `create = true` in the configuration, or CAIRN_CREATE=true)"
+    )]
+    NoFolder { folders: String },
     #[error("the disks {folders} are {why}")]
     OthersDisks { folders: String, why: String },
     #[error("starting the NFS server: {0}")]
@@ -141,11 +157,14 @@ impl NodeError {
             | Self::Removed { .. }
             | Self::Twin { .. }
             | Self::EmptyFolders { .. }
+            | Self::NoFolder { .. }
             | Self::Oidc(_)
             | Self::S3(_)
             | Self::Certificate(_) => NodeErrorKind::Refused,
-            // It may have ended when it is tried again, which a service manager does.
+            // It may have ended when it is tried again, which a service manager does. Drives may be attached later than the
+            // server starts.
             Self::InUse { .. }
+            | Self::PoolAway { .. }
             | Self::TokenDisk { .. }
             | Self::HandleKey(_)
             | Self::Disk(_)
@@ -299,6 +318,16 @@ mod tests {
                     disks: text(),
                 },
                 Refused,
+            ),
+            (NodeError::NoFolder { folders: text() }, Refused),
+            (
+                NodeError::PoolAway {
+                    pool: text(),
+                    disks: text(),
+                    folders: text(),
+                    file: text(),
+                },
+                Failed,
             ),
             (NodeError::Nfs(text()), Failed),
             (NodeError::S3(text()), Refused),

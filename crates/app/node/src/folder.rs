@@ -217,7 +217,7 @@ impl Folder {
         if matches!(content, Content::Foreign { .. }) {
             return with(content, None);
         }
-        let disk = match open_disk(&path, config) {
+        let disk = match open_disk(&path, config, Making::Refused) {
             Ok(disk) => disk,
             Err(error @ NodeError::InUse { .. }) => return Err(error),
             Err(error) => return with(Content::Unusable(error.to_string()), None),
@@ -354,7 +354,26 @@ fn holds_lock(folder: &Path) -> bool {
     read.is_ok() && pid.trim().parse() == Ok(std::process::id())
 }
 
-pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
+/// Makes a folder that is `depth` below that of a disk, which has to be there: where its drive is not mounted any more, it would be
+/// made on another one.
+pub fn make_below_disk(folder: &Path, depth: usize) -> std::io::Result<()> {
+    match folder.ancestors().nth(depth) {
+        Some(disk) if disk.is_dir() => std::fs::create_dir_all(folder),
+        _ => Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            "the folder of the disk is gone",
+        )),
+    }
+}
+
+/// Whether the folder of a disk is made where it is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Making {
+    Allowed,
+    Refused,
+}
+
+pub fn open_disk(path: &Path, config: &Config, making: Making) -> Result<Arc<dyn Disk>, NodeError> {
     let settings = DiskSettings {
         engine: match config.disk_io {
             DiskIo::Auto => EngineChoice::Auto,
@@ -362,6 +381,7 @@ pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeErro
             DiskIo::Threads => EngineChoice::Threads,
         },
         size_limit_bytes: config.disk_size_limit_bytes,
+        make_folder: making == Making::Allowed,
         ..DiskSettings::default()
     };
     match RealDisk::open(path, settings) {

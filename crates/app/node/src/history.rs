@@ -25,12 +25,15 @@ use tokio::sync::oneshot;
 
 use crate::control::Controller;
 use crate::convert;
+use crate::folder::make_below_disk;
 use crate::node::Inner;
 
 /// The folder in a data folder. Three levels, so that a disk counts what is in it as that of others
 /// (`cairn_disk`), for it comes and goes past the disk.
 pub const HISTORY_NAME: &str = "history";
 const BELOW: &str = "metrics/v1";
+/// So many folders below that of the disk.
+const DEPTH: usize = 3;
 
 /// How often a row is kept, in seconds of the clock: of each such step there is one.
 const SAMPLE_SECONDS: i64 = 10;
@@ -714,7 +717,7 @@ impl Keeper {
 /// Copies what was kept to the disk that is to have it from now on. What cannot be copied is lost.
 fn carry_over(from: &Path, to: &Path) {
     let copied = (|| {
-        std::fs::create_dir_all(to)?;
+        make_below_disk(to, DEPTH)?;
         for entry in std::fs::read_dir(from)? {
             let entry = entry?;
             std::fs::copy(entry.path(), to.join(entry.file_name()))?;
@@ -754,6 +757,7 @@ fn open_newest(places: &[PathBuf], now_seconds: i64) -> Result<Store, String> {
     match (newest, first) {
         (Some(store), _) => Ok(store),
         (None, Some(place)) => {
+            make_below_disk(place, DEPTH).map_err(|error| error.to_string())?;
             Store::open(place, Settings::default(), now_seconds).map_err(|error| error.to_string())
         }
         (None, None) => Err(why),

@@ -39,6 +39,7 @@ mod policies;
 mod quotas;
 mod read_cache;
 pub mod ready;
+mod remembered;
 mod running;
 mod s3;
 mod san;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_config::Config;
 
-use crate::disks::{PoolDisks, open_pool};
+use crate::disks::{Known, PoolDisks, open_pool};
 use crate::error::NodeError;
 use crate::folder::Looks;
 
@@ -24,11 +24,11 @@ const KILL_MASK: u64 = 1 << (9 - 1);
 /// PF_EXITING, in the flags of a process.
 const EXITING_FLAG: u64 = 0x4;
 
-/// Opens the pool; waits for disks that a process holds which is ending. `known`: disks that this node is known to have.
+/// Opens the pool; waits for disks that a process holds which is ending.
 pub async fn open_pool_in_time(
     env: &Env,
     config: &Config,
-    known: &[String],
+    known: Known<'_>,
 ) -> Result<PoolDisks, NodeError> {
     let clock = &env.clock;
     let since = clock.monotonic();

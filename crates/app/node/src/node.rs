@@ -41,7 +41,7 @@ use crate::classes::Credits;
 use crate::cluster::ClusterNode;
 use crate::convert;
 use crate::disk_folders::FolderWork;
-use crate::disks::{PoolDisks, descriptors_max, shard_settings};
+use crate::disks::{PoolDisks, descriptors_max, shard_settings, share_file_systems};
 use crate::entry_log::EntryLog;
 use crate::error::NodeError;
 use crate::history::History;
@@ -81,6 +81,8 @@ pub struct Inner {
     pub named: Vec<PathBuf>,
     /// The file with the admin token.
     pub token_path: PathBuf,
+    /// The folder where the pool is remembered, from the start of a server on that is in no cluster.
+    pub remembered_in: OnceLock<PathBuf>,
     /// Files that say where the server is; removed at its end.
     pub announced: Mutex<Vec<PathBuf>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
@@ -312,8 +314,7 @@ impl Host for NodeHost {
         self.shaper.set(limits.collect());
     }
 
-    /// Whether the next start would find the pool on a folder of those that the configuration names. Where it finds
-    /// only empty ones it makes a new pool.
+    /// Whether the next start would find the pool on a folder of those that the configuration names.
     fn may_forget(&self, disk: &PoolDisk, others: &[&PoolDisk]) -> Result<(), String> {
         let is_named = |disk: &PoolDisk| {
             let label = Path::new(&disk.label);
@@ -325,7 +326,7 @@ impl Host for NodeHost {
         let labels: Vec<&str> = others.iter().map(|disk| disk.label.as_str()).collect();
         Err(format!(
             "it is the last one that works of those that `data` in the configuration or --data names, and the next \
-             start would make a new pool there: name {} instead, and start the server again",
+             start would not find the pool: name {} instead, and start the server again",
             labels.join(", ")
         ))
     }
@@ -342,8 +343,9 @@ impl Host for NodeHost {
         self.env.spawner.spawn("empty disk", Box::pin(task));
     }
 
-    /// All disks together keep no more files open than before one came, or left.
+    /// All disks together keep no more files open than before one came, or left, and have the space of a file system once.
     fn disks_changed(&self, disks: &[Arc<ShardDisk>], members: usize) {
+        share_file_systems(disks);
         for disk in disks {
             disk.set_open_shards_max(shard_settings(&self.config, members).open_shards_max);
         }
@@ -437,6 +439,7 @@ impl Inner {
             Some(cluster) => cluster.truth(),
             None => Arc::new(PoolFiles),
         };
+        share_file_systems(&opened.disks);
         let pool = Pool::new(env.clone(), settings, asked, truth, opened);
         let inner = Arc::new(Self {
             env,
@@ -446,6 +449,7 @@ impl Inner {
             pool,
             named,
             token_path,
+            remembered_in: OnceLock::new(),
             announced: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
             planning: Arc::default(),
@@ -682,6 +686,7 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::disks::Known;
     use crate::lock_wait::open_pool_in_time;
 
     /// Three disks in a folder.
@@ -694,11 +699,15 @@ pub(crate) mod tests {
     pub async fn start(root: &Path, env: Env) -> Arc<Inner> {
         let settings = cairn_config::Settings {
             data: disk_paths(root),
+            create: Some(true),
+            disk_root: vec![root.to_owned()],
             ..cairn_config::Settings::default()
         };
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
-        let pool = open_pool_in_time(&env, &config, &[]).await.unwrap();
+        let pool = open_pool_in_time(&env, &config, Known::default())
+            .await
+            .unwrap();
         let keys = KeyHolder::new(None);
         let inner = Inner::new(env, config, pool, root.join("token"), None, keys);
         inner.open_volumes().await.unwrap();

@@ -1,6 +1,7 @@
 //! The read caches of a node: opened, added, removed, closed, and what is told of them.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,13 +48,28 @@ fn use_them(inner: &Inner) {
 }
 
 /// Opens a cache, for a thread of its own: files are made and opened in it, and its disk may hang.
+///
+/// `create`: makes the folder if it is not there. One of a drive that is not mounted is not made.
 fn opening(
     inner: &Inner,
     cache: &PoolCache,
+    create: bool,
 ) -> impl FnOnce() -> Result<DiskCache, String> + Send + 'static {
     let (pool, folder) = (inner.pool.state().pool, PathBuf::from(&cache.folder));
     let (runtime, size_bytes) = (Handle::current(), cache.size_bytes);
     move || {
+        if create
+            && let Err(error) = std::fs::create_dir(&folder)
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            return Err(format!("{} cannot be made: {error}", folder.display()));
+        }
+        if !folder.exists() {
+            return Err(format!(
+                "{} does not exist: see whether the name is right and its drive is mounted, or use --create to have it made",
+                folder.display()
+            ));
+        }
         let opened = runtime.block_on(DiskCache::open(&folder, pool, size_bytes));
         opened.map_err(|error| error.to_string())
     }
@@ -63,7 +79,7 @@ fn opening(
 pub async fn open_all(inner: &Arc<Inner>) {
     let caches = inner.pool.state().caches.clone();
     let all = caches.into_iter().map(|cache| {
-        let opening = tokio::task::spawn_blocking(opening(inner, &cache));
+        let opening = tokio::task::spawn_blocking(opening(inner, &cache, false));
         let weak = Arc::downgrade(inner);
         tokio::spawn(async move {
             let opened = opening.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -109,7 +125,9 @@ impl Inner {
             )));
         }
         // As with folders of disks, few of those that hang are tried at a time.
-        let opened = self.answer_of(&cache.folder, opening(self, &cache)).await?;
+        let opened = self
+            .answer_of(&cache.folder, opening(self, &cache, add.create))
+            .await?;
         let opened = opened.map_err(ChangeFailure::Impossible)?;
         if let Err(refused) = self.pool.cache_add(cache.clone()).await {
             opened.close().await;

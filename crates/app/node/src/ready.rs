@@ -157,6 +157,8 @@ mod tests {
         let path = folder.path().join("ready.json");
         let mut ready = ReadyFile {
             pid: std::process::id(),
+            pool: "ab".to_owned(),
+            state_dir: Some("/var/lib/cairn".to_owned()),
             nfs: NfsReady {
                 address: "127.0.0.1".to_owned(),
                 port: 2049,
@@ -193,6 +195,8 @@ mod tests {
     fn ready(pid: u32) -> ReadyFile {
         ReadyFile {
             pid,
+            pool: "ab".to_owned(),
+            state_dir: None,
             nfs: NfsReady {
                 address: "127.0.0.1".to_owned(),
                 port: 2049,

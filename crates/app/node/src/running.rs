@@ -31,7 +31,7 @@ use crate::certificate::{self, AdminCertificate};
 use crate::classes;
 use crate::cluster;
 use crate::control::Controller;
-use crate::disks::{PoolDisks, descriptors_max};
+use crate::disks::{Known, PoolDisks, descriptors_max};
 use crate::ending::{CUT_OFF_MAX, Ending};
 use crate::error::NodeError;
 use crate::keys::KeyHolder;
@@ -60,6 +60,8 @@ const _: () = assert!(
 );
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
+/// How often places at which readers met damage are looked at again.
+const DAMAGED_INTERVAL: Duration = Duration::from_secs(30);
 /// Files that say where the server is are removed in so long when it ends, or stay.
 const UNANNOUNCE_MAX: Duration = Duration::from_secs(2);
 /// Threads for what blocks: copying and deleting files of metadata.
@@ -145,7 +147,12 @@ impl Node {
             Some(place) => runtime.block_on(place.known_disks(&env))?,
             None => Vec::new(),
         };
-        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, &known))?;
+        let state_folder = state_folder::find(config.state_dir.as_deref());
+        let known = Known {
+            disks: &known,
+            state_folder: state_folder.as_deref(),
+        };
+        let mut pool = runtime.block_on(open_pool_in_time(&env, &config, known))?;
         let cluster = match place {
             Some(place) => {
                 let known = keys.known();
@@ -178,6 +185,7 @@ impl Node {
         let certificate = certificate::of_admin(&env, &config);
         let certificate = certificate.map_err(NodeError::Certificate)?;
         let inner = Inner::new(env, config, pool, token_path, cluster, keys);
+        inner.begin_to_remember();
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(crate::read_cache::open_all(&inner));
@@ -273,6 +281,9 @@ impl Node {
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
+        inner.every("damaged places", DAMAGED_INTERVAL, |inner| async move {
+            inner.pool.store.check_damaged_places().await;
+        });
         let (admin_stop, stopped) = oneshot::channel();
         let (certificate, certificate_pem) = match certificate {
             Some(admin) => (Some(admin.certificate), Some(admin.shown_pem)),
@@ -301,8 +312,12 @@ impl Node {
         let pool = self.started.inner.pool.state();
         let token_path = &self.started.inner.token_path;
         let token_path = std::path::absolute(token_path).unwrap_or_else(|_| token_path.clone());
+        let state_dir = state_folder::find(self.config().state_dir.as_deref());
+        let state_dir = state_dir.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
         ReadyFile {
             pid: std::process::id(),
+            pool: pool.pool.to_string(),
+            state_dir: state_dir.map(|folder| folder.display().to_string()),
             nfs: NfsReady {
                 address: reachable(self.started.nfs_address).ip().to_string(),
                 port: self.started.nfs_address.port(),

@@ -35,6 +35,17 @@ pub fn tend(inner: &Arc<Inner>) {
     });
 }
 
+/// The names of all tiers, each with what is wrong with it or with what a volume of this server does there, if anything is.
+pub fn troubles(inner: &Inner) -> Vec<(String, Option<String>)> {
+    let tiers = inner.pool.tier_statuses().into_iter();
+    let tiers = tiers.map(|tier| {
+        let mut of_volumes = tier.volumes.iter();
+        let of_volume = of_volumes.find_map(|volume| volume.status.as_ref()?.trouble.clone());
+        (tier.tier.name.to_string(), tier.trouble.or(of_volume))
+    });
+    tiers.collect()
+}
+
 struct Opened(Arc<ObjectTier>);
 
 impl HostTier for Opened {

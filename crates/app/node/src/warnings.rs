@@ -58,6 +58,13 @@ fn minutes(left: Duration) -> String {
     }
 }
 
+fn days(late: Duration) -> String {
+    match late.as_secs() / (24 * 3600) {
+        1 => "1 day".to_owned(),
+        days => format!("{days} days"),
+    }
+}
+
 fn of_volume(volume: &str) -> String {
     format!("volume {volume}")
 }
@@ -277,6 +284,26 @@ fn text(warning: &Warning) -> Told {
             "NO REDUNDANCY: there is one disk, and losing it loses everything",
             "start a new pool with two or more --data folders on different disks to be safe",
         ),
+        Warning::SharedDevice {
+            disks,
+            devices,
+            survived,
+        } => told(
+            WarningKind::SharedDevice,
+            POOL,
+            match (devices, survived) {
+                (1, _) => format!(
+                    "{disks} folders are on 1 device: NO REDUNDANCY against its loss, which loses everything"
+                ),
+                (_, 0) => format!(
+                    "{disks} folders are on {devices} devices: the loss of one of them loses data"
+                ),
+                (_, _) => format!(
+                    "{disks} folders are on {devices} devices, which are lost with all folders on them: {survived} of them may be lost"
+                ),
+            },
+            "put each folder on a device of its own: `cairn disk replace` moves one",
+        ),
         Warning::AtTheLimit => told(
             WarningKind::AtTheLimit,
             POOL,
@@ -287,7 +314,7 @@ fn text(warning: &Warning) -> Told {
             WarningKind::DisksUnnamed,
             POOL,
             format!(
-                "a start finds the pool by {named} of its disks only, which `data` in the configuration or --data names; if those are lost it makes a new pool"
+                "a start finds the pool by {named} of its disks only, which `data` in the configuration or --data names; if those are lost it does not find the pool"
             ),
             "name more of them",
         ),
@@ -296,6 +323,76 @@ fn text(warning: &Warning) -> Told {
             POOL,
             format!("only {percent}% of the space is free"),
             "delete data and snapshots, or add a disk: `cairn disk add`",
+        ),
+        Warning::PoolFull => told(
+            WarningKind::PoolFull,
+            POOL,
+            "the pool is full: writes fail in all volumes. Reads and deletions go on",
+            "delete data and snapshots, or add a disk: `cairn disk add`",
+        ),
+        Warning::VolumeFull {
+            volume,
+            limit_bytes,
+        } => told(
+            WarningKind::VolumeFull,
+            of_volume(volume),
+            format!(
+                "volume {volume} is full: less than 1% of its size limit of {} is left, and writes fail beyond that",
+                format_size(*limit_bytes)
+            ),
+            format!("delete files in it, or `cairn volume set {volume} --size-limit SIZE`"),
+        ),
+        Warning::VolumeLow {
+            volume,
+            limit_bytes,
+            percent,
+        } => told(
+            WarningKind::VolumeLow,
+            of_volume(volume),
+            format!(
+                "volume {volume} is nearly full: {percent}% of its size limit of {} is left",
+                format_size(*limit_bytes)
+            ),
+            format!("delete files in it, or `cairn volume set {volume} --size-limit SIZE`"),
+        ),
+        Warning::KeyAway { volume, why } => told(
+            WarningKind::KeyAway,
+            of_volume(volume),
+            format!("volume {volume} is encrypted and not served: {why}"),
+            "give the server its master key (`master_key_file` or `master_key_command`); `cairn key list` says which one is missing. It is \
+             tried again by itself",
+        ),
+        Warning::TierAway { tier, why } => told(
+            WarningKind::TierAway,
+            format!("tier {tier}"),
+            format!(
+                "tier {tier} does not do what it should: {why}. What is only there cannot be read meanwhile; nothing is lost"
+            ),
+            format!(
+                "see whether its address can be reached and its credentials hold: `cairn tier show {tier}`"
+            ),
+        ),
+        Warning::MemoryOver {
+            resident_bytes,
+            limit_bytes,
+        } => told(
+            WarningKind::MemoryOver,
+            THIS_NODE,
+            format!(
+                "the server has {} of memory, and its limit is {}",
+                format_size(*resident_bytes),
+                format_size(*limit_bytes)
+            ),
+            "set a larger `memory_limit` and restart, or let fewer clients connect; where it grows on, report it",
+        ),
+        Warning::ScrubOverdue { late } => told(
+            WarningKind::ScrubOverdue,
+            POOL,
+            format!(
+                "a scrub that begins by itself has been due for {}",
+                days(*late)
+            ),
+            "`cairn scrub status` says what it waits for; widen the window (`cairn scrub schedule`), or `cairn scrub start`",
         ),
         Warning::ReadCacheUnused {
             cache,
@@ -380,8 +477,8 @@ fn text(warning: &Warning) -> Told {
         Warning::ReadsDamaged { count } => told(
             WarningKind::ReadsDamaged,
             POOL,
-            format!("{count} reads met data that is damaged beyond repair"),
-            "the log names it; `cairn scrub start` finds all such files",
+            format!("{count} places that were read are damaged beyond repair"),
+            "the log names them; `cairn scrub start` finds all such files. They are looked at again every half minute",
         ),
     }
 }
@@ -415,7 +512,27 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::MetadataShort { volume: name }
         | Warning::AddressNotHere { volume: name, .. }
         | Warning::VolumeUnprotected { volume: name }
+        | Warning::KeyAway { volume: name, .. }
         | Warning::DirectoriesUnprotected { volume: name } => volume = Some(name),
+        Warning::VolumeFull { volume: name, .. } => {
+            volume = Some(name);
+            count = Some(0);
+        }
+        Warning::VolumeLow {
+            volume: name,
+            percent,
+            ..
+        } => {
+            volume = Some(name);
+            count = Some(*percent);
+        }
+        Warning::SharedDevice { disks, devices, .. } => {
+            (count, wanted) = (number(*devices), number(*disks))
+        }
+        Warning::MemoryOver {
+            resident_bytes,
+            limit_bytes,
+        } => (count, wanted) = (Some(*resident_bytes), Some(*limit_bytes)),
         Warning::VolumesMany {
             node: name,
             volumes,
@@ -449,6 +566,9 @@ pub fn view(warning: &Warning) -> WarningView {
         | Warning::EtcdUnreachable { .. }
         | Warning::OneDisk
         | Warning::AtTheLimit
+        | Warning::PoolFull
+        | Warning::TierAway { .. }
+        | Warning::ScrubOverdue { .. }
         | Warning::PoolAddressNotHere { .. }
         | Warning::MapKeyDamaged { .. }
         | Warning::ReadCacheUnused { .. } => {}
@@ -469,4 +589,71 @@ pub fn view(warning: &Warning) -> WarningView {
 
 pub fn views(warnings: &[Warning]) -> Vec<WarningView> {
     warnings.iter().map(view).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told where nothing else says what to do: about whom, how bad, and the next step.
+    #[test]
+    fn a_warning_says_what_to_do_next() {
+        let text = |text: &str| text.to_owned();
+        let cases = [
+            (
+                Warning::VolumeFull {
+                    volume: text("main"),
+                    limit_bytes: 1 << 30,
+                },
+                (WarningKind::VolumeFull, Severity::Warning, "volume main"),
+                "volume main is full: less than 1% of its size limit of 1 GiB is left, and writes fail beyond that",
+                "delete files in it, or `cairn volume set main --size-limit SIZE`",
+            ),
+            (
+                Warning::VolumeLow {
+                    volume: text("main"),
+                    limit_bytes: 1 << 30,
+                    percent: 9,
+                },
+                (WarningKind::VolumeLow, Severity::Info, "volume main"),
+                "volume main is nearly full: 9% of its size limit of 1 GiB is left",
+                "delete files in it, or `cairn volume set main --size-limit SIZE`",
+            ),
+            (
+                Warning::SharedDevice {
+                    disks: 6,
+                    devices: 1,
+                    survived: 0,
+                },
+                (WarningKind::SharedDevice, Severity::Info, POOL),
+                "6 folders are on 1 device: NO REDUNDANCY against its loss, which loses everything",
+                "put each folder on a device of its own: `cairn disk replace` moves one",
+            ),
+            (
+                Warning::TierAway {
+                    tier: text("cold"),
+                    why: text("it does not answer"),
+                },
+                (WarningKind::TierAway, Severity::Warning, "tier cold"),
+                "tier cold does not do what it should: it does not answer. What is only there cannot be read meanwhile; nothing is lost",
+                "see whether its address can be reached and its credentials hold: `cairn tier show cold`",
+            ),
+            (
+                Warning::ScrubOverdue {
+                    late: Duration::from_secs(3 * 24 * 3600),
+                },
+                (WarningKind::ScrubOverdue, Severity::Info, POOL),
+                "a scrub that begins by itself has been due for 3 days",
+                "`cairn scrub status` says what it waits for; widen the window (`cairn scrub schedule`), or `cairn scrub start`",
+            ),
+        ];
+        for (warning, (kind, severity, subject), message, next) in cases {
+            let view = view(&warning);
+            assert_eq!(
+                (view.kind, view.severity, &*view.subject),
+                (kind, severity, subject)
+            );
+            assert_eq!((&*view.message, &*view.next), (message, next));
+        }
+    }
 }

@@ -96,13 +96,19 @@ pub struct PoolView {
     pub created_seconds: i64,
     /// How new data of a volume with the default protection is stored: "4+2", "3 mirrors".
     pub protection: String,
-    /// Disks that can be lost without losing such data.
+    /// Disks that can be lost now without losing such data: those that are lost already are not among them.
     pub disk_failures_tolerated: u32,
     /// Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
     /// has disks on several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_failures_tolerated: Option<u32>,
-    /// Raw bytes of the disks that are there.
+    /// Drives that bear the disks, and how many of them can be lost now without losing such data. Only where several disks are on
+    /// one drive, which are lost together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_failures_tolerated: Option<u32>,
+    /// Raw bytes of the disks that are there. Disks on one file system have its space once.
     pub total_bytes: u64,
     pub free_bytes: u64,
     /// Raw bytes kept back, so that deleting and rebuilding work on a full pool.
@@ -223,6 +229,28 @@ pub struct DiskAdd {
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
+}
+
+/// What a folder of the server's machine is on, which is to become a disk: to be looked at before it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskPlace {
+    /// Where it is, with links followed.
+    pub path: String,
+    /// Whether the folder is there. What else is said of it is of the folder that it would be in then.
+    pub exists: bool,
+    /// What is mounted there: "/dev/sdb1".
+    pub device: String,
+    /// The kind of file system: "xfs".
+    pub file_system: String,
+    /// Where that is mounted; "/" is the file system of the machine itself.
+    pub mount_point: String,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    /// Disks of the pool on this server that are on the same drive: they are lost together.
+    pub shares_with: Vec<String>,
 }
 
 /// A disk that takes the place of another, in its role and of its kind: an empty folder, by its path on the server.
@@ -233,6 +261,9 @@ pub struct DiskReplace {
     /// Take it although it was a disk of Cairn's, and delete what is on it.
     #[serde(default)]
     pub wipe: bool,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
 }
 
 /// How a read cache is.
@@ -301,6 +332,9 @@ pub struct CacheAdd {
     pub path: String,
     /// What it may take of that disk, at least 256 MiB.
     pub size_bytes: u64,
+    /// Make the folder if it does not exist. The folder that it is in has to be there.
+    #[serde(default)]
+    pub create: bool,
 }
 
 /// Bytes of a volume on disks, protection included, that are to live on one kind of disks.
@@ -1131,6 +1165,11 @@ pub struct ExportSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyFile {
     pub pid: u32,
+    /// The pool that it serves.
+    pub pool: String,
+    /// Its state folder, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_dir: Option<String>,
     pub nfs: NfsReady,
     pub admin: AdminView,
     /// The file with the token for the admin API.

@@ -17,11 +17,11 @@ use crate::address_pools::{
 };
 use crate::api::{
     AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView,
-    DiskAdd, DiskChange, DiskList, DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind,
-    ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight,
-    RebuildRate, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView,
-    SpreadSet, SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
-    VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
+    DiskAdd, DiskChange, DiskList, DiskPlace, DiskReplace, DiskView, ErrorBody, ErrorDetail,
+    ErrorKind, ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace,
+    NodeWeight, RebuildRate, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart,
+    ScrubView, SpreadSet, SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet,
+    VolumeChange, VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::audit::{AuditPage, AuditQuery};
 use crate::benchmarks::{BenchmarkList, BenchmarkProgress, BenchmarkStart};
@@ -263,6 +263,12 @@ impl Client {
 
     pub fn disks(&self) -> Result<DiskList, ClientError> {
         self.get("/api/v1/disks")
+    }
+
+    /// What a folder of the server's machine is on.
+    pub fn disk_place(&self, path: &str) -> Result<DiskPlace, ClientError> {
+        let path = utf8_percent_encode(path, NON_ALPHANUMERIC);
+        self.get(&format!("/api/v1/disk-place?path={path}"))
     }
 
     pub fn disk_add(&self, add: &DiskAdd) -> Result<DiskView, ClientError> {

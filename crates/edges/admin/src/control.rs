@@ -7,8 +7,8 @@ use cairn_base::NodeId;
 use cairn_config::{ClientNet, ExportRule, MediaChoice, VolumeName};
 
 use crate::api::{
-    AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskReplace,
-    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport,
+    AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterView, DiskAdd, DiskPlace,
+    DiskReplace, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport,
     ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet, SpreadView, Status,
     TicketCreate, TicketView, VolumeAddressSet, VolumeChange, VolumeCloneCreate, VolumeCreate,
     VolumeList, VolumeView,
@@ -77,6 +77,8 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ControlError>> + 
 pub trait Control: Send + Sync + 'static {
     fn status(&self) -> Answer<'_, Status>;
     fn disks(&self) -> Answer<'_, Vec<DiskView>>;
+    /// What a folder is on that is to become a disk.
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace>;
     /// Takes a folder into the pool as a new disk.
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView>;
     /// Moves the data of a disk to others, or stops that. A disk is named by its id, or by as

@@ -16,6 +16,8 @@ impl LiveControl for Pretend {
     fn live(&self) -> Answer<'_, LiveView> {
         static ASKED: AtomicU64 = AtomicU64::new(0);
         let pool = PoolView {
+            devices: None,
+            device_failures_tolerated: None,
             id: String::new(),
             created_seconds: 0,
             protection: "4+2".to_owned(),

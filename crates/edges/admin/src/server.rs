@@ -35,10 +35,10 @@ use utoipa_axum::routes;
 use self::caller::{Encrypted, Peer};
 use crate::api::{
     AuthorityView, BalanceView, CacheAdd, CacheList, CacheView, ClusterBackup, ClusterView,
-    DiskAdd, DiskChange, DiskList, DiskReplace, DiskView, ErrorBody, ErrorKind, ExportList,
-    ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight, RebuildRate,
-    RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView, SpreadSet,
-    SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
+    DiskAdd, DiskChange, DiskList, DiskPlace, DiskReplace, DiskView, ErrorBody, ErrorKind,
+    ExportList, ExportSet, ExportView, NodeChange, NodeMaintenance, NodeReplace, NodeWeight,
+    RebuildRate, RebuildView, ScrubReport, ScrubSchedule, ScrubScheduleSet, ScrubStart, ScrubView,
+    SpreadSet, SpreadView, Status, TicketCreate, TicketView, VolumeAddressSet, VolumeChange,
     VolumeCloneCreate, VolumeCreate, VolumeList, VolumeMove, VolumeView,
 };
 use crate::attempts::Attempts;
@@ -398,6 +398,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(disk_list, disk_add))
+        .routes(routes!(disk_place))
         .routes(routes!(cache_list, cache_add))
         .routes(routes!(cache_remove))
         .routes(routes!(disk_set, disk_remove))
@@ -923,6 +924,19 @@ async fn status(State(shared): Api) -> Result<Json<Status>, ControlError> {
 async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
     let disks = shared.control.disks().await?;
     Ok(Json(DiskList { disks }))
+}
+
+/// What a folder of the server's machine is on, or would be: to be looked at before it becomes a disk. Nothing is made.
+#[utoipa::path(get, path = "/api/v1/disk-place", params(("path" = String, Query)), responses(
+    (status = 200, body = DiskPlace), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+async fn disk_place(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<DiskPlace>, ControlError> {
+    let query = Query::parse(query.as_deref(), &["path"])?;
+    let path = query.values("path").last().map(str::to_owned);
+    let path = path.ok_or_else(|| ControlError::new(ErrorKind::Invalid, "path is missing"))?;
+    shared.control.disk_place(path).await.map(Json)
 }
 
 /// Takes an empty folder of the server's machine into the pool.

@@ -109,6 +109,19 @@ fn cache() -> CacheView {
     }
 }
 
+fn place(path: &str) -> DiskPlace {
+    DiskPlace {
+        path: path.to_owned(),
+        exists: true,
+        device: "/dev/sdb1".to_owned(),
+        file_system: "xfs".to_owned(),
+        mount_point: "/srv".to_owned(),
+        total_bytes: 2,
+        free_bytes: 1,
+        shares_with: Vec::new(),
+    }
+}
+
 fn disk(id: &str) -> DiskView {
     DiskView {
         role: DiskRole::Data,
@@ -208,6 +221,10 @@ impl Control for Pretend {
 
     fn disks(&self) -> Answer<'_, Vec<DiskView>> {
         answer(Ok(Vec::new()))
+    }
+
+    fn disk_place(&self, path: String) -> Answer<'_, DiskPlace> {
+        answer(Ok(place(&path)))
     }
 
     fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
@@ -528,6 +545,9 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/disks", None, r#"{"path":"/new"}"#, 401, "unauthorized"),
         ("POST", "/api/v1/disks", yes, r#"{"path":"/new"}"#, 201, "\"shards\":3"),
         ("POST", "/api/v1/disks", yes, r#"{"folder":"/new"}"#, 400, "unknown field"),
+        ("GET", "/api/v1/disk-place?path=/new", yes, "", 200, "\"path\":\"/new\""),
+        ("GET", "/api/v1/disk-place", yes, "", 400, "path is missing"),
+        ("GET", "/api/v1/disk-place?folder=/new", yes, "", 400, "folder"),
         ("PATCH", "/api/v1/disks/ab", yes, r#"{"draining":true}"#, 200, "\"ab\""),
         ("PATCH", "/api/v1/disks/ab", yes, "{}", 400, "nothing"),
         ("DELETE", "/api/v1/disks/ab?force=true", yes, "", 204, ""),
@@ -885,11 +905,15 @@ fn the_client_speaks_to_the_server() {
         }
         other => panic!("{other:?}"),
     }
+    // Whatever is in the name of the folder.
+    let folder = "/srv/new disk&path=/x%20";
+    assert_eq!(client.disk_place(folder).unwrap(), place(folder));
     let add = DiskAdd {
         path: "/new".to_owned(),
         media: MediaChoice::Any,
         role: DiskRole::Journal,
         wipe: false,
+        create: true,
     };
     assert_eq!(client.disk_add(&add).unwrap().id, "ab");
     let change = DiskChange {
@@ -913,12 +937,14 @@ fn the_client_speaks_to_the_server() {
     let by = DiskReplace {
         path: "/new".to_owned(),
         wipe: true,
+        create: false,
     };
     assert_eq!(client.disk_replace("ab", &by).unwrap().id, "cd");
     assert_eq!(client.caches().unwrap().caches, [cache()]);
     let add = CacheAdd {
         path: "/fast".to_owned(),
         size_bytes: 1 << 30,
+        create: false,
     };
     assert_eq!(client.cache_add(&add).unwrap(), cache());
     client.cache_remove("ef").unwrap();

@@ -26,6 +26,7 @@ pub enum WarningKind {
     DiskFailed,
     DiskTroubled,
     OneDisk,
+    SharedDevice,
     AtTheLimit,
     SegmentsUnreadable,
     SegmentsShort,
@@ -46,6 +47,13 @@ pub enum WarningKind {
     DirectoriesUnprotected,
     DisksUnnamed,
     SpaceLow,
+    PoolFull,
+    VolumeFull,
+    VolumeLow,
+    KeyAway,
+    TierAway,
+    MemoryOver,
+    ScrubOverdue,
     ReadCacheUnused,
 }
 

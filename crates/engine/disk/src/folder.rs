@@ -10,16 +10,20 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use cairn_base::AlignedBuf;
 use cairn_base::buf::IO_ALIGN_BYTES;
-use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros};
+use cairn_base::disk::{
+    Disk, DiskDevice, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros,
+};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::buf_pool::BufPool;
+use crate::device::device_of;
 use crate::engine::Engine;
 use crate::file::RealFile;
 use crate::op::OsFile;
@@ -58,6 +62,8 @@ pub struct DiskSettings {
     pub in_flight_max: u32,
     /// Threads that do the I/O when io_uring does not (1..=256).
     pub thread_count: usize,
+    /// Make the folder, and what is missing above it, where it does not exist. Else opening it fails.
+    pub make_folder: bool,
 }
 
 impl Default for DiskSettings {
@@ -68,6 +74,7 @@ impl Default for DiskSettings {
             size_limit_bytes: None,
             in_flight_max: 256,
             thread_count: 8,
+            make_folder: true,
         }
     }
 }
@@ -117,6 +124,9 @@ pub struct RealDisk {
     core: Arc<Core>,
     root: Root,
     direct: bool,
+    device: Option<DiskDevice>,
+    /// Disks of the pool on its file system, this one included.
+    sharers: AtomicU64,
 }
 
 /// The folder that was opened. Names are looked up by path, and something else may be at that path by now:
@@ -158,7 +168,7 @@ impl Root {
 }
 
 impl RealDisk {
-    /// Takes the folder at `path`, which is made if it is missing.
+    /// Takes the folder at `path`, which is made if it is missing and the settings say so.
     ///
     /// Fails with `Io` when another process holds it (the message names its pid), when io_uring was
     /// demanded and is refused, or when the folder cannot be made or written.
@@ -166,7 +176,9 @@ impl RealDisk {
         let path = path.as_ref();
         let given = path.display().to_string();
         let fail = |what: &str, error: io::Error| disk_error(&given, what.to_owned(), &error);
-        make_root(path).map_err(|error| fail("making the folder", error))?;
+        if settings.make_folder {
+            make_root(path).map_err(|error| fail("making the folder", error))?;
+        }
         let root = path
             .canonicalize()
             .map_err(|error| fail("resolving the path", error))?;
@@ -179,6 +191,13 @@ impl RealDisk {
             .map_err(|error| fail("counting the space in use", error))?;
         let engine =
             Engine::start(&settings).map_err(|error| fail("starting the I/O engine", error))?;
+        let device = match device_of(&root) {
+            Ok(device) => Some(device),
+            Err(error) => {
+                tracing::warn!(disk = label, %error, "on which device a disk is cannot be seen");
+                None
+            }
+        };
         tracing::debug!(disk = label, engine = engine.name(), direct, "disk opened");
         Ok(Arc::new(Self {
             core: Arc::new(Core {
@@ -190,6 +209,8 @@ impl RealDisk {
             }),
             root: opened,
             direct,
+            device,
+            sharers: AtomicU64::new(1),
         }))
     }
 
@@ -416,10 +437,20 @@ impl Disk for RealDisk {
         let total_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
         let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         let usage = &self.core.usage;
+        let sharers = self.sharers.load(Ordering::Relaxed).max(1);
         Ok(DiskSpace {
-            total_bytes: total_bytes.min(usage.limit_bytes().unwrap_or(u64::MAX)),
-            free_bytes: free_bytes.min(usage.free_bytes()),
+            total_bytes: (total_bytes / sharers).min(usage.limit_bytes().unwrap_or(u64::MAX)),
+            free_bytes: (free_bytes / sharers).min(usage.free_bytes()),
         })
+    }
+
+    fn device(&self) -> Option<&DiskDevice> {
+        self.device.as_ref()
+    }
+
+    fn share_file_system(&self, disks: usize) {
+        let sharers = u64::try_from(disks).unwrap_or(u64::MAX);
+        self.sharers.store(sharers, Ordering::Relaxed);
     }
 
     fn recount<'a>(&'a self) -> IoFuture<'a, ()> {

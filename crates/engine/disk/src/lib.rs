@@ -1,13 +1,14 @@
 //! A real disk: one folder on a local file system.
 //!
 //! Owns: direct I/O, its alignment, the way to the kernel (io_uring or threads), the lock that keeps
-//! a second process out, and the space that a folder may take.
+//! a second process out, the space that a folder may take, and on which drives it is.
 //! Must not know: what is in the files, shards, segments, which disks a pool has.
 //! Invariant: a buffer that the kernel may still touch is owned by the request, never by a future,
 //! so that a future can be dropped at any time.
 
 mod align;
 mod buf_pool;
+pub mod device;
 mod engine;
 mod file;
 mod folder;

@@ -76,6 +76,20 @@ fn the_folder_of_a_disk_is_made() {
 }
 
 #[test]
+fn the_folder_of_a_disk_is_not_made_unless_that_is_asked_for() {
+    let dir = temp_dir();
+    let absent = dir.path().join("typo");
+    let settings = DiskSettings {
+        make_folder: false,
+        ..DiskSettings::default()
+    };
+    assert!(RealDisk::open(&absent, settings.clone()).is_err());
+    assert!(!absent.exists());
+    std::fs::create_dir(&absent).unwrap();
+    RealDisk::open(&absent, settings).unwrap();
+}
+
+#[test]
 fn names_come_and_go() {
     each(|disk| async move {
         let missing = |result: Result<(), DiskError>| {

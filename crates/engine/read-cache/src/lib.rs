@@ -211,7 +211,13 @@ impl DiskCache {
         }
         let name = format!("{FOLDER_PREFIX}{pool}");
         let own = folder.join(&name);
-        fs::create_dir_all(&own).map_err(io_error(folder))?;
+        // Not what it is in: where its drive is not mounted, that would be made on another one.
+        match fs::create_dir(&own) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(io_error(folder)(error));
+            }
+            _ => {}
+        }
         remove_others(folder, &name).map_err(io_error(folder))?;
         let space = rustix::fs::statvfs(&own).map_err(|error| io_error(folder)(error.into()))?;
         let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);

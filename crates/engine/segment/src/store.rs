@@ -35,7 +35,7 @@ use crate::life::{OpenSegment, Segment};
 use crate::overdue::{DiskOp, LateDisks};
 use crate::pace::Pace;
 use crate::placement::{self, NodeRoom};
-use crate::read::Second;
+use crate::read::{DamagedPlaces, Second};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::segment_map::Looked;
@@ -68,6 +68,7 @@ pub struct SegmentStore {
     pub(crate) second: ArcSwapOption<Second>,
     pub(crate) stripes: StripeCache,
     pub(crate) counters: Counters,
+    pub(crate) damaged_places: DamagedPlaces,
     /// In blocks of data.
     pub(crate) appends_in_flight: Semaphore,
     pub(crate) appends_in_flight_max: u32,
@@ -149,6 +150,7 @@ impl SegmentStore {
             second: ArcSwapOption::empty(),
             stripes: StripeCache::new(),
             counters: Counters::default(),
+            damaged_places: DamagedPlaces::default(),
             appends_in_flight: Semaphore::new(in_flight as usize),
             appends_in_flight_max: in_flight,
             repairs: Underway::new(REPAIRS_MAX),

@@ -437,6 +437,10 @@ fn failed(error: object_store::Error) -> TierError {
 }
 
 impl TierStore for ObjectTier {
+    fn check(&self) -> BoxFuture<'_, Result<(), TierError>> {
+        Box::pin(self.require_own())
+    }
+
     fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>> {
         Box::pin(async move {
             self.expect_own().await?;
@@ -454,8 +458,17 @@ impl TierStore for ObjectTier {
         Box::pin(async move {
             let path = self.path(&object);
             let wanted = range.end.saturating_sub(range.start);
-            let options = GetOptions::new().with_range(Some(range));
-            let got = self.store.get_opts(&path, options).await.map_err(failed)?;
+            let options = || GetOptions::new().with_range(Some(range.clone()));
+            let got = match self.store.get_opts(&path, options()).await {
+                // An object is lost only where the tier is there: not below a mount that is away, nor in another bucket of that
+                // name. It may have come back in between.
+                Err(object_store::Error::NotFound { .. }) => {
+                    self.require_own().await?;
+                    self.store.get_opts(&path, options()).await
+                }
+                got => got,
+            };
+            let got = got.map_err(failed)?;
             let mut parts = got.into_stream();
             let mut bytes = BytesMut::new();
             while let Some(part) = parts.next().await {

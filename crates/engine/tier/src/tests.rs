@@ -76,6 +76,42 @@ async fn a_directory_and_a_store_do_what_is_asked() {
     check(&ObjectTier::on(Arc::new(InMemory::new()), env, POOL)).await;
 }
 
+/// A drive that is not mounted has lost nothing.
+#[tokio::test]
+async fn what_is_away_is_not_lost() {
+    let env = TestWorld::new(1).env;
+    let root = tempfile::tempdir().unwrap();
+    let (folder, away) = (root.path().join("tier"), root.path().join("away"));
+    std::fs::create_dir(&folder).unwrap();
+    let address = format!("file://{}", folder.display());
+    let address: TierAddress = address.parse().unwrap();
+    let tier = ObjectTier::open(env, (POOL, TierId(1)), &address, NOBODY).unwrap();
+    tier.claim().await.unwrap();
+    put(&tier, object(1, 1), &[b"one"]).await;
+    assert_eq!(tier.check().await, Ok(()));
+    std::fs::rename(&folder, &away).unwrap();
+    let is_away = async || {
+        for asked in [
+            tier.get(object(1, 1), 0..3).await.map(drop),
+            tier.get(object(1, 2), 0..3).await.map(drop),
+            tier.check().await,
+        ] {
+            assert!(matches!(asked, Err(TierError::Failed(_))), "{asked:?}");
+        }
+    };
+    is_away().await;
+    // As below the mount.
+    std::fs::create_dir(&folder).unwrap();
+    is_away().await;
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    assert_eq!(tier.check().await, Ok(()));
+    assert_eq!(tier.get(object(1, 1), 0..3).await.unwrap(), "one");
+    // What is not in a tier that is there is lost.
+    let lost = tier.get(object(1, 2), 0..3).await;
+    assert!(matches!(lost, Err(TierError::NotFound(_))), "{lost:?}");
+}
+
 fn walk(folder: &std::path::Path) -> Vec<String> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

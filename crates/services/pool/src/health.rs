@@ -3,6 +3,8 @@
 //! Owns: the judgement, a pure function of what was observed, of a single server as of a cluster.
 //! Must not know: how a warning reads.
 
+use std::time::Duration;
+
 use cairn_base::domain::{Losses, Survives};
 
 use crate::warning::{DiskLoss, Warning, Weight};
@@ -12,9 +14,9 @@ use crate::warning::{DiskLoss, Warning, Weight};
 pub enum Health {
     /// All disks serve and data is protected as set.
     Healthy,
-    /// All is well, but a lost disk would be lost data: there is only one, or one copy.
+    /// All is well, but a lost device would be lost data: there is only one, or one copy.
     NoRedundancy,
-    /// Everything is served; some protection is lost.
+    /// Everything can be read; some protection is lost, or writes fail for want of room.
     Degraded,
     /// Something cannot be served.
     Failed,
@@ -58,16 +60,39 @@ pub struct Observed {
     pub damaged_places: u64,
     /// Bytes that were given up while data was moved or rebuilt, since the start, and that no scrub has looked for.
     pub lost_bytes: u64,
-    /// Reads that failed for good since the start, without those before the last scrub that read all.
+    /// Places at which readers met damage and that still cannot be read, without those before the last scrub that read all.
     pub damaged_reads: u64,
     /// Disks that work and that the configuration names; `None` if it names all that work.
     pub disks_named: Option<usize>,
+    /// How many data disks that work each drive of this server bears. Empty: not known, or of a cluster.
+    pub disks_by_drive: Vec<usize>,
     /// Free space left, in percent.
     pub free_percent: Option<u64>,
+    /// Nothing more can be written.
+    pub is_full: bool,
+    /// Volumes of which little is left to their size limit.
+    pub volumes_low: Vec<LowVolume>,
+    /// Encrypted volumes that wait for their key, each with why it cannot be had. They are in no other list.
+    pub keys_away: Vec<(String, String)>,
+    /// Tiers that do not do what they should, each with why.
+    pub tiers_away: Vec<(String, String)>,
+    /// Memory that the process has, and its limit, in bytes.
+    pub memory_bytes: Option<(u64, u64)>,
+    /// For how long a scrub that is to begin by itself has not.
+    pub scrub_overdue: Option<Duration>,
     /// Read caches that are not used, as warnings.
     pub caches: Vec<Warning>,
     /// If the server is a node of a cluster.
     pub cluster: Option<ObservedCluster>,
+}
+
+/// A volume with little left to its size limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LowVolume {
+    pub volume: String,
+    pub limit_bytes: u64,
+    /// Of the limit, rounded down.
+    pub free_percent: u64,
 }
 
 /// A disk that does not serve.
@@ -178,12 +203,26 @@ pub struct NodesSurvived {
 }
 
 /// Below this many percent of free space there is a warning.
-const FREE_PERCENT_LOW: u64 = 10;
+pub const FREE_PERCENT_LOW: u64 = 10;
+/// A process that has so many percent of its memory limit is told of. What the allocator keeps may be a little more than the
+/// limit at any time.
+const MEMORY_PERCENT_MAX: u128 = 125;
+/// A scrub that is due waits for its window, and for other nodes. One that waits for longer does not come to its turn.
+const SCRUB_OVERDUE_MIN: Duration = Duration::from_secs(24 * 3600);
+
+/// What may be lost next, whichever it is, so that no data of the default protection is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossesSurvived {
+    pub disks: usize,
+    /// Where several disks are on one drive: drives that there are, and those that may be lost.
+    pub devices: Option<(usize, usize)>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     pub health: Health,
     pub summary: String,
+    pub protection: LossesSurvived,
     /// The worst first.
     pub warnings: Vec<Warning>,
     /// In a cluster.
@@ -218,6 +257,46 @@ impl Observed {
         let next_node_may_go = self.node_count > 1 && self.nodes_lost < self.nodes_tolerated;
         self.needed() > 0 && self.needed() >= self.tolerated && !next_node_may_go
     }
+
+    /// Of these many that are survived when all is well, what is left with what is lost and short now.
+    fn left_of(&self, tolerated: usize, lost: usize) -> usize {
+        let left = tolerated.saturating_sub(lost);
+        let of_short = self.segments_short.map(|(_, spare)| spare.max(0));
+        let of_short = of_short.map_or(left, |spare| usize::try_from(spare).unwrap_or(0));
+        // Which protection narrow data has is not counted. That which survives nothing is counted apart.
+        let of_narrow = match (self.single_segments, self.narrow_segments) {
+            (0, 0) => left,
+            (0, _) => 1,
+            (_, _) => 0,
+        };
+        left.min(of_short).min(of_narrow)
+    }
+
+    fn nodes_left(&self) -> usize {
+        self.left_of(self.nodes_tolerated, self.nodes_lost)
+    }
+
+    fn protection(&self) -> LossesSurvived {
+        let disks = self.left_of(self.tolerated, self.needed());
+        let disks = match self.node_count > 1 {
+            // As many disks are on as many nodes at most.
+            true => disks.max(self.nodes_left()),
+            false => disks,
+        };
+        let is_shared = self.disks_by_drive.iter().any(|disks| *disks > 1);
+        let devices = is_shared.then(|| {
+            let mut by_drive = self.disks_by_drive.clone();
+            by_drive.sort_unstable_by_key(|disks| std::cmp::Reverse(*disks));
+            // The worst that may go at a time. One disk on several drives counts with each: that is the safe side.
+            let lost = by_drive.iter().scan(0, |lost: &mut usize, disks| {
+                *lost = lost.saturating_add(*disks);
+                Some(*lost)
+            });
+            let survived = lost.take_while(|lost| *lost <= disks).count();
+            (by_drive.len(), survived)
+        });
+        LossesSurvived { disks, devices }
+    }
 }
 
 pub fn judge(observed: &Observed) -> Judgement {
@@ -230,16 +309,19 @@ pub fn judge(observed: &Observed) -> Judgement {
     let least_spare = observed.segments_short.map(|(_, spare)| spare);
     let is_beyond = observed.is_beyond() || least_spare.is_some_and(|spare| spare < 0);
     let worst = warnings.iter().map(Warning::weight).max();
+    let protection = observed.protection();
     let health = match worst {
         _ if is_beyond => Health::Failed,
         Some(Weight::Failed) => Health::Failed,
         Some(Weight::Degraded) => Health::Degraded,
         _ if observed.tolerated == 0 => Health::NoRedundancy,
+        _ if matches!(protection.devices, Some((_, 0))) => Health::NoRedundancy,
         _ => Health::Healthy,
     };
     Judgement {
         health,
-        summary: summary(observed),
+        summary: summary(observed, protection, is_beyond),
+        protection,
         survives: observed
             .cluster
             .as_ref()
@@ -262,7 +344,9 @@ fn survives(observed: &Observed, cluster: &ObservedCluster) -> NodesSurvived {
     let of_keys = cluster
         .openers_least
         .map_or(usize::MAX, |nodes| nodes.saturating_sub(1));
-    let is_served = cluster.without_owner.is_empty() && observed.volumes_failed.is_empty();
+    let is_served = cluster.without_owner.is_empty()
+        && observed.volumes_failed.is_empty()
+        && observed.keys_away.is_empty();
     let service = match is_served {
         true => data.min(cluster.etcd.survives_nodes()).min(of_keys),
         false => 0,
@@ -362,6 +446,12 @@ type OfCount = fn(u64) -> Warning;
 fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
     if observed.disk_count > 0 && observed.tolerated == 0 {
         warnings.push(Warning::OneDisk);
+    } else if let Some((devices, survived)) = observed.protection().devices {
+        warnings.push(Warning::SharedDevice {
+            disks: observed.disk_count,
+            devices,
+            survived,
+        });
     }
     for disk in &observed.disks_lost {
         warnings.push(Warning::DiskLost {
@@ -388,6 +478,18 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
     for (volume, why) in &observed.volumes_failed {
         warnings.push(Warning::VolumeNotServed {
             volume: volume.clone(),
+            why: why.clone(),
+        });
+    }
+    for (volume, why) in &observed.keys_away {
+        warnings.push(Warning::KeyAway {
+            volume: volume.clone(),
+            why: why.clone(),
+        });
+    }
+    for (tier, why) in &observed.tiers_away {
+        warnings.push(Warning::TierAway {
+            tier: tier.clone(),
             why: why.clone(),
         });
     }
@@ -426,45 +528,91 @@ fn judge_pool(observed: &Observed, warnings: &mut Vec<Warning>) {
     ];
     let seen = counted.into_iter().filter(|(count, _)| *count > 0);
     warnings.extend(seen.map(|(count, warning)| warning(count)));
-    if let Some(percent) = observed
-        .free_percent
-        .filter(|percent| *percent < FREE_PERCENT_LOW)
+    let is_low = |percent: &u64| *percent < FREE_PERCENT_LOW;
+    match observed.free_percent.filter(is_low) {
+        _ if observed.is_full => warnings.push(Warning::PoolFull),
+        Some(percent) => warnings.push(Warning::SpaceLow { percent }),
+        None => {}
+    }
+    for low in &observed.volumes_low {
+        let (volume, limit_bytes) = (low.volume.clone(), low.limit_bytes);
+        warnings.push(match low.free_percent {
+            0 => Warning::VolumeFull {
+                volume,
+                limit_bytes,
+            },
+            percent => Warning::VolumeLow {
+                volume,
+                limit_bytes,
+                percent,
+            },
+        });
+    }
+    if let Some((resident_bytes, limit_bytes)) = observed.memory_bytes
+        && u128::from(resident_bytes) * 100 > u128::from(limit_bytes) * MEMORY_PERCENT_MAX
     {
-        warnings.push(Warning::SpaceLow { percent });
+        warnings.push(Warning::MemoryOver {
+            resident_bytes,
+            limit_bytes,
+        });
+    }
+    if let Some(late) = observed
+        .scrub_overdue
+        .filter(|late| *late >= SCRUB_OVERDUE_MIN)
+    {
+        warnings.push(Warning::ScrubOverdue { late });
     }
     warnings.extend(observed.caches.iter().cloned());
 }
 
-fn summary(observed: &Observed) -> String {
-    let mut disks = match observed.disk_count {
-        1 => "1 disk".to_owned(),
-        count => format!("{count} disks"),
-    };
-    let mut survives = match observed.tolerated {
-        0 => String::new(),
-        1 => ", survives the loss of any 1".to_owned(),
-        count => format!(", survives the loss of any {count}"),
+/// What there is, what of it is lost, and what may be lost next.
+fn summary(observed: &Observed, left: LossesSurvived, is_beyond: bool) -> String {
+    let mut disks = match left.devices {
+        Some((devices, _)) => format!(
+            "{} on {}",
+            counted(observed.disk_count, "folder"),
+            counted(devices, "device")
+        ),
+        None => counted(observed.disk_count, "disk"),
     };
     if observed.node_count > 1 {
         disks = format!("{disks} on {} nodes", observed.node_count);
-        survives = match (observed.tolerated, observed.nodes_tolerated) {
-            (0, _) => ", survives the loss of no disk".to_owned(),
+    }
+    let lost = observed.disks_lost.len();
+    if lost > 0 {
+        disks.push_str(&format!(", {lost} of them LOST"));
+    }
+    let more = match lost {
+        0 => "",
+        _ => " more",
+    };
+    let survives = match left.devices {
+        _ if is_beyond => ": more is lost than data survives".to_owned(),
+        Some((_, 0)) => ": survives no loss of a device".to_owned(),
+        Some((_, survived)) => {
+            format!(
+                ": survives the loss of any {}{more}",
+                counted(survived, "device")
+            )
+        }
+        None if observed.node_count > 1 => match (left.disks, observed.nodes_left()) {
+            (0, _) => format!(", survives the loss of no disk{more}"),
             (disks, 0) => format!(
-                ", survives the loss of any {}, of no node",
+                ", survives the loss of any {}, of no node{more}",
                 counted(disks, "disk")
             ),
             (disks, nodes) => format!(
-                ", survives the loss of any {} or any {}",
+                ", survives the loss of any {} or any {}{more}",
                 counted(disks, "disk"),
                 counted(nodes, "node")
             ),
-        };
-    }
-    let lost = match observed.disks_lost.len() {
-        0 => String::new(),
-        count => format!("; {count} of them LOST"),
+        },
+        // The layout of one copy says it already.
+        None if observed.tolerated == 0 => String::new(),
+        None if left.disks == 0 => ", survives the loss of no disk".to_owned() + more,
+        None => format!(", survives the loss of any {}{more}", left.disks),
     };
-    format!("{disks}, {}{survives}{lost}", observed.layout)
+    format!("{disks}, {}{survives}", observed.layout)
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -715,8 +863,354 @@ mod tests {
         }
         assert_eq!(
             judge(&lost(1)).summary,
-            "6 disks, 4+2, survives the loss of any 2; 1 of them LOST"
+            "6 disks, 1 of them LOST, 4+2, survives the loss of any 1 more"
         );
+    }
+
+    /// What an operator is told in a situation: how the pool is, in words, what may be lost next, and of what they are warned.
+    struct Told<'a> {
+        situation: &'a str,
+        observed: Observed,
+        health: Health,
+        summary: &'a str,
+        /// Disks, and where they share drives how many there are and how many may be lost.
+        protection: (usize, Option<(usize, usize)>),
+        warnings: Vec<Warning>,
+    }
+
+    #[test]
+    fn the_verdict_of_each_situation_is_exact() {
+        let lost = |labels: &[&str], loss| Observed {
+            disks_lost: labels
+                .iter()
+                .map(|label| LostDisk {
+                    loss,
+                    ..lost_disk(label)
+                })
+                .collect(),
+            ..six()
+        };
+        let disk_lost = |label: &str, loss| Warning::DiskLost {
+            disk: label.to_owned(),
+            loss,
+            why: "the folder is empty".to_owned(),
+        };
+        let low = |free_percent| Observed {
+            volumes_low: vec![LowVolume {
+                volume: "main".to_owned(),
+                limit_bytes: 1 << 30,
+                free_percent,
+            }],
+            ..six()
+        };
+        let on_drives = |disks_by_drive: &[usize]| Observed {
+            disks_by_drive: disks_by_drive.to_vec(),
+            ..six()
+        };
+        let shared = |devices, survived| Warning::SharedDevice {
+            disks: 6,
+            devices,
+            survived,
+        };
+        let (missing, failed) = (DiskLoss::Missing, DiskLoss::Failed);
+        let well = "6 disks, 4+2, survives the loss of any 2";
+        let why = || "it does not answer".to_owned();
+        let cases = vec![
+            Told {
+                situation: "all is well",
+                observed: on_drives(&[1; 6]),
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![],
+            },
+            Told {
+                situation: "a full volume",
+                observed: low(0),
+                health: Health::Degraded,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::VolumeFull {
+                    volume: "main".to_owned(),
+                    limit_bytes: 1 << 30,
+                }],
+            },
+            Told {
+                situation: "a volume that is nearly full",
+                observed: low(9),
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::VolumeLow {
+                    volume: "main".to_owned(),
+                    limit_bytes: 1 << 30,
+                    percent: 9,
+                }],
+            },
+            Told {
+                situation: "a full pool",
+                observed: Observed {
+                    free_percent: Some(1),
+                    is_full: true,
+                    ..six()
+                },
+                health: Health::Degraded,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::PoolFull],
+            },
+            Told {
+                situation: "a lost disk",
+                observed: lost(&["/d1"], missing),
+                health: Health::Degraded,
+                summary: "6 disks, 1 of them LOST, 4+2, survives the loss of any 1 more",
+                protection: (1, None),
+                warnings: vec![disk_lost("/d1", missing)],
+            },
+            Told {
+                situation: "two lost disks",
+                observed: lost(&["/d1", "/d2"], missing),
+                health: Health::Degraded,
+                summary: "6 disks, 2 of them LOST, 4+2, survives the loss of no disk more",
+                protection: (0, None),
+                warnings: vec![
+                    disk_lost("/d1", missing),
+                    disk_lost("/d2", missing),
+                    Warning::AtTheLimit,
+                ],
+            },
+            Told {
+                situation: "three lost disks",
+                observed: lost(&["/d1", "/d2", "/d3"], missing),
+                health: Health::Failed,
+                summary: "6 disks, 3 of them LOST, 4+2: more is lost than data survives",
+                protection: (0, None),
+                warnings: vec![
+                    disk_lost("/d1", missing),
+                    disk_lost("/d2", missing),
+                    disk_lost("/d3", missing),
+                    Warning::AtTheLimit,
+                ],
+            },
+            Told {
+                situation: "a lost disk whose data is on others again",
+                observed: Observed {
+                    disks_lost_empty: 1,
+                    ..lost(&["/d1"], missing)
+                },
+                health: Health::Degraded,
+                summary: "6 disks, 1 of them LOST, 4+2, survives the loss of any 2 more",
+                protection: (2, None),
+                warnings: vec![disk_lost("/d1", missing)],
+            },
+            Told {
+                situation: "a disk that takes no writes any more",
+                observed: lost(&["/d1"], failed),
+                health: Health::Degraded,
+                summary: "6 disks, 1 of them LOST, 4+2, survives the loss of any 1 more",
+                protection: (1, None),
+                warnings: vec![disk_lost("/d1", failed)],
+            },
+            Told {
+                situation: "segments that are not rebuilt yet",
+                observed: Observed {
+                    segments_short: Some((7, 1)),
+                    ..six()
+                },
+                health: Health::Degraded,
+                summary: "6 disks, 4+2, survives the loss of any 1",
+                protection: (1, None),
+                warnings: vec![Warning::SegmentsShort { count: 7 }],
+            },
+            Told {
+                situation: "segments of one copy",
+                observed: Observed {
+                    narrow_segments: 3,
+                    single_segments: 1,
+                    ..six()
+                },
+                health: Health::Degraded,
+                summary: "6 disks, 4+2, survives the loss of no disk",
+                protection: (0, None),
+                warnings: vec![
+                    Warning::SegmentsNarrow { count: 3 },
+                    Warning::SegmentsSingle { count: 1 },
+                ],
+            },
+            Told {
+                situation: "six folders on one device",
+                observed: on_drives(&[6]),
+                health: Health::NoRedundancy,
+                summary: "6 folders on 1 device, 4+2: survives no loss of a device",
+                protection: (2, Some((1, 0))),
+                warnings: vec![shared(1, 0)],
+            },
+            Told {
+                situation: "six folders on two devices",
+                observed: on_drives(&[3, 3]),
+                health: Health::NoRedundancy,
+                summary: "6 folders on 2 devices, 4+2: survives no loss of a device",
+                protection: (2, Some((2, 0))),
+                warnings: vec![shared(2, 0)],
+            },
+            Told {
+                situation: "six folders on three devices",
+                observed: on_drives(&[2, 2, 2]),
+                health: Health::Healthy,
+                summary: "6 folders on 3 devices, 4+2: survives the loss of any 1 device",
+                protection: (2, Some((3, 1))),
+                warnings: vec![shared(3, 1)],
+            },
+            Told {
+                situation: "five devices, one of them with two folders",
+                observed: on_drives(&[1, 1, 2, 1, 1]),
+                health: Health::Healthy,
+                summary: "6 folders on 5 devices, 4+2: survives the loss of any 1 device",
+                protection: (2, Some((5, 1))),
+                warnings: vec![shared(5, 1)],
+            },
+            Told {
+                situation: "a folder that is lost beside five on three devices",
+                observed: Observed {
+                    disks_by_drive: vec![2, 2, 1],
+                    ..lost(&["/d1"], failed)
+                },
+                health: Health::Degraded,
+                summary: "6 folders on 3 devices, 1 of them LOST, 4+2: survives no loss of a device",
+                protection: (1, Some((3, 0))),
+                warnings: vec![disk_lost("/d1", failed), shared(3, 0)],
+            },
+            Told {
+                situation: "one disk",
+                observed: Observed {
+                    disk_count: 1,
+                    tolerated: 0,
+                    layout: "1 copy, NO REDUNDANCY".to_owned(),
+                    disks_by_drive: vec![1],
+                    ..Observed::default()
+                },
+                health: Health::NoRedundancy,
+                summary: "1 disk, 1 copy, NO REDUNDANCY",
+                protection: (0, None),
+                warnings: vec![Warning::OneDisk],
+            },
+            Told {
+                situation: "a tier that is absent",
+                observed: Observed {
+                    tiers_away: vec![("cold".to_owned(), why())],
+                    ..six()
+                },
+                health: Health::Degraded,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::TierAway {
+                    tier: "cold".to_owned(),
+                    why: why(),
+                }],
+            },
+            Told {
+                situation: "a memory limit that is exceeded",
+                observed: Observed {
+                    memory_bytes: Some((1261 << 20, 1008 << 20)),
+                    ..six()
+                },
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::MemoryOver {
+                    resident_bytes: 1261 << 20,
+                    limit_bytes: 1008 << 20,
+                }],
+            },
+            Told {
+                situation: "a memory limit that is reached",
+                observed: Observed {
+                    memory_bytes: Some((1260 << 20, 1008 << 20)),
+                    ..six()
+                },
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![],
+            },
+            Told {
+                situation: "an encrypted volume whose key is away",
+                observed: Observed {
+                    keys_away: vec![("main".to_owned(), why())],
+                    ..six()
+                },
+                health: Health::Failed,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::KeyAway {
+                    volume: "main".to_owned(),
+                    why: why(),
+                }],
+            },
+            Told {
+                situation: "a scrub that waits for its window",
+                observed: Observed {
+                    scrub_overdue: Some(SCRUB_OVERDUE_MIN - Duration::from_secs(1)),
+                    ..six()
+                },
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![],
+            },
+            Told {
+                situation: "a scrub that does not come to its turn",
+                observed: Observed {
+                    scrub_overdue: Some(SCRUB_OVERDUE_MIN),
+                    ..six()
+                },
+                health: Health::Healthy,
+                summary: well,
+                protection: (2, None),
+                warnings: vec![Warning::ScrubOverdue {
+                    late: SCRUB_OVERDUE_MIN,
+                }],
+            },
+        ];
+        for case in cases {
+            let got = judge(&case.observed);
+            let (disks, devices) = case.protection;
+            let want = Judgement {
+                health: case.health,
+                summary: case.summary.to_owned(),
+                protection: LossesSurvived { disks, devices },
+                warnings: case.warnings,
+                survives: None,
+            };
+            assert_eq!(got, want, "{}", case.situation);
+        }
+    }
+
+    /// However folders are spread over drives: as many as are said to be survived can go, and one more could be too many.
+    #[test]
+    fn the_drives_that_may_be_lost_are_never_too_many() {
+        for by_drive in [
+            vec![6],
+            vec![5, 1],
+            vec![4, 2],
+            vec![3, 2, 1],
+            vec![2, 2, 1, 1],
+            vec![2, 1, 1, 1, 1],
+        ] {
+            for tolerated in 1..=4 {
+                let observed = Observed {
+                    disks_by_drive: by_drive.clone(),
+                    tolerated,
+                    ..six()
+                };
+                let (devices, survived) = observed.protection().devices.expect("they share");
+                assert_eq!(devices, by_drive.len());
+                // They are in the order of the worst.
+                let worst = |count: usize| by_drive.iter().take(count).sum::<usize>();
+                assert!(worst(survived) <= tolerated, "{by_drive:?} {tolerated}");
+                assert!(worst(survived + 1) > tolerated, "{by_drive:?} {tolerated}");
+            }
+        }
     }
 
     /// Five nodes with a member of etcd each, a volume with three copies of its log; all is well.

@@ -17,12 +17,21 @@ pub enum Readiness {
     Wipe(Option<DiskIdentity>),
 }
 
+/// What an operator allows to be done with the place of a new disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Empty a folder that was a disk.
+    pub wipe: bool,
+    /// Make a folder that does not exist.
+    pub create: bool,
+}
+
 /// Whether a folder may become a disk, judged by what is in it.
 pub fn readiness(
     label: &str,
     content: Content,
     is_half_wiped: bool,
-    wipe_it: bool,
+    allowed: Allowed,
 ) -> Result<Readiness, String> {
     let content = match content {
         // Whoever says that it may be wiped need not know what is in it.
@@ -33,7 +42,12 @@ pub fn readiness(
         content => content,
     };
     match content {
-        Content::Absent | Content::Blank => Ok(Readiness::Ready),
+        Content::Blank => Ok(Readiness::Ready),
+        Content::Absent if allowed.create => Ok(Readiness::Ready),
+        // A drive that is not mounted, or a typo: the disk would be on whatever file system is there.
+        Content::Absent => Err(format!(
+            "{label} does not exist: see whether the name is right and its drive is mounted, or use --create to have it made"
+        )),
         Content::Newer { .. } => Err(format!("{label} is a disk of a newer program")),
         Content::Disk {
             identity: None,
@@ -41,7 +55,7 @@ pub fn readiness(
         } if !is_half_wiped => Err(format!(
             "{label} is not empty, and nothing in it says that it was a disk of Cairn's; give an empty folder"
         )),
-        Content::Disk { identity, .. } if wipe_it => Ok(Readiness::Wipe(identity)),
+        Content::Disk { identity, .. } if allowed.wipe => Ok(Readiness::Wipe(identity)),
         Content::Disk { .. } => Err(format!(
             "{label} was a disk of Cairn's; if nobody needs what is on it any more, use --wipe"
         )),
@@ -118,7 +132,7 @@ mod tests {
         type Case = (Content, bool, Option<Readiness>, Option<Readiness>);
         let ready = || Some(Readiness::Ready);
         let cases: Vec<Case> = vec![
-            (Content::Absent, false, ready(), ready()),
+            (Content::Absent, false, None, None),
             (Content::Blank, false, ready(), ready()),
             (disk(None), false, None, None),
             (disk(None), true, None, Some(Readiness::Wipe(None))),
@@ -133,7 +147,11 @@ mod tests {
             (Content::Unusable("I/O error".to_owned()), false, None, None),
         ];
         for (content, is_half_wiped, kept, wiped) in cases {
-            let got = |wipe_it| readiness("/a", content.clone(), is_half_wiped, wipe_it).ok();
+            let got = |wipe| {
+                let create = false;
+                let allowed = Allowed { wipe, create };
+                readiness("/a", content.clone(), is_half_wiped, allowed).ok()
+            };
             assert_eq!((got(false), got(true)), (kept, wiped), "{content:?}");
         }
     }

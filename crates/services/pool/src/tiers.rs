@@ -145,11 +145,14 @@ impl Pool {
         self.tiers.open.lock().insert(id, opened);
     }
 
-    /// Opens what could not be opened before, and deletes what deleted volumes left. To be called now and then.
+    /// Opens what could not be opened before, sees what is there again, and deletes what deleted volumes left. To be called now and then.
     pub async fn tend_tiers(&self) {
         self.open_tiers().await;
         self.leave_empty_tiers().await;
         let state = self.state();
+        for tier in &state.tiers {
+            self.store.check_tier(tier.id).await;
+        }
         for tier in &state.tiers {
             for volume in &tier.deleting {
                 self.delete_left(tier, *volume).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Weight {
     /// Wanted as it is, and worth to be seen. The pool is healthy.
     Notice,
-    /// A failure is survived, and has to be mended before the next one.
+    /// A failure is survived, and has to be mended before the next one; or writes fail for want of room.
     Degraded,
     /// Something is not served or not readable now.
     Failed,
@@ -83,6 +83,12 @@ pub enum Warning {
         why: String,
     },
     OneDisk,
+    /// Several disks are on one drive. So many of the drives may be lost.
+    SharedDevice {
+        disks: usize,
+        devices: usize,
+        survived: usize,
+    },
     AtTheLimit,
     /// Segments that cannot be read until disks are back.
     SegmentsUnreadable {
@@ -164,6 +170,38 @@ pub enum Warning {
     SpaceLow {
         percent: u64,
     },
+    /// Writes fail in all volumes.
+    PoolFull,
+    /// A volume has reached its size limit, or will in a moment: writes fail.
+    VolumeFull {
+        volume: String,
+        limit_bytes: u64,
+    },
+    /// So much is left to the size limit of a volume.
+    VolumeLow {
+        volume: String,
+        limit_bytes: u64,
+        percent: u64,
+    },
+    /// An encrypted volume is not served: its key cannot be had.
+    KeyAway {
+        volume: String,
+        why: String,
+    },
+    /// Data in a tier cannot be read, or cannot be put there.
+    TierAway {
+        tier: String,
+        why: String,
+    },
+    /// The process has more memory than its limit.
+    MemoryOver {
+        resident_bytes: u64,
+        limit_bytes: u64,
+    },
+    /// A scrub that begins by itself has been due for so long.
+    ScrubOverdue {
+        late: Duration,
+    },
     ReadCacheUnused {
         cache: String,
         trouble: CacheTrouble,
@@ -177,6 +215,7 @@ impl Warning {
             Self::VolumeNotServed { .. }
             | Self::VolumeWithoutOwner { .. }
             | Self::NoLease
+            | Self::KeyAway { .. }
             | Self::SegmentsUnreadable { .. } => Weight::Failed,
             Self::EtcdNoQuorum { .. }
             | Self::EtcdUnreachable { .. }
@@ -197,6 +236,9 @@ impl Warning {
             | Self::KeyMissing { .. }
             | Self::MapKeyDamaged { .. }
             | Self::FolderLow { .. }
+            | Self::PoolFull
+            | Self::VolumeFull { .. }
+            | Self::TierAway { .. }
             | Self::VolumesMany { .. } => Weight::Degraded,
             Self::OneDisk
             | Self::EtcdPlain { .. }
@@ -207,6 +249,10 @@ impl Warning {
             | Self::DirectoriesUnprotected { .. }
             | Self::DisksUnnamed { .. }
             | Self::SpaceLow { .. }
+            | Self::SharedDevice { .. }
+            | Self::VolumeLow { .. }
+            | Self::MemoryOver { .. }
+            | Self::ScrubOverdue { .. }
             | Self::ReadCacheUnused { .. } => Weight::Notice,
         }
     }

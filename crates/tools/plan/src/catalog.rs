@@ -231,7 +231,8 @@ pub fn lustre_tib(capacity: Bytes) -> f64 {
 impl ClusterSsd {
     /// The largest volume of so many: 16 TiB, or what keeps the cluster within 1 PiB, cut to a tenth.
     pub fn volume_tib_limit(&self, nodes: u32, volumes_per_node: u32) -> f64 {
-        let volumes = f64::from((nodes * volumes_per_node).max(1));
+        // Of counts that nobody checked yet.
+        let volumes = (f64::from(nodes) * f64::from(volumes_per_node)).max(1.0);
         let tenths = (self.raw_tib_max * 10.0 / volumes + 1e-9).floor();
         (tenths / 10.0).min(self.volume_tib_max)
     }

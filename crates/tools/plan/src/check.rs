@@ -96,6 +96,14 @@ pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
     };
     if value.get("node").is_some() {
         let list: NodeList = serde_json::from_value(value).map_err(|it| error(it.to_string()))?;
+        // Each is compared with all others.
+        let most = deployable::COUNT_MAX as usize;
+        if list.node.len() > most {
+            let count = list.node.len();
+            return Err(error(format!(
+                "it lists {count} nodes; give at most {most}"
+            )));
+        }
         return nodes(list).ok_or_else(|| error("its list of nodes is empty".to_owned()));
     }
     // A saved report: the best that fits; a saved evaluation: its design.

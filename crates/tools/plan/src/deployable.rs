@@ -145,7 +145,7 @@ impl Found<'_> {
         self.breaks(it.data == 0, rule, || {
             "protection needs a data unit: N of N+M is 0".to_owned()
         });
-        let total = it.data.saturating_add(it.parity);
+        let total = it.units();
         self.breaks(it.parity > 0 && total > units, rule, || {
             format!("protection {it} needs {total} {what}, there are {units}")
         });

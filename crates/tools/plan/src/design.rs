@@ -197,9 +197,14 @@ pub struct Protection {
 }
 
 impl Protection {
+    /// Units of a stripe. What would be more than a number holds is the most that it does: no design has as many.
+    pub fn units(self) -> u32 {
+        self.data.saturating_add(self.parity)
+    }
+
     /// Share of the raw capacity that holds data.
     pub fn efficiency(self) -> f64 {
-        f64::from(self.data) / f64::from((self.data + self.parity).max(1))
+        f64::from(self.data) / f64::from(self.units().max(1))
     }
 }
 

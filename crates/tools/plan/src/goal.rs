@@ -5,9 +5,10 @@
 
 use serde::Serialize;
 
+use crate::deployable::COUNT_MAX;
 use crate::reliability::Availability;
 use crate::report::Protocol;
-use crate::units::{Bytes, Rate, Usd};
+use crate::units::{Bytes, Rate, Usd, number};
 
 /// What a design has to meet. Fields left out are no limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,6 +85,17 @@ pub const LATENCY_RANDOM_MS: f64 = 10.0;
 /// Years at most that a plan looks ahead.
 pub const YEARS_MAX: u32 = 10;
 
+/// What is stored at most, at the end of the growth: a zettabyte.
+const CAPACITY_MAX_BYTES: f64 = 1e21;
+/// What all clients together read or write at most: a petabyte per second.
+const RATE_MAX_BYTES_S: f64 = 1e15;
+/// Random operations per second at most.
+const IOPS_MAX: u64 = 1_000_000_000_000;
+/// Failures to be survived, name spaces and growth (of 100 percent) at most.
+const SURVIVE_MAX: u32 = 1000;
+const NAMESPACES_MAX: u32 = COUNT_MAX;
+const GROWTH_MAX: f64 = 100.0;
+
 /// Why goals cannot be planned for, whatever the designs are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GoalError {
@@ -97,6 +109,12 @@ pub enum GoalError {
         "--namespaces 0 leaves the data no place: give 1, or how many separate name spaces will do"
     )]
     NoNamespaces,
+    #[error("{flag} {given} is more than anyone plans with: give {most} at most")]
+    TooMuch {
+        flag: &'static str,
+        given: String,
+        most: String,
+    },
     #[error("--clients 0 contradicts any use: leave it out, or give how many clients mount it")]
     NoClients,
 }
@@ -151,7 +169,56 @@ impl Goal {
         if self.clients == Some(0) {
             return Err(GoalError::NoClients);
         }
-        Ok(())
+        self.check_bounds()
+    }
+
+    /// Whether all numbers are such as somebody plans with. Beyond them sums lose what they are about.
+    fn check_bounds(&self) -> Result<(), GoalError> {
+        let bounded = |flag, given: f64, most: f64, words: &dyn Fn(f64) -> String| {
+            // What is no number is not within any bound.
+            match given <= most {
+                true => Ok(()),
+                false => Err(GoalError::TooMuch {
+                    flag,
+                    given: words(given),
+                    most: words(most),
+                }),
+            }
+        };
+        let bytes = |bytes: f64| Bytes::new(bytes).to_string();
+        let rate = |bytes_s: f64| Rate::from_bytes_s(bytes_s).to_string();
+        let percent = |share: f64| format!("{}%/year", number(share * 100.0));
+        let plain = number;
+        let of_rate = |rate: Option<Rate>| rate.unwrap_or_default().bytes_s();
+        let of_iops = |iops: Option<u64>| iops.unwrap_or(0) as f64;
+        bounded("--growth", self.growth_per_year, GROWTH_MAX, &percent)?;
+        bounded(
+            "--capacity",
+            self.capacity_planned().get(),
+            CAPACITY_MAX_BYTES,
+            &bytes,
+        )?;
+        bounded("--read", of_rate(self.read_mb_s), RATE_MAX_BYTES_S, &rate)?;
+        bounded("--write", of_rate(self.write_mb_s), RATE_MAX_BYTES_S, &rate)?;
+        bounded("--iops", of_iops(self.iops), IOPS_MAX as f64, &plain)?;
+        bounded(
+            "--write-iops",
+            of_iops(self.write_iops),
+            IOPS_MAX as f64,
+            &plain,
+        )?;
+        bounded(
+            "--survive",
+            f64::from(self.survive),
+            f64::from(SURVIVE_MAX),
+            &plain,
+        )?;
+        bounded(
+            "--namespaces",
+            f64::from(self.namespaces),
+            f64::from(NAMESPACES_MAX),
+            &plain,
+        )
     }
 
     /// The capacity needed after `years` of growth.

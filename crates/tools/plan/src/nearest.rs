@@ -270,10 +270,7 @@ fn clusters(catalog: &Catalog, product: Product, it: &Cluster) -> Vec<Choice<Sha
     let mut nodes: Vec<Choice<u32>> = vec![(0.0, it.nodes)];
     let others: Vec<u32> = match vendor {
         true => (of.nodes_min..=of.nodes_max).collect(),
-        false => vec![
-            it.nodes.clamp(1, COUNT_MAX),
-            it.protection.data.saturating_add(it.protection.parity),
-        ],
+        false => vec![it.nodes.clamp(1, COUNT_MAX), it.protection.units()],
     };
     for other in others.into_iter().filter(|other| *other != it.nodes) {
         nodes.push((
@@ -317,7 +314,7 @@ fn servers(catalog: &Catalog, product: Product, it: &NfsServer) -> Vec<Choice<Nf
                 let smaller = below_paper(catalog, &storages[0].1);
                 storages.extend(smaller.map(|(apart, it)| (storage_apart + apart, it)));
             } else {
-                let count = it.protection.data.saturating_add(it.protection.parity);
+                let count = it.protection.units();
                 let counted = with_count(
                     &storages[0].1,
                     count.clamp(1, catalog.cairn.disks_max.max(1)),

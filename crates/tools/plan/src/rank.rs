@@ -367,6 +367,8 @@ struct Scored {
 
 /// Ranks the embedded candidates for a goal.
 pub fn rank(catalog: &Catalog, goal: &Goal) -> Result<Ranking, RankError> {
+    // Before designs are made for numbers that nobody plans with.
+    goal.check()?;
     rank_designs(catalog, goal, &candidates(catalog, goal))
 }
 

@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
-    CloudVolumes, Cluster, Design, Elastic, NfsServer, ParallelFs, Protection, SanSystem, Shape,
-    Storage,
+    CloudVolumes, Cluster, Design, Elastic, NfsServer, ParallelFs, SanSystem, Shape, Storage,
 };
 use crate::rules::{self, RuleId};
 use crate::units::{Bytes, number};
@@ -237,10 +236,10 @@ fn touched(count: u32, width: u32, failed: u32) -> f64 {
 fn server_loss(catalog: &Catalog, it: &NfsServer) -> Loss {
     let rates = &catalog.reliability;
     let count = it.storage.count();
-    let Protection { data, parity } = it.protection;
+    let parity = it.protection.parity;
     let share = match parity {
         0 => 1.0,
-        _ => touched(count, data + parity, parity + 1),
+        _ => touched(count, it.protection.units(), parity.saturating_add(1)),
     };
     let units = |rate: f64| {
         let repair = rates.repair_years(it.storage.size_each());
@@ -268,18 +267,18 @@ fn server_loss(catalog: &Catalog, it: &NfsServer) -> Loss {
 
 fn cluster_loss(catalog: &Catalog, it: &Cluster) -> Loss {
     let rates = &catalog.reliability;
-    let Protection { data, parity } = it.protection;
+    let parity = it.protection.parity;
     let nodes = f64::from(it.nodes);
     let stripes = match parity {
         0 => 1.0,
-        _ => touched(it.nodes, data + parity, parity + 1),
+        _ => touched(it.nodes, it.protection.units(), parity.saturating_add(1)),
     };
     match &it.storage {
         // A node that fails leaves its volumes whole: only volumes are lost.
         Storage::Ebs { volumes, volume } => {
             let each = f64::from(*volumes);
             let repair = rates.repair_years(volume.size_bytes);
-            let failed = i32::try_from(parity + 1).unwrap_or(i32::MAX);
+            let failed = i32::try_from(parity.saturating_add(1)).unwrap_or(i32::MAX);
             Loss {
                 per_year: beyond(
                     nodes * each,

@@ -96,7 +96,8 @@ fn apply_one(design: &mut Design, change: &Change) -> Result<(), ChangeError> {
         Change::Nodes(more) => {
             let product = design.product;
             let count = count_mut(&mut design.shape).ok_or_else(|| without("count of nodes"))?;
-            let next = count.checked_add_signed(*more).unwrap_or(0);
+            // Too many are refused with the rule that they break.
+            let next = count.saturating_add_signed(*more);
             if next == 0 {
                 return Err(ChangeError::NoneLeft {
                     count: more.unsigned_abs(),
@@ -244,13 +245,14 @@ pub fn grow(catalog: &Catalog, design: &Design) -> Option<(String, Evaluation)> 
         Shape::NfsServer(server) => match &mut server.storage {
             Storage::InstanceStore { .. } => return None,
             Storage::Ebs { volumes, .. } => {
-                *volumes += 1;
+                *volumes = volumes.saturating_add(1);
                 follow_disks(&mut grown.shape);
                 "one volume more"
             }
         },
         shape => {
-            *count_mut(shape)? += 1;
+            let count = count_mut(shape)?;
+            *count = count.saturating_add(1);
             follow_nodes(design.product, shape);
             match shape {
                 Shape::Cluster(_) => "one node more",

@@ -147,6 +147,15 @@ fn configurations_prices_and_the_model() {
     write("good.toml", CLUSTER);
     write("bad.toml", &CLUSTER.replace("1TiB", "15TiB"));
     write("offer.json", OFFER);
+    let huge = CLUSTER.replace("nodes = 6", "nodes = 250000000");
+    write("huge.toml", &huge);
+    check(
+        folder,
+        &["check", "huge.toml"],
+        2,
+        "250000000 nodes, not 1 to 10,000",
+    );
+    check(folder, &["--capacity", "1000000000PiB"], 2, "--capacity");
     check(folder, &["check", "good.toml"], 0, "keeps every rule");
     check(folder, &["check", "bad.toml"], 2, "14.2 TiB 145 MiB/s");
     check(folder, &["compare", "good.toml", "bad.toml"], 2, "14.2");

@@ -39,6 +39,7 @@ impl Scratch {
         command
             .env("CAIRN_RUNTIME_DIR", self.path("run"))
             .env("CAIRN_STATE_DIR", self.path("state"))
+            .env("CAIRN_CREATE", "true")
             .env_remove("CAIRN_TOKEN")
             .env_remove("CAIRN_SERVER")
             .env("RUST_LOG", "warn")

@@ -196,7 +196,6 @@ impl Controller {
                 is_there: view.alive.contains_key(&node.value.id),
             })
         });
-        let tiers = inner.pool.tier_statuses().into_iter();
         let space = (status.pool.free_bytes, status.pool.total_bytes);
         Seen {
             disks: disks.collect(),
@@ -212,15 +211,7 @@ impl Controller {
                 .as_ref()
                 .map(|cluster| cluster.member.lease_is_valid()),
             schedules: inner.schedules.troubles(inner),
-            tiers: tiers
-                .map(|tier| {
-                    let of_volumes = tier.volumes.iter();
-                    let mut of_volumes =
-                        of_volumes.filter_map(|volume| volume.status.as_ref()?.trouble.clone());
-                    let trouble = tier.trouble.or_else(|| of_volumes.next());
-                    (tier.tier.name.to_string(), trouble)
-                })
-                .collect(),
+            tiers: crate::tiers::troubles(inner),
             goals: self.goals_seen(),
             warnings: status.warnings,
         }

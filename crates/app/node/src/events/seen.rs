@@ -290,13 +290,21 @@ fn has_own_event(kind: WarningKind) -> bool {
         | WarningKind::DiskMissing
         | WarningKind::DiskFailed
         | WarningKind::DiskTroubled
-        | WarningKind::SpaceLow => true,
+        | WarningKind::SpaceLow
+        | WarningKind::PoolFull
+        | WarningKind::KeyAway
+        | WarningKind::TierAway => true,
         WarningKind::EtcdNoQuorum
         | WarningKind::EtcdUnreachable
         | WarningKind::EtcdMemberDown
         | WarningKind::EtcdPlain
         | WarningKind::NodeUnreached
         | WarningKind::OneDisk
+        | WarningKind::SharedDevice
+        | WarningKind::VolumeFull
+        | WarningKind::VolumeLow
+        | WarningKind::MemoryOver
+        | WarningKind::ScrubOverdue
         | WarningKind::AtTheLimit
         | WarningKind::SegmentsUnreadable
         | WarningKind::SegmentsShort
@@ -353,6 +361,11 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
             Some(_) => info(format!("{subject} is not drained any more, and stays")),
         },
         EventKind::Rebuild => match (seen.rebuild.shards_left, seen.rebuild.problems.first()) {
+            (0, _) if seen.warnings.iter().any(|it| is_short(it.kind)) => (
+                Severity::Warning,
+                "nothing more can be moved now, and some data has less protection than it should: see the status"
+                    .to_owned(),
+            ),
             (0, _) => info("all data is where it should be: nothing is left to move".to_owned()),
             (left, Some(problem)) => (
                 Severity::Warning,
@@ -406,6 +419,17 @@ pub fn ended(kind: EventKind, subject: &str, message: &str, seen: &Seen) -> (Sev
         | EventKind::DataDamaged
         | EventKind::VolumeTakenOver => info(format!("{subject}: it is over")),
     }
+}
+
+/// Whether a warning says that data has less protection than it should.
+fn is_short(kind: WarningKind) -> bool {
+    matches!(
+        kind,
+        WarningKind::SegmentsUnreadable
+            | WarningKind::SegmentsShort
+            | WarningKind::SegmentsNarrow
+            | WarningKind::SegmentsSingle
+    )
 }
 
 fn drain_began(subject: &str) -> String {

@@ -169,6 +169,16 @@ impl Tracker {
         events: &mut Vec<EventEntry>,
     ) {
         let mut over = Vec::new();
+        // What is still wrong with what: its subject is not well because one of several conditions ended.
+        let mut holding: BTreeMap<String, (Severity, String)> = BTreeMap::new();
+        for ((_, subject, _), open) in &self.open {
+            let is_worse = holding
+                .get(subject)
+                .is_none_or(|(worst, _)| open.severity > *worst);
+            if open.seen == now && is_of_one_thing(subject) && is_worse {
+                holding.insert(subject.clone(), (open.severity, open.message.clone()));
+            }
+        }
         for (key, open) in &mut self.open {
             let (kind, subject, warning) = key;
             let is_seen = open.seen == now;
@@ -193,7 +203,13 @@ impl Tracker {
                     ..entry(*kind, subject, event, now_seconds)
                 });
             } else if open.is_told && now.saturating_sub(open.seen) >= OVER_AFTER {
-                let (severity, message) = ended(*kind, subject, &open.message, seen);
+                let (mut severity, mut message) = ended(*kind, subject, &open.message, seen);
+                if let Some((still, why)) = holding.get(subject)
+                    && *still > severity
+                {
+                    severity = *still;
+                    message = format!("{message}. This goes on: {why}");
+                }
                 let event = (EventStage::Ended, severity, message, None);
                 events.push(EventEntry {
                     warning: *warning,
@@ -206,6 +222,14 @@ impl Tracker {
             self.open.remove(&key);
         }
     }
+}
+
+/// Whether conditions with this subject are about one thing, such as a disk or a volume. Those of all of it have nothing to do with
+/// one another.
+fn is_of_one_thing(subject: &str) -> bool {
+    ["disk ", "volume ", "node ", "tier "]
+        .iter()
+        .any(|thing| subject.starts_with(thing))
 }
 
 /// What to do about a condition that holds.

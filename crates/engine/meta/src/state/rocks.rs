@@ -515,7 +515,7 @@ pub(super) async fn install(
     blocking_on(disks, index, move || {
         let made = path.with_file_name(STATE_NEW);
         remove_folder(&made)?;
-        fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
+        make_folders(&made)?;
         for file in &replica.descriptor.files {
             let from = replica.path.join(&file.name);
             let to = made.join(&file.name);
@@ -967,8 +967,16 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Makes a folder and what is missing above it, durably: each new name is synced into its parent.
+/// Makes a folder and what is missing above it, durably: each new name is synced into its parent. Not the folder of the disk: where
+/// its drive is not mounted any more, that would be made on another one.
 fn make_folders(path: &Path) -> Result<(), MetaError> {
+    let volumes = path.ancestors();
+    let mut volumes = volumes.filter(|path| path.file_name() == Some("volumes".as_ref()));
+    if let Some(disk) = volumes.next().and_then(Path::parent)
+        && !disk.is_dir()
+    {
+        return Err(failed("making", path, &"the folder of the disk is gone"));
+    }
     let missing = path.ancestors().take_while(|path| !path.is_dir());
     let missing: Vec<&Path> = missing.collect();
     for made in missing.into_iter().rev() {
@@ -1037,5 +1045,17 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").expect("writes");
         assert_eq!(numbers(&file), None);
+    }
+
+    #[test]
+    fn the_folder_of_a_disk_is_not_made_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = folder.path().join("disk");
+        let state = disk.join("volumes/00000001/state");
+        assert!(make_folders(&state).is_err(), "its drive is not mounted");
+        assert!(!disk.exists());
+        fs::create_dir(&disk).expect("a folder");
+        make_folders(&state).expect("it is there");
+        assert!(state.is_dir());
     }
 }

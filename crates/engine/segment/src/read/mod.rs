@@ -3,17 +3,20 @@
 //! Owns: which parts of a record are fetched and cached together.
 //! Invariant: no byte leaves here that did not pass its record's checksum (Rule 2).
 
+mod damaged_places;
 mod fetch;
 mod redundancy;
 mod second;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_base::VolumeId;
 use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 
+pub(crate) use self::damaged_places::DamagedPlaces;
 pub(crate) use self::redundancy::decode;
 pub(crate) use self::second::Second;
 pub use self::second::{CACHE_PLACE_LEN_BYTES, CachePlace, ReadCache};
@@ -113,7 +116,11 @@ impl SegmentStore {
                 Err(error) => {
                     match error.kind() {
                         _ if reader == Reader::Summary => {}
-                        ErrorKind::Damaged => count(&self.counters.damaged_reads, 1),
+                        ErrorKind::Damaged => {
+                            let before = &self.counters.damaged_reads;
+                            let nth = before.fetch_add(1, Ordering::Relaxed) + 1;
+                            self.damaged_places.note(volume.id, pointer, nth);
+                        }
                         ErrorKind::Unreachable => count(&self.counters.unreachable_reads, 1),
                         _ => {}
                     }

@@ -224,6 +224,42 @@ proptest! {
     }
 }
 
+/// Damage counts until it can be read again, or is gone.
+#[test]
+fn places_that_can_be_read_again_are_not_damaged_any_more() {
+    block_on(async {
+        let world = World::new(3, 5).await;
+        let mut rng = Rng::new(5);
+        let records = (0..3)
+            .map(|_| data(&mut rng, 1 << 16, false, true))
+            .collect();
+        let written = world.append_ok(code(1, 2), records).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let places = || cold.store.damaged_places();
+        for disk in &cold.disks {
+            disk.inject(fail_reads(u64::MAX));
+        }
+        for _ in 0..2 {
+            for each in &written {
+                let error = cold.read_all(each).await.expect_err("no disk reads");
+                assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            }
+        }
+        assert_eq!((places(), cold.store.stats().damaged_reads), (3, 6));
+        cold.store.check_damaged_places().await;
+        assert_eq!(places(), 3, "they still cannot be read");
+        cold.disks.iter().for_each(|disk| disk.clear_faults());
+        cold.store.check_damaged_places().await;
+        assert_eq!(places(), 0);
+        assert_eq!(
+            cold.store.stats().damaged_reads,
+            6,
+            "that they were counts on"
+        );
+    });
+}
+
 /// "Damaged" is said of what no disk of the pool can give, present or absent.
 #[test]
 fn what_absent_disks_may_have_is_not_damaged() {

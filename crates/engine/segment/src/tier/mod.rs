@@ -58,9 +58,12 @@ pub enum TierError {
 
 /// An object store. Keys follow from object ids; each is written once at most. An object is there whole, or not at all.
 pub trait TierStore: Send + Sync + 'static {
+    /// Whether the place is there, and the tier that it should be. Writes nothing.
+    fn check(&self) -> BoxFuture<'_, Result<(), TierError>>;
     /// Begins to write an object.
     fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>>;
-    /// Bytes of an object. What comes may be anything: the caller checks it.
+    /// Bytes of an object. What comes may be anything: the caller checks it. `NotFound` is said of a place that is there alone:
+    /// a drive that is not mounted has lost nothing.
     fn get(&self, object: ObjectId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, TierError>>;
     /// Deletes an object, and what an unfinished upload of it left where the store shows that; one that is not there is
     /// no error.
@@ -282,6 +285,21 @@ impl SegmentStore {
     /// What a tier answered last, if that was an error.
     pub fn tier_error(&self, id: TierId) -> Option<String> {
         self.tier(id).ok()?.health.lock().last_error.clone()
+    }
+
+    /// Asks a tier whose last answer was an error whether it is there again. Nobody may read from it for long, and until then the
+    /// error would stand.
+    pub async fn check_tier(&self, id: TierId) {
+        let Ok(tier) = self.tier(id) else { return };
+        let has_failed = tier.health.lock().last_error.is_some();
+        if !has_failed {
+            return;
+        }
+        let asked = std::pin::pin!(sound(tier.store.check()));
+        let asked = select(asked, self.env.clock.sleep(REQUEST_DEADLINE)).await;
+        if let Either::Left((Ok(()), _)) = asked {
+            *tier.health.lock() = Health::default();
+        }
     }
 
     /// Whether an object may come to a tier after whoever wrote it has ended.

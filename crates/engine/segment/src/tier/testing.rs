@@ -189,6 +189,14 @@ impl TierUpload for Upload {
 }
 
 impl TierStore for MemTier {
+    fn check(&self) -> BoxFuture<'_, Result<(), TierError>> {
+        match self.0.lock().fault() {
+            Some(Fault::Away) => away(),
+            Some(Fault::Silent) => Box::pin(pending()),
+            _ => Box::pin(ready(Ok(()))),
+        }
+    }
+
     fn begin(&self, object: ObjectId) -> BoxFuture<'_, Result<Box<dyn TierUpload>, TierError>> {
         match self.0.lock().fault() {
             Some(Fault::Away) => return away(),

@@ -86,7 +86,6 @@ pub struct Scrub {
     lost_bytes_known: AtomicU64,
     /// The same of reads that met data damaged beyond repair.
     damaged_reads_before: AtomicU64,
-    damaged_reads_known: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
     run: AtomicU64,
     /// Segments of a volume that a run has still to look at, the next one last.
@@ -119,7 +118,6 @@ impl Scrub {
             lost_bytes_before: AtomicU64::new(0),
             lost_bytes_known: AtomicU64::new(0),
             damaged_reads_before: AtomicU64::new(0),
-            damaged_reads_known: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
             served: Mutex::default(),
@@ -177,11 +175,6 @@ impl Scrub {
     /// Bytes that rebuilds had given up when the last scrub began that read all.
     pub fn lost_bytes_known(&self) -> u64 {
         self.lost_bytes_known.load(Ordering::Acquire)
-    }
-
-    /// Reads that had met damaged data when the last scrub began that read all.
-    pub fn damaged_reads_known(&self) -> u64 {
-        self.damaged_reads_known.load(Ordering::Acquire)
     }
 
     /// Places of files that are known to be damaged.
@@ -476,9 +469,7 @@ async fn finish(pool: &Pool, run: u64) {
                     .lost_bytes_known
                     .store(lost_bytes, Ordering::Release);
                 let damaged_reads = pool.scrub.damaged_reads_before.load(Ordering::Acquire);
-                pool.scrub
-                    .damaged_reads_known
-                    .store(damaged_reads, Ordering::Release);
+                pool.store.forget_damaged_places(damaged_reads);
             }
             tracing::info!(
                 shards = state.shards,

@@ -127,6 +127,14 @@ impl Pool {
         progress
     }
 
+    /// For how long a scrub that begins by itself could have begun here, and has not.
+    pub fn scrub_overdue(&self) -> Option<Duration> {
+        let has_volumes = !self.services().is_empty();
+        let (pool, now) = (self.state(), self.env.clock.now());
+        let state = self.scrub.state.lock();
+        timer::overdue(&state, &pool.maintenance, now).filter(|_| has_volumes)
+    }
+
     /// Shards of all segments, and once more the records in them.
     fn scrub_total_bytes(&self) -> u64 {
         let mut total_bytes = 0;

@@ -64,6 +64,26 @@ pub(super) fn next(
     }
 }
 
+/// For how long a scrub that begins by itself could have begun, and has not. `None` also where that is not known: before the first
+/// one nobody notes since when it is due.
+pub(super) fn overdue(
+    state: &ScrubState,
+    maintenance: &Maintenance,
+    now: Timestamp,
+) -> Option<Duration> {
+    let every = maintenance.scrub_every?;
+    if state.stage != ScrubStage::Done {
+        return None;
+    }
+    let begun = last_begun(state, now)?;
+    let due = Timestamp::new(begun.seconds.saturating_add(every.seconds()), begun.nanos);
+    let window = maintenance.window.as_ref();
+    let due = window.map_or(due, |window| window.next_open(due));
+    let late = now.seconds.saturating_sub(due.seconds);
+    let late = u64::try_from(late).ok().filter(|late| *late > 0);
+    late.map(Duration::from_secs)
+}
+
 /// Whether a scrub that begins now finds the volumes that it is to read. A node of a cluster has them some time after its start:
 /// one that began before would be done at once, and the next would be due long after.
 fn has_its_volumes(pool: &Pool) -> bool {
@@ -282,5 +302,58 @@ mod tests {
             Act::Begin,
             "the clock was wrong"
         );
+    }
+    #[test]
+    fn a_scrub_is_late_from_when_it_could_have_begun() {
+        use ScrubStage::{Done, Never, Paused, Running};
+        let week = Some("7d".parse().unwrap());
+        let night = Some("sat:22:00-06:00".parse().unwrap());
+        let set = |scrub_every, window| Maintenance {
+            scrub_every,
+            window,
+            spread_paused: false,
+        };
+        let hours = |hours: i64| Some(Duration::from_secs((hours * HOUR).unsigned_abs()));
+        let (timer, both) = (set(week, None), set(week, night.clone()));
+        // The last one began a week before this Saturday.
+        let cases = [
+            ("no timer", set(None, night), Done, 900, None),
+            ("not due", timer.clone(), Done, -1, None),
+            ("just due", timer.clone(), Done, 0, None),
+            ("late", timer.clone(), Done, 12, hours(12)),
+            (
+                "due, and the window is closed",
+                both.clone(),
+                Done,
+                21,
+                None,
+            ),
+            (
+                "the window opened an hour ago",
+                both.clone(),
+                Done,
+                23,
+                hours(1),
+            ),
+            ("and was not used", both.clone(), Done, 22 + 48, hours(48)),
+            (
+                "since when the first is due nobody knows",
+                both.clone(),
+                Never,
+                900,
+                None,
+            ),
+            ("it runs", both.clone(), Running, 900, None),
+            ("somebody paused it", both, Paused, 900, None),
+        ];
+        for (name, maintenance, stage, hour, want) in cases {
+            let state = ScrubState {
+                stage,
+                started_seconds: SATURDAY - 7 * DAY,
+                ..ScrubState::default()
+            };
+            let now = Timestamp::new(SATURDAY + hour * HOUR, 0);
+            assert_eq!(overdue(&state, &maintenance, now), want, "{name}");
+        }
     }
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros};
+use cairn_base::disk::{
+    Disk, DiskDevice, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros,
+};
 
 use super::answers::{Answers, patiently, patiently_untimed};
 
@@ -96,6 +98,14 @@ impl Disk for WatchedDisk {
 
     fn folder(&self) -> Option<&Path> {
         self.inner.folder()
+    }
+
+    fn device(&self) -> Option<&DiskDevice> {
+        self.inner.device()
+    }
+
+    fn share_file_system(&self, disks: usize) {
+        self.inner.share_file_system(disks);
     }
 }
 

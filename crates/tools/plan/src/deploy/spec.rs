@@ -159,7 +159,7 @@ impl Machine {
         match self.protection {
             protection if protection == by_itself => ("main", String::new()),
             Protection { parity: 0, .. } => ("data", "none".to_string()),
-            Protection { data: 1, parity } => ("data", format!("{}x", parity + 1)),
+            Protection { data: 1, parity } => ("data", format!("{}x", parity.saturating_add(1))),
             Protection { parity, .. } => ("data", format!("+{parity}n")),
         }
     }

@@ -82,7 +82,9 @@ impl<'a> Costing<'a> {
     pub fn storage(&mut self, storage: &Storage, servers: u32) -> Result<(), EvaluateError> {
         match storage {
             Storage::InstanceStore { .. } => Ok(()),
-            Storage::Ebs { volumes, volume } => self.volumes(volume, *volumes * servers),
+            Storage::Ebs { volumes, volume } => {
+                self.volumes(volume, volumes.saturating_mul(servers))
+            }
         }
     }
 

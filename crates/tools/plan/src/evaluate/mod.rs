@@ -248,7 +248,7 @@ fn check_protection(
     units: u32,
     what: &str,
 ) -> Result<(), EvaluateError> {
-    let total = protection.data.saturating_add(protection.parity);
+    let total = protection.units();
     if protection.data == 0 {
         return Err(invalid(
             "protection needs a data unit: N of N+M is 0".to_owned(),
@@ -452,7 +452,7 @@ fn cluster<'a>(
         detail,
     )?;
     let elsewhere = f64::from(it.nodes - 1) / f64::from(it.nodes);
-    let units = it.protection.data + it.protection.parity;
+    let units = it.protection.units();
     let amplified = f64::from(units) / f64::from(it.protection.data);
     let nodes = Servers {
         instance,

@@ -393,7 +393,7 @@ pub fn rates(
         }
     }
     let mut read = raw.read;
-    let units = protection.data + protection.parity;
+    let units = protection.units();
     let mut write = each(raw.write, share, || {
         format!("x {}/{units}{also}", protection.data)
     });

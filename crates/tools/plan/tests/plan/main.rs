@@ -2,6 +2,7 @@
 
 mod configurations;
 mod goals;
+mod huge;
 mod page;
 mod papers;
 mod properties;

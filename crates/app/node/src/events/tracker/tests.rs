@@ -138,7 +138,7 @@ fn changes_are_told_in_their_words() {
             &["began warning: something is wrong with disk /srv/disk2, which is used nevertheless: it is slow"]),
         (|seen| seen.disks[0].state = DiskState::Failed,
             &["began error: disk /srv/disk2 is not used any more: it is slow",
-              "ended info: disk /srv/disk2 is not used any more"]),
+              "ended error: disk /srv/disk2 is not used any more. This goes on: disk /srv/disk2 is not used any more: it is slow"]),
         (|seen| seen.free_percent = Some(9), &["began warning: the pool is nearly full: 9% of its space are free"]),
         (|seen| seen.free_percent = Some(11), &[]),
         (|seen| seen.free_percent = Some(12), &["ended info: 12% of the pool's space are free again"]),
