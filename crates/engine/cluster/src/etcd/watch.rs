@@ -17,7 +17,12 @@ use crate::coordinator::{
 };
 
 const RECONNECT_WAIT: Duration = Duration::from_millis(200);
-const RECONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
+const RECONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A member that has said nothing for so long is asked for a sign of life. Most of the time nothing changes, and a member that is cut
+/// off looks the same: who waits for it knows of no new owner meanwhile.
+const QUIET: Duration = Duration::from_millis(500);
+/// It has so long to answer.
+const SIGN_OF_LIFE_WAIT: Duration = Duration::from_millis(1000);
 
 pub(super) struct EtcdWatcher {
     etcd: Etcd,
@@ -25,6 +30,8 @@ pub(super) struct EtcdWatcher {
     /// The revision that comes next.
     from: Revision,
     stream: Option<WatchStream>,
+    /// A sign of life was asked for, and nothing was heard since.
+    is_asked: bool,
     wait: Duration,
 }
 
@@ -43,6 +50,7 @@ impl EtcdWatcher {
             range,
             from,
             stream: None,
+            is_asked: false,
             wait: RECONNECT_WAIT,
         }
     }
@@ -55,8 +63,32 @@ impl EtcdWatcher {
                     Err(failure) => Step::Reconnect(failure.error),
                 };
             }
-            Some(stream) => stream.message().await,
+            Some(stream) => {
+                let waits = match self.is_asked {
+                    true => SIGN_OF_LIFE_WAIT,
+                    false => QUIET,
+                };
+                match timeout(waits, stream.message()).await {
+                    Ok(message) => message,
+                    Err(_) if self.is_asked => {
+                        return Step::Reconnect(CoordinatorError::Unreachable(
+                            "the member that is watched does not answer".to_owned(),
+                        ));
+                    }
+                    Err(_) => {
+                        self.is_asked = true;
+                        return match timeout(SIGN_OF_LIFE_WAIT, stream.request_progress()).await {
+                            Ok(Ok(())) => Step::Wait,
+                            Ok(Err(error)) => Step::Reconnect(errors::of("the watch", error).error),
+                            Err(_) => Step::Reconnect(CoordinatorError::Unreachable(
+                                "the member that is watched takes nothing".to_owned(),
+                            )),
+                        };
+                    }
+                }
+            }
         };
+        self.is_asked = false;
         match message {
             Ok(Some(message)) => self.take(&message),
             Ok(None) => Step::Reconnect(CoordinatorError::Unreachable(
@@ -152,14 +184,14 @@ impl Watcher for EtcdWatcher {
                     Step::Wait => {}
                     Step::Reconnect(error) => {
                         tracing::debug!(range = %self.range, %error, "watching again");
-                        self.stream = None;
+                        (self.stream, self.is_asked) = (None, false);
                         let shared = &self.etcd.shared;
                         shared.current.fetch_add(1, Ordering::Relaxed);
                         sleep(self.wait).await;
                         self.wait = (self.wait * 2).min(RECONNECT_WAIT_MAX);
                     }
                     Step::ReadAgain => {
-                        self.stream = None;
+                        (self.stream, self.is_asked) = (None, false);
                         match self.etcd.range(self.range.clone()).await {
                             Ok(reply) => {
                                 self.from = reply.revision.next();

@@ -91,6 +91,40 @@ async fn a_member_that_stands_still_is_passed_by() {
     assert_eq!(read.unwrap().one().unwrap().value, b"1");
 }
 
+/// A watch that hears nothing learns soon whether there was nothing to hear.
+#[tokio::test]
+async fn a_watch_leaves_a_member_that_stands_still() {
+    let Some(cluster) = EtcdCluster::start(3).await else {
+        return;
+    };
+    let etcd = Etcd::connect(cluster.settings()).await.unwrap();
+    let first = put_in_the_end(&etcd, "1").await;
+    let mut watcher = etcd.watch(KeyRange::Prefix("/f/".to_owned()), first);
+    let seen = next(&mut *watcher).await;
+    assert!(matches!(seen, WatchEvent::Changes { .. }));
+    // It hears signs of life, and stays.
+    let quiet = tokio::time::timeout(Duration::from_secs(3), watcher.next()).await;
+    assert!(quiet.is_err(), "nothing has changed");
+    let Some(MemberState::Running { pid }) = cluster.members[0].as_ref().map(|m| m.state()) else {
+        panic!("it runs");
+    };
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let other = EtcdSettings::new(vec![cluster.settings[1].client_url.clone()]);
+    let other = Etcd::connect(other).await.unwrap();
+    let put = put_in_the_end(&other, "2").await;
+    let begun = std::time::Instant::now();
+    let seen = next(&mut *watcher).await;
+    let took = begun.elapsed();
+    kill_process(pid, Signal::CONT).unwrap();
+    let WatchEvent::Changes { revision, .. } = seen else {
+        panic!("nothing was compacted");
+    };
+    assert_eq!(revision, put);
+    // A connection that keeps quiet ends after nine seconds by itself.
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
 /// A lease of 3 s that was renewed a moment ago lasts longer than this.
 const LEASE_FRESH: Duration = Duration::from_millis(2500);
 
