@@ -18,7 +18,7 @@ use cairn_fs::{Credentials, FsError, TRANSFER_LEN_BYTES_MAX};
 use cairn_objects::{Bucket, ObjectError, ObjectInfo, Staged};
 use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
-use http::{Method, Request};
+use http::Request;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use s3s::checksum::ChecksumHasher;
@@ -27,7 +27,9 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::documents;
 use crate::errors::told;
+use crate::operations;
 use crate::server::{Shared, Transfer};
 
 /// Steps that are read before the client has taken those before.
@@ -219,47 +221,15 @@ fn hasher(wants: impl Fn(&str) -> bool) -> ChecksumHasher {
     hasher
 }
 
-/// What requests are that have a document for a body, XML or JSON: `POST` to these, and `PUT` of these.
-const POSTED: [&str; 4] = ["delete", "uploadId", "select", "restore"];
-const SET: [&str; 21] = [
-    "accelerate",
-    "acl",
-    "analytics",
-    "cors",
-    "encryption",
-    "intelligent-tiering",
-    "inventory",
-    "legal-hold",
-    "lifecycle",
-    "logging",
-    "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
-    "policy",
-    "publicAccessBlock",
-    "replication",
-    "retention",
-    "tagging",
-    "versioning",
-    "website",
-];
-
 /// Reads the body of a request that is a document. Others have theirs read later, as it comes.
 pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<Request<Body>> {
-    let query = request.uri().query().unwrap_or_default();
-    let has = |names: &[&str]| {
-        let mut parts = query.split('&').filter_map(|part| part.split('=').next());
-        parts.any(|name| names.contains(&name))
-    };
-    let is_document = match *request.method() {
-        Method::POST => has(&POSTED),
-        Method::PUT => has(&SET),
-        _ => false,
-    };
-    if !is_document {
+    let (uri, headers) = (request.uri(), request.headers());
+    let at = shared.hosts.at(headers, uri.path());
+    let query = uri.query().unwrap_or_default();
+    let row = operations::find(request.method(), at, query, headers);
+    let Some(row) = row.filter(|row| row.has_document()) else {
         return Ok(request.map(Body::from));
-    }
+    };
     // As much memory as an object on its way, for as long as the client sends.
     let _place = shared.place().await;
     let (head, body) = request.into_parts();
@@ -273,7 +243,9 @@ pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<R
         ),
         false => s3_error!(IncompleteBody, "the body ended before its length"),
     })?;
-    Ok(Request::from_parts(head, Body::from(bytes.to_bytes())))
+    let bytes = bytes.to_bytes();
+    documents::check(row, &head.headers, &bytes)?;
+    Ok(Request::from_parts(head, Body::from(bytes)))
 }
 
 /// Steps of an object that were read.

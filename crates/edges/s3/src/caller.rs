@@ -19,7 +19,8 @@ use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
-use crate::needs::{self, Denial, Facts, Granted, Judge, Need, On, PUT_OBJECT, Row};
+use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
+use crate::operations::{self, At, POST_OBJECT, PUT_OBJECT, Row};
 use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
@@ -49,9 +50,20 @@ pub struct Access(pub Arc<Shared>);
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let row = needs::row(context.s3_op().name())?;
         let query = context.uri().query().unwrap_or_default();
-        let facts = Facts::of_request(context.s3_path(), query, context.headers())?;
+        let (at, headers) = (At::of(context.s3_path()), context.headers());
+        let row = operations::of_request(context.method(), at, query, headers)?;
+        let taken_as = context.s3_op().name();
+        if row.operation != taken_as {
+            // What two read differently is not done.
+            return Err(s3_error!(
+                NotImplemented,
+                "this could be {} or {}; nothing was done",
+                row.operation,
+                taken_as
+            ));
+        }
+        let facts = Facts::of_request(context.s3_path(), query, headers)?;
         let id = context.credentials().map(|it| it.access_key.clone());
         let mut caller = match id {
             Some(id) => self.caller(id, context.extensions_mut())?,
@@ -59,6 +71,12 @@ impl S3Access for Access {
             None => return Err(denied()),
         };
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
+        let expected = facts.expected_owner.as_deref();
+        caller.require_owner(&facts.target, expected).await?;
+        if let Some(source) = &facts.source {
+            let expected = facts.expected_source_owner.as_deref();
+            caller.require_owner(source, expected).await?;
+        }
         caller.is_form = row.operation == POST_OBJECT;
         context.extensions_mut().insert(caller);
         Ok(())
@@ -70,7 +88,7 @@ impl S3Access for Access {
         let caller = caller.filter(|caller| caller.is_form).cloned();
         if let Some(caller) = caller {
             let facts = Facts::of_put(&request.input);
-            caller.allow(needs::row(PUT_OBJECT)?, &facts).await?;
+            caller.allow(operations::row(PUT_OBJECT)?, &facts).await?;
         }
         Ok(())
     }
@@ -153,7 +171,6 @@ pub(crate) struct Caller {
 
 /// Whom requests act as that show no access key.
 const NOBODY: u32 = 65_534;
-const POST_OBJECT: &str = "PostObject";
 
 pub(crate) fn denied() -> S3Error {
     Denial::Nobody.error()
@@ -247,6 +264,22 @@ impl Caller {
             policy,
             public_read: settings.public_read,
         })
+    }
+
+    /// Refuses a bucket that is not whose the client takes it for: owners are numbers of users.
+    async fn require_owner(&self, named: &Named, expected: Option<&str>) -> S3Result<()> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        let owner = self.bucket(&named.bucket)?.owner().await.map_err(told)?;
+        match owner.is_some_and(|owner| owner.uid.to_string() == expected) {
+            true => Ok(()),
+            false => Err(s3_error!(
+                AccessDenied,
+                "the bucket {} is not of the owner that the request expects; nothing was done",
+                named.bucket
+            )),
+        }
     }
 
     /// An object to be read: the latest version, or the one that is asked for.

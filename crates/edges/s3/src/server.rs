@@ -39,6 +39,7 @@ use crate::heads::{Heads, UnderWay};
 use crate::hosts::Hosts;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
+use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
 use crate::refused;
 use crate::service::Service;
@@ -661,7 +662,7 @@ fn nowhere(named: &Named) -> HttpResponse {
 /// Answers with what is here.
 async fn answer_here(
     serving: &Serving,
-    request: http::Request<Incoming>,
+    mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
     let region = &shared.settings.region;
@@ -671,10 +672,17 @@ async fn answer_here(
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {
-            Ok(()) => match body::document(shared, request).await {
-                Ok(request) => serving.service.call(request).await?,
-                Err(error) => refusal(&error),
-            },
+            Ok(()) => {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let read = match operations::unfold(&query, request.headers_mut()) {
+                    Ok(()) => body::document(shared, request).await,
+                    Err(error) => Err(error),
+                };
+                match read {
+                    Ok(request) => serving.service.call(request).await?,
+                    Err(error) => refusal(&error),
+                }
+            }
             Err(refused) => refused::answer(&refused, region),
         },
     };

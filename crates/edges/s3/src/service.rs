@@ -23,7 +23,8 @@ use crate::buckets::{self, not_set};
 use crate::caller::Caller;
 use crate::errors::told;
 use crate::locks;
-use crate::needs::{self, DELETE_OBJECT, Facts, Named};
+use crate::needs::{Facts, Named};
+use crate::operations::{self, DELETE_OBJECT};
 use crate::server::Shared;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
@@ -643,7 +644,7 @@ impl S3 for Service {
         caller.require_change()?;
         let Delete { objects, quiet } = request.input.delete;
         let bypass = request.input.bypass_governance_retention == Some(true);
-        let row = needs::row(DELETE_OBJECT)?;
+        let row = operations::row(DELETE_OBJECT)?;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
                 MalformedXML,
