@@ -246,6 +246,17 @@ pub fn tag_set(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(tag).collect()
 }
 
+/// Refuses an ACL that is told twice: by its name, and by its grants.
+pub fn require_one_acl(name: Option<&str>, grants: Option<&AccessControlPolicy>) -> S3Result<()> {
+    match name.is_some() && grants.is_some() {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "an ACL has a name in the header, or grants in the body; this has both"
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Whether everybody may read, by the name of an ACL, or by its grants if it has no name.
 pub fn public_read(
     name: Option<&str>,

@@ -493,7 +493,7 @@ fn table() -> Vec<Row> {
                 STREAM,
                 GIVEN,
                 PROPERTIES,
-                &["if-match", "if-none-match"],
+                &["if-match", "if-none-match", "x-amz-checksum-algorithm"],
             ])
             .needs([&put[..], &given].concat()),
         Row::new(POST_OBJECT, POST, At::Bucket, &[])

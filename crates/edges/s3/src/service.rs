@@ -15,6 +15,7 @@ use cairn_objects::{
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
+use http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE};
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
@@ -41,13 +42,15 @@ pub struct Service(pub Arc<Shared>);
 fn sums<T>(request: &S3Request<T>, content_md5: Option<String>, checksum: Checksum) -> Sums {
     let trailer = request.headers.get("x-amz-trailer");
     let length = request.headers.get("x-amz-decoded-content-length");
+    // The checksum that a client wants to be made, without sending it.
+    let wanted = request.headers.get("x-amz-checksum-algorithm");
     Sums {
         content_md5,
         checksum,
         trailer: trailer.and_then(|name| Some(name.to_str().ok()?.to_owned())),
         trailing: request.trailing_headers.clone(),
         len_bytes: length.and_then(|length| length.to_str().ok()?.parse().ok()),
-        wanted: None,
+        wanted: wanted.and_then(|name| Some(name.to_str().ok()?.to_ascii_lowercase())),
     }
 }
 
@@ -74,6 +77,39 @@ fn expires(expires: Option<&Expires>) -> Option<String> {
     let mut text = Vec::new();
     expires?.format(TimestampFormat::HttpDate, &mut text).ok()?;
     String::from_utf8(text).ok()
+}
+
+/// The same of an object as it was put.
+fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
+    let text = kept(info, KEPT_HEADERS[4])?;
+    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
+}
+
+/// Headers of the answer are set by requests with a signature only: who makes a link could have a page shown of what is none.
+fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
+    match is_overridden && !is_signed {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "headers of the answer are set by requests with a signature only"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The part that a request asks for, if the object is still the one that it has a part of.
+fn range_of<'a>(
+    range: Option<&'a Range>,
+    number: Option<i32>,
+    headers: &http::HeaderMap,
+    info: &ObjectInfo,
+) -> S3Result<Option<&'a Range>> {
+    if range.is_some() && number.is_some() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "a range or the number of a part is asked for, not both"
+        ));
+    }
+    Ok(range.filter(|_| values::is_still(headers.get(IF_RANGE), info)))
 }
 
 pub(crate) fn number(value: u64) -> i64 {
@@ -290,6 +326,9 @@ impl S3 for Service {
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
         let after = input.continuation_token.unwrap_or_default();
+        // All buckets are in the server's.
+        let region = input.bucket_region.as_deref();
+        let is_here = region.is_none_or(|region| region == self.0.settings.region);
         let limit = match input.max_buckets {
             Some(asked) => usize::try_from(asked).unwrap_or(0).clamp(1, 10_000),
             None => 10_000,
@@ -298,7 +337,7 @@ impl S3 for Service {
             .objects
             .buckets()
             .into_iter()
-            .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
+            .filter(|(name, _)| is_here && name.starts_with(&prefix) && *name > after)
             .filter(|(name, _)| caller.key().is_ok_and(|key| key.may_see(name)))
             .collect();
         let is_more = seen.len() > limit;
@@ -362,6 +401,20 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
+        let wanted = request.input.create_bucket_configuration;
+        let wanted = wanted.and_then(|wanted| wanted.location_constraint);
+        let region = self.0.settings.region.as_str();
+        if let Some(wanted) = wanted.as_ref().map(BucketLocationConstraint::as_str)
+            && !wanted.is_empty()
+            && wanted != region
+        {
+            return Err(s3_error!(
+                IllegalLocationConstraintException,
+                "buckets of this server are in the region {}, not in {}",
+                region,
+                wanted
+            ));
+        }
         let elsewhere = self.0.stores.all().into_iter().any(|objects| {
             objects.fs().volume() != caller.objects.fs().volume() && objects.bucket(&name).is_ok()
         });
@@ -486,16 +539,9 @@ impl S3 for Service {
             &request.input.response_content_language,
             &request.input.response_content_type,
         ];
-        // Who makes a link could have a page shown of what is none.
         let is_overridden = overrides.iter().any(|it| it.is_some());
-        if request.credentials.is_none()
-            && (is_overridden || request.input.response_expires.is_some())
-        {
-            return Err(s3_error!(
-                InvalidRequest,
-                "headers of the answer are set by requests with a signature only"
-            ));
-        }
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(request.credentials.is_some(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -506,7 +552,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let length = number(part.range.end - part.range.start);
         let transfer = self.0.transfer(&caller, &input.bucket).await;
@@ -534,6 +586,7 @@ impl S3 for Service {
             content_language: input
                 .response_content_language
                 .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -562,6 +615,16 @@ impl S3 for Service {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(request.credentials.is_some(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -572,7 +635,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let is_part = part.content_range.is_some();
         let locked = locks::Told::of(&info);
@@ -584,11 +653,20 @@ impl S3 for Service {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(part.range.end - part.range.start)),
             content_range: part.content_range,
-            content_type: content_type(&info),
-            cache_control: kept(&info, KEPT_HEADERS[0]),
-            content_disposition: kept(&info, KEPT_HEADERS[1]),
-            content_encoding: kept(&info, KEPT_HEADERS[2]),
-            content_language: kept(&info, KEPT_HEADERS[3]),
+            content_type: input.response_content_type.or_else(|| content_type(&info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(&info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(&info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(&info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -614,6 +692,12 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let deleted = match values::version(input.version_id.as_ref()) {
+            Some(_) if input.if_match.is_some() => {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "If-Match is about the latest version; a version that is named is that one"
+                ));
+            }
             Some(version) => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let bypass = input.bypass_governance_retention == Some(true);
@@ -656,6 +740,12 @@ impl S3 for Service {
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
                 let version = values::version(object.version_id.as_ref());
+                if version.is_some() && object.e_tag.is_some() {
+                    return Err(s3_error!(
+                        InvalidRequest,
+                        "an ETag is about the latest version; a version that is named is that one"
+                    ));
+                }
                 let facts = Facts {
                     target: Named {
                         bucket: name.clone(),
@@ -731,6 +821,9 @@ impl S3 for Service {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
+        let if_match = values::condition_header(&request.headers, IF_MATCH)?;
+        let if_none_match = values::condition_header(&request.headers, IF_NONE_MATCH)?;
+        let condition = values::condition(if_match.as_ref(), if_none_match.as_ref());
         let input = request.input;
         refuse_encryption([
             input.server_side_encryption.is_some(),
@@ -800,6 +893,12 @@ impl S3 for Service {
                 "an object is copied to itself only with other metadata or tags"
             ));
         }
+        let wanted = input.checksum_algorithm.as_ref();
+        let wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        // What the source has of it need not be read again.
+        let wanted = wanted.filter(|wanted| {
+            record.is_composite || !record.checksums.contains_key(wanted.as_str())
+        });
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
@@ -807,14 +906,26 @@ impl S3 for Service {
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
-        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
-        taken.await.map_err(told)?;
-        let always = Condition::default();
-        let published = to.publish(&input.key, staged, record, &always).await;
+        let wanted = wanted.as_deref();
+        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, wanted);
+        let made = taken.await.map_err(told)?;
+        if wanted.is_some() {
+            (record.checksums, record.is_composite) = (made, false);
+        }
+        let sums = record.checksums.clone();
+        let sum = |algorithm: &str| sums.get(algorithm).cloned();
+        let checksum_type = values::type_of(&record);
+        let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
         Ok(S3Response::new(CopyObjectOutput {
             copy_object_result: Some(CopyObjectResult {
+                checksum_crc32: sum("crc32"),
+                checksum_crc32c: sum("crc32c"),
+                checksum_crc64nvme: sum("crc64nvme"),
+                checksum_sha1: sum("sha1"),
+                checksum_sha256: sum("sha256"),
+                checksum_type,
                 e_tag: Some(values::etag(&published.etag)),
                 last_modified: Some(values::time(now.attr.mtime)),
                 ..CopyObjectResult::default()
@@ -997,6 +1108,15 @@ impl S3 for Service {
         let input = request.input;
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
+        ReadCondition {
+            if_match: input.copy_source_if_match.as_ref(),
+            if_none_match: input.copy_source_if_none_match.as_ref(),
+            if_modified_since: input.copy_source_if_modified_since.as_ref(),
+            if_unmodified_since: input.copy_source_if_unmodified_since.as_ref(),
+        }
+        .check(&info)
+        // Also what is not modified is a precondition of a copy.
+        .map_err(|_| s3_error!(PreconditionFailed))?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -1370,6 +1490,7 @@ impl S3 for Service {
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
         let changed = bucket.change_record(&caller.who, &input.key, version, change);
@@ -1398,6 +1519,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let set = |settings: &mut BucketSettings| settings.public_read = is_public;
         caller.set(&input.bucket, set).await?;

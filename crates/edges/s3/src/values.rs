@@ -9,6 +9,7 @@ use cairn_objects::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, ETag, ETagCondition, EncodingType, Tag, Timestamp,
+    TimestampFormat,
 };
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
@@ -126,6 +127,42 @@ impl ReadCondition<'_> {
             true => Err(s3_error!(NotModified)),
             false => Ok(()),
         }
+    }
+}
+
+/// A condition that is in a header which `s3s` does not read for the operation.
+pub fn condition_header(
+    headers: &http::HeaderMap,
+    name: http::HeaderName,
+) -> S3Result<Option<ETagCondition>> {
+    let mut values = headers.get_all(&name).iter();
+    let read = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => ETagCondition::parse_http_header(value.as_bytes()).ok(),
+        (Some(_), Some(_)) => None,
+    };
+    match read {
+        Some(condition) => Ok(Some(condition)),
+        None => Err(s3_error!(
+            InvalidArgument,
+            "{} is one ETag in quotes, or *",
+            name
+        )),
+    }
+}
+
+/// Whether a range counts: the object is still the one that the client has a part of (RFC 9110, section 13.1.5).
+pub fn is_still(if_range: Option<&http::HeaderValue>, info: &ObjectInfo) -> bool {
+    let Some(validator) = if_range else {
+        return true;
+    };
+    let Ok(text) = validator.to_str() else {
+        return false;
+    };
+    match Timestamp::parse(TimestampFormat::HttpDate, text) {
+        Ok(date) => date == seconds(info.attr.mtime.seconds),
+        // A weak one never counts.
+        Err(_) => text == format!("\"{}\"", info.etag()),
     }
 }
 
