@@ -84,12 +84,12 @@ pub fn condition(
         Some(ETagCondition::Any) => Condition {
             absent: true,
             if_match: wanted(if_match),
-            if_none_match: Vec::new(),
+            ..Condition::default()
         },
         _ => Condition {
-            absent: false,
             if_match: wanted(if_match),
             if_none_match: wanted(if_none_match),
+            ..Condition::default()
         },
     }
 }
