@@ -230,6 +230,8 @@ pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<R
     let Some(row) = row.filter(|row| row.has_document()) else {
         return Ok(request.map(Body::from));
     };
+    // What is refused anyway need not be read.
+    operations::of_request(request.method(), at, query, headers)?;
     // As much memory as an object on its way, for as long as the client sends.
     let _place = shared.place().await;
     let (head, body) = request.into_parts();

@@ -599,7 +599,8 @@ fn refusal(error: &S3Error) -> HttpResponse {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
         error.code().as_str(),
-        error.message().unwrap_or_default()
+        // It may tell what the client sent.
+        refused::escaped(error.message().unwrap_or_default())
     );
     let mut response = HttpResponse::new(Body::from(text));
     let status = error.status_code().unwrap_or(StatusCode::BAD_REQUEST);

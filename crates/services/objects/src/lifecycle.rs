@@ -124,8 +124,10 @@ pub(crate) fn is_of_volume(error: &FsError) -> bool {
 
 async fn tend(objects: Weak<Objects>) {
     loop {
-        let (clock, changed) = match objects.upgrade() {
+        let (clock, mut changed) = match objects.upgrade() {
             Some(objects) => {
+                // What is set from here on is looked at again.
+                let changed = objects.changed.subscribe();
                 match objects.expire().await {
                     Ok((0, 0)) => {}
                     Ok((expired, aborted)) => {
@@ -136,11 +138,10 @@ async fn tend(objects: Weak<Objects>) {
                         tracing::warn!(%error, "lifecycle rules were not followed; they are the next time");
                     }
                 }
-                (Arc::clone(&objects.env.clock), objects.changed.subscribe())
+                (Arc::clone(&objects.env.clock), changed)
             }
             None => return,
         };
-        let mut changed = changed;
         let pause = clock.sleep(INTERVAL);
         tokio::select! {
             // The volume is not served here any more.
