@@ -27,7 +27,7 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::documents;
+use crate::contents;
 use crate::errors::told;
 use crate::operations;
 use crate::server::{Shared, Transfer};
@@ -246,7 +246,7 @@ pub async fn document(shared: &Shared, request: Request<Incoming>) -> S3Result<R
         false => s3_error!(IncompleteBody, "the body ended before its length"),
     })?;
     let bytes = bytes.to_bytes();
-    documents::check(row, &head.headers, &bytes)?;
+    contents::check(row, &head.headers, &bytes)?;
     Ok(Request::from_parts(head, Body::from(bytes)))
 }
 
