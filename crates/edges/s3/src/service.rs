@@ -2,6 +2,7 @@
 //!
 //! Owns: the mapping of each operation. Must not know: who may do what (`caller`), how objects are kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Versioning,
-    WantedPart,
+    Bucket, BucketSettings, Condition, Listed, Listing, ObjectError, ObjectInfo, ObjectLock,
+    PART_NUMBER_MAX, Versioning, WantedPart,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -268,6 +269,66 @@ fn entries(
         }
     }
     (objects, prefixes)
+}
+
+/// What a client says of the object that parts make.
+struct Said {
+    size_bytes: Option<i64>,
+    kind: Option<ChecksumType>,
+}
+
+impl Said {
+    /// Refuses parts that make another object, and checksums that nothing could be compared with.
+    async fn check(
+        &self,
+        bucket: &Bucket,
+        caller: &Caller,
+        (key, id): (&str, &str),
+        wanted: &[WantedPart],
+        whole: &BTreeMap<String, String>,
+    ) -> S3Result<()> {
+        if self.size_bytes.is_none() && self.kind.is_none() && whole.is_empty() {
+            return Ok(());
+        }
+        let limit = PART_NUMBER_MAX as usize;
+        let (parts, _, checksum) = match bucket.parts(&caller.who, key, id, 0, limit).await {
+            // Whoever completes it says so.
+            Err(ObjectError::NoUpload) => return Ok(()),
+            parts => parts.map_err(told)?,
+        };
+        let numbers: BTreeSet<u32> = wanted.iter().map(|part| part.number).collect();
+        let parts = parts.iter().filter(|part| numbers.contains(&part.number));
+        let size_bytes: u64 = parts.map(|part| part.size_bytes).sum();
+        if self
+            .size_bytes
+            .is_some_and(|said| said != number(size_bytes))
+        {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the parts have {} bytes, which is not what x-amz-mp-object-size says",
+                size_bytes
+            ));
+        }
+        let kind = checksum.as_ref().map(values::checksum_type);
+        if self.kind.is_some() && self.kind != kind {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with a checksum of the type that is told"
+            ));
+        }
+        let is_other = |algorithm: &&String| {
+            let own = checksum.as_ref().map(|own| &own.algorithm);
+            own != Some(*algorithm)
+        };
+        match whole.keys().find(is_other) {
+            None => Ok(()),
+            Some(algorithm) => Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with {}, so there is no such checksum of the object to compare",
+                algorithm
+            )),
+        }
+    }
 }
 
 /// The version that a copy would replace.
@@ -1168,6 +1229,10 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
+        let said = Said {
+            size_bytes: input.mpu_object_size,
+            kind: input.checksum_type,
+        };
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -1204,6 +1269,9 @@ impl S3 for Service {
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
+        let upload = (input.key.as_str(), input.upload_id.as_str());
+        said.check(&bucket, &caller, upload, &wanted, &whole)
+            .await?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let (shared, who) = (Arc::clone(&self.0), caller.who);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
