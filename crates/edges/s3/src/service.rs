@@ -43,15 +43,13 @@ pub struct Service(pub Arc<Shared>);
 fn sums<T>(request: &S3Request<T>, content_md5: Option<String>, checksum: Checksum) -> Sums {
     let trailer = request.headers.get("x-amz-trailer");
     let length = request.headers.get("x-amz-decoded-content-length");
-    // The checksum that a client wants to be made, without sending it.
-    let wanted = request.headers.get("x-amz-checksum-algorithm");
     Sums {
         content_md5,
         checksum,
         trailer: trailer.and_then(|name| Some(name.to_str().ok()?.to_owned())),
         trailing: request.trailing_headers.clone(),
         len_bytes: length.and_then(|length| length.to_str().ok()?.parse().ok()),
-        wanted: wanted.and_then(|name| Some(name.to_str().ok()?.to_ascii_lowercase())),
+        wanted: None,
     }
 }
 
@@ -72,6 +70,36 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
         )),
         false => Ok(()),
     }
+}
+
+/// Refuses what a form can have of an object that nobody reads; of other requests their headers are refused.
+fn refuse_unread(input: &PutObjectInput) -> S3Result<()> {
+    let grants = [
+        &input.grant_full_control,
+        &input.grant_read,
+        &input.grant_read_acp,
+        &input.grant_write_acp,
+    ];
+    let is_other = |class: &StorageClass| class.as_str() != StorageClass::STANDARD;
+    if grants.iter().any(|grant| grant.is_some()) {
+        return Err(s3_error!(
+            NotImplemented,
+            "an ACL is private or public-read; bucket policies say more"
+        ));
+    }
+    if input.storage_class.as_ref().is_some_and(is_other) {
+        return Err(s3_error!(
+            NotImplemented,
+            "objects have the storage class STANDARD"
+        ));
+    }
+    if input.website_redirect_location.is_some() || input.write_offset_bytes.is_some() {
+        return Err(s3_error!(
+            NotImplemented,
+            "an object is put as a whole, and redirects nobody"
+        ));
+    }
+    Ok(())
 }
 
 fn expires(expires: Option<&Expires>) -> Option<String> {
@@ -537,8 +565,12 @@ impl S3 for Service {
             ..Checksum::default()
         };
         let content_md5 = request.input.content_md5.take();
-        let sums = sums(&request, content_md5, checksum);
+        let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
+        // A checksum that the client wants to be made, without sending it.
+        let wanted = input.checksum_algorithm.as_ref();
+        sums.wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        refuse_unread(&input)?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         refuse_encryption([
             input.server_side_encryption.is_some(),
