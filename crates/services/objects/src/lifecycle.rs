@@ -251,6 +251,7 @@ impl Bucket {
                 Err(error) => gone.note(&key, Err(error))?,
             }
         }
+        drop(walk);
         tree.failed()
     }
 
@@ -312,6 +313,7 @@ impl Bucket {
                 gone.note(&key, expired)?;
             }
         }
+        drop(walk);
         tree.failed()
     }
 
@@ -526,6 +528,7 @@ mod tests {
         while let Some(found) = walk.next().await.unwrap() {
             keys.push(String::from_utf8(found.key).unwrap());
         }
+        drop(walk);
         assert_eq!(keys, ["a/file", "c/file"]);
         assert!(tree.failed().is_err());
         let mut whole = Walk::new(&Broken, 0);
