@@ -111,7 +111,8 @@ class S3Model(WorldTest):
     def send_operation(self, operation, words=(), **more):
         path = operation.uri.replace("{Bucket}", BUCKET).replace("{Key+}", KEY)
         query = "&".join([*operation.words(), *words])
-        values = {"x-amz-copy-source": f"/{BUCKET}/{KEY}", "x-amz-rename-source": f"/{BUCKET}/{KEY}"}
+        source = f"/{BUCKET}/{KEY}"
+        values = {"x-amz-copy-source": source, "x-amz-rename-source": source, "x-amz-object-attributes": "ETag"}
         headers = {name: values.get(name.lower(), "1") for name in operation.needed("header")} | more
         headers = {name.lower().replace("-", "_"): value for name, value in headers.items()}
         body = f"<{operation.payload}/>".encode() if operation.payload else b""

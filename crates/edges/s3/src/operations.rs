@@ -787,21 +787,20 @@ fn is_acting(name: &str) -> bool {
 }
 
 fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
-    for (name, value) in headers {
-        let name = name.as_str();
+    let acting = |name: &&str| name.starts_with(ACTING_PREFIX) || ACTING.contains(name);
+    for name in headers.keys().map(HeaderName::as_str).filter(acting) {
         if name == SECURITY_TOKEN {
             return Err(s3_error!(
                 InvalidToken,
                 "access keys of this server have no session token"
             ));
         }
-        if !name.starts_with(ACTING_PREFIX) && !ACTING.contains(&name) {
-            continue;
-        }
         if !OF_ALL.contains(&name) && !row.reads(name) {
             return Err(not_read(row, name));
         }
-        check_value(name, value)?;
+    }
+    for (name, value) in headers {
+        check_value(name.as_str(), value)?;
     }
     if let Some(algorithm) = headers.get(SDK_ALGORITHM) {
         let algorithm = String::from_utf8_lossy(algorithm.as_bytes()).to_ascii_lowercase();
