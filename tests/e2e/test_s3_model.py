@@ -151,6 +151,24 @@ class S3Model(WorldTest):
             self.assertEqual((status, "<Code>NotImplemented</Code>" in text), (501, True), (method, path, text))
             self.unchanged(path)
 
+    def test_a_form_is_nothing_else(self):
+        """What could be two requests is neither."""
+        post = self.client.generate_presigned_post(BUCKET, "formed", ExpiresIn=60)
+        edge = "edge-of-a-form"
+        parts = [(f'name="{name}"', value) for name, value in post["fields"].items()] + [('name="file"; filename="x"', "data")]
+        body = "".join(f"--{edge}\r\nContent-Disposition: form-data; {name}\r\n\r\n{value}\r\n" for name, value in parts)
+        data = f"{body}--{edge}--\r\n".encode()
+        headers = {"host": self.signer.host, "content-type": f"multipart/form-data; boundary={edge}", "content-length": str(len(data))}
+        for more in ("?delete", "?new", "?acl", "?x-id=DeleteObjects"):
+            status, text = self.signer.send("POST", f"/{BUCKET}{more}", headers, data)
+            self.assertIn(status, (400, 501), (more, text))
+            self.unchanged(more)
+        status, text = self.signer.send("POST", f"/{BUCKET}", headers | {"x-amz-copy-source": f"/{BUCKET}/{KEY}"}, data)
+        self.assertIn(status, (400, 403, 501), text)
+        self.unchanged("a header")
+        self.assertEqual(self.signer.send("POST", f"/{BUCKET}", headers, data)[0], 204)
+        self.assertEqual(self.client.get_object(Bucket=BUCKET, Key="formed")["Body"].read(), b"data")
+
     def test_parameters_are_read_or_refused(self):
         refused_count = 0
         for operation in self.operations:
