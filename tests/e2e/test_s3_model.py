@@ -255,10 +255,19 @@ class S3Model(WorldTest):
             ("PUT", f"/{BUCKET}?lifecycle", lifecycle.replace(b"<Filter/>", b"<Filter><And/></Filter>")),
             ("PUT", f"/{BUCKET}?lifecycle", lifecycle.replace(b"<Filter/>", b"<Filters/>")),
             ("PUT", f"/{BUCKET}?lifecycle", lifecycle.replace(b">1<", b">1 year<")),
+            ("PUT", f"/{BUCKET}?object-lock", b"<ObjectLockConfiguration><Rule><DefaultRetentions/></Rule></ObjectLockConfiguration>"),
             ("PUT", f"/{BUCKET}?versioning", b"<VersioningConfiguration><Statuz>Enabled</Statuz></VersioningConfiguration>"),
             ("PUT", "/other", b"<CreateBucketConfiguration><Tags/></CreateBucketConfiguration>"),
         ):
             self.refused(self.send(method, path, body), 400, "MalformedXML")
+        grant = b"<Grant><Permission>READ</Permission></Grant>"
+        acl = b"<AccessControlPolicy><AccessControlList>" + grant + b"</AccessControlList></AccessControlPolicy>"
+        for path in (f"/{BUCKET}?acl", f"/{BUCKET}/{KEY}?acl"):
+            self.refused(self.send("PUT", path, acl), 400, "MalformedACLError")
+            self.refused(self.send("PUT", path, b"<AccessControlPolicy/>"), 400, "MalformedACLError")
+            self.refused(self.send("PUT", path, b"<AccessControlPolicy/>", x_amz_acl="private"), 400, "InvalidRequest")
+        self.refused(self.send("DELETE", f"/{BUCKET}/{KEY}?versionId="), 400, "InvalidArgument")
+        self.refused(self.send("PUT", f"/{BUCKET}/{KEY}", b"new", if_none_match=""), 400, "InvalidArgument")
         elsewhere = b"<CreateBucketConfiguration><LocationConstraint>eu-west-1</LocationConstraint></CreateBucketConfiguration>"
         self.refused(self.send("PUT", "/other", elsewhere), 400, "IllegalLocationConstraintException")
         with self.assertRaises(s3.errors().ClientError):

@@ -435,10 +435,25 @@ pub fn public_read(
     let Some(grants) = grants else {
         return Err(s3_error!(MissingSecurityHeader, "no ACL is named"));
     };
+    let named = grants.owner.and_then(|named| named.id);
+    if named.is_some() && named != owner.id {
+        return Err(s3_error!(AccessDenied, "an ACL changes no owner"));
+    }
+    let Some(grants) = grants.grants else {
+        return Err(s3_error!(
+            MalformedACLError,
+            "an ACL has an AccessControlList, which may be empty"
+        ));
+    };
     let mut is_public = false;
-    for grant in grants.grants.unwrap_or_default() {
+    for grant in grants {
         let permission = grant.permission.as_ref().map(Permission::as_str);
-        let grantee = grant.grantee.unwrap_or_else(everybody);
+        let Some(grantee) = grant.grantee else {
+            return Err(s3_error!(
+                MalformedACLError,
+                "a grant says whom it is for, and gives nobody anything without"
+            ));
+        };
         match (grantee.uri.as_deref(), permission) {
             (Some(EVERYBODY), Some(Permission::READ)) => is_public = true,
             (None, Some(Permission::FULL_CONTROL)) if grantee.id == owner.id => {}
@@ -721,6 +736,40 @@ mod tests {
         assert_eq!(read(&document(&rules)), Err("MalformedXML".to_owned()));
         assert_eq!(read(&document(&rules[..1000])).unwrap().len(), 1000);
         assert!(lifecycle_of(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn an_acl_says_whom_it_lets_in_or_is_refused() {
+        let owner = |id: &str| Owner {
+            display_name: None,
+            id: Some(id.to_owned()),
+        };
+        let own = owner("1000");
+        let mut unnamed = grants(&own, true);
+        for grant in &mut unnamed {
+            grant.grantee = None;
+        }
+        for (owner, list, want) in [
+            (Some(own.clone()), Some(grants(&own, true)), Ok(true)),
+            (None, Some(grants(&own, false)), Ok(false)),
+            (None, Some(Vec::new()), Ok(false)),
+            (None, None, Err("MalformedACLError")),
+            (None, Some(unnamed), Err("MalformedACLError")),
+            (
+                Some(owner("7")),
+                Some(grants(&own, true)),
+                Err("AccessDenied"),
+            ),
+            (None, Some(grants(&owner("7"), true)), Err("NotImplemented")),
+        ] {
+            let policy = AccessControlPolicy {
+                grants: list,
+                owner,
+            };
+            let got = public_read(None, Some(policy), &own);
+            let got = got.map_err(|error| error.code().as_str().to_owned());
+            assert_eq!(got, want.map_err(str::to_owned));
+        }
     }
 
     /// What is told of rules can be put again, and says the same.

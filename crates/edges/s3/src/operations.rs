@@ -155,6 +155,7 @@ impl Row {
 }
 
 const COPY_SOURCE: &str = "x-amz-copy-source";
+const META: &str = "x-amz-meta-";
 const SDK_ALGORITHM: &str = "x-amz-sdk-checksum-algorithm";
 const TRAILER: &str = "x-amz-trailer";
 
@@ -221,6 +222,7 @@ const ANSWER: &[&str] = &[
     "response-content-type",
     "response-expires",
 ];
+const VERSION_ID: &str = "versionId";
 const PAGE: &[&str] = &["delimiter", "encoding-type", "prefix"];
 
 /// Headers of any request: of its signature, and what changes nothing. Who pays is always the bucket's owner.
@@ -776,6 +778,13 @@ fn check_query(row: &Row, query: &str) -> S3Result<()> {
                 name
             ));
         }
+        if name == VERSION_ID && value.is_empty() {
+            return Err(s3_error!(
+                InvalidArgument,
+                "no version is named: leave {} out for the latest",
+                name
+            ));
+        }
     }
     Ok(())
 }
@@ -798,6 +807,11 @@ fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
         if !OF_ALL.contains(&name) && !row.reads(name) {
             return Err(not_read(row, name));
         }
+        // `s3s` takes an empty one for none: a condition would not be one.
+        let is_empty = headers.get_all(name).iter().any(HeaderValue::is_empty);
+        if is_empty && row.reads(name) && !may_be_empty(name) {
+            return Err(s3_error!(InvalidArgument, "the header {} is empty", name));
+        }
     }
     for (name, value) in headers {
         check_value(name.as_str(), value)?;
@@ -816,6 +830,11 @@ fn check_headers(row: &Row, headers: &HeaderMap) -> S3Result<()> {
         }
     }
     Ok(())
+}
+
+/// Text of the client's own, and tags, of which there may be none.
+fn may_be_empty(header: &str) -> bool {
+    header.starts_with(META) || header == "x-amz-tagging"
 }
 
 fn not_read(row: &Row, name: &str) -> S3Error {
@@ -1034,6 +1053,8 @@ mod tests {
                 Err(no),
             ),
             ("DELETE", Object, "acl", &[], Err(no)),
+            ("DELETE", Object, "versionId=", &[], Err("InvalidArgument")),
+            ("DELETE", Object, "versionId=null", &[], Ok("DeleteObject")),
             ("GET", Object, "torrent", &[], Err(no)),
             ("GET", Bucket, "list-type=2", &[], Ok("ListObjectsV2")),
             ("GET", Bucket, "list-type=3", &[], Err(no)),
@@ -1072,6 +1093,8 @@ mod tests {
         let get = |name: &'static str, value: &str| taken("GET", At::Object, "", &[(name, value)]);
         for (name, value) in [
             ("x-amz-meta-anything", "1"),
+            ("x-amz-meta-anything", ""),
+            ("x-amz-tagging", ""),
             ("x-amz-storage-class", "STANDARD"),
             (REQUEST_PAYER, "requester"),
             ("if-none-match", "*"),
@@ -1098,6 +1121,8 @@ mod tests {
             (SECURITY_TOKEN, "token", "InvalidToken"),
             (SDK_ALGORITHM, "CRC32", "InvalidRequest"),
             (SDK_ALGORITHM, "XXHASH64", "NotImplemented"),
+            ("if-none-match", "", "InvalidArgument"),
+            ("x-amz-acl", "", "InvalidArgument"),
         ] {
             assert_eq!(put(name, value), Err(want.to_owned()), "{name}");
         }

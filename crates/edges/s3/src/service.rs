@@ -36,6 +36,8 @@ const DELETE_COUNT_MAX: usize = 1000;
 const LIST_COUNT_MAX: usize = 1000;
 /// A client waits so long in silence for its parts to become an object.
 const COMPLETE_MAX: Duration = Duration::from_secs(2);
+/// Of a page of buckets.
+const BUCKET_LIST_COUNT_MAX: usize = 10_000;
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
 pub struct Service(pub Arc<Shared>);
@@ -418,9 +420,12 @@ impl S3 for Service {
         // All buckets are in the server's.
         let region = input.bucket_region.as_deref();
         let is_here = region.is_none_or(|region| region == self.0.settings.region);
-        let limit = match input.max_buckets {
-            Some(asked) => usize::try_from(asked).unwrap_or(0).clamp(1, 10_000),
-            None => 10_000,
+        let limit = match input.max_buckets.map(usize::try_from) {
+            None => BUCKET_LIST_COUNT_MAX,
+            Some(Ok(asked)) if (1..=BUCKET_LIST_COUNT_MAX).contains(&asked) => asked,
+            Some(_) => {
+                return Err(s3_error!(InvalidArgument, "max-buckets is 1 to 10000"));
+            }
         };
         let mut seen: Vec<_> = caller
             .objects
@@ -1541,6 +1546,13 @@ impl S3 for Service {
             // One header may name several.
             names.any(|wanted| wanted.as_str().split(',').any(|one| one.trim() == name))
         };
+        let numbers = [input.part_number_marker, input.max_parts];
+        if numbers.iter().flatten().any(|number| *number < 0) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "x-amz-part-number-marker and x-amz-max-parts are not below zero"
+            ));
+        }
         let whole = part_of(&info, None, None)?;
         let mode = ChecksumMode::from_static(ChecksumMode::ENABLED);
         let lengths = info.record.as_ref().map(|record| record.parts.clone());
