@@ -47,10 +47,15 @@ impl Hosts {
         (!bucket.is_empty()).then(|| bucket.to_owned())
     }
 
+    /// The bucket of a request, by its host alone.
+    pub fn bucket_of_host(&self, headers: &HeaderMap) -> Option<String> {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        self.bucket(host?)
+    }
+
     /// The bucket of a request, by host or path.
     pub fn bucket_of(&self, headers: &HeaderMap, path: &str) -> Option<String> {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        if let Some(bucket) = host.and_then(|host| self.bucket(host)) {
+        if let Some(bucket) = self.bucket_of_host(headers) {
             return Some(bucket);
         }
         let first = path.trim_start_matches('/').split('/').next()?;

@@ -205,8 +205,6 @@ fn table() -> Vec<Row> {
         keyed("GetObjectLegalHold", object(A::GetObjectLegalHold)),
         keyed("PutObjectLegalHold", object(A::PutObjectLegalHold)),
         open(PUT_OBJECT, [&put[..], &given].concat()),
-        // Its fields say what it is for: they are looked at as those of a PutObject when they have been read.
-        open("PostObject", Vec::new()),
         keyed(
             "CopyObject",
             [&source[..], &copied_tags, &put, &given].concat(),

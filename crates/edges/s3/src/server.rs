@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,15 +32,18 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::account::Account;
 use crate::audit::Line;
-use crate::body;
 use crate::caller::{Access, Keys, denied};
 use crate::caller::{Caller, ClientAddress, PassedOn};
 use crate::cors;
+use crate::documents::{self, KEYS_LEN_BYTES_MAX};
+use crate::forms;
 use crate::heads::{Heads, UnderWay};
 use crate::hosts::Hosts;
+use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
+use crate::ranges::Whole;
 use crate::refused;
 use crate::service::Service;
 use crate::stores::Stores;
@@ -278,11 +282,17 @@ impl Running {
             .thread_name("s3")
             .enable_all()
             .build()?;
-        let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
-        builder.set_auth(Keys(Arc::clone(&shared)));
-        builder.set_access(Access(Arc::clone(&shared)));
-        builder.set_host(shared.hosts.clone());
-        let service = builder.build();
+        let builder = || {
+            let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
+            builder.set_auth(Keys(Arc::clone(&shared)));
+            builder.set_access(Access(Arc::clone(&shared)));
+            builder.set_host(shared.hosts.clone());
+            builder.set_config(bounds());
+            builder
+        };
+        let mut outer = builder();
+        outer.set_route(Whole(builder().build()));
+        let service = outer.build();
         let certificate = shared.settings.certificate.as_ref();
         let tls = certificate.map(Certificate::acceptor).transpose()?;
         let (stop, stopping) = watch::channel(false);
@@ -348,6 +358,16 @@ impl Drop for Running {
             runtime.shutdown_background();
         }
     }
+}
+
+/// What `s3s` may hold of a body: forms are read before it, and what else it holds is bounded before it.
+fn bounds() -> Arc<StaticConfigProvider> {
+    let mut config = S3Config::default();
+    config.xml_max_body_size = KEYS_LEN_BYTES_MAX as usize;
+    config.form_max_fields_size = 0;
+    config.form_max_field_size = 0;
+    config.post_object_max_file_size = 0;
+    Arc::new(StaticConfigProvider::new(Arc::new(config)))
 }
 
 /// Serves requests that other nodes pass on, with the threads of this node's server.
@@ -594,11 +614,11 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
 }
 
 /// An error that comes before anything is asked of the objects.
-fn refusal(error: &S3Error) -> HttpResponse {
+pub(crate) fn refusal(error: &S3Error) -> HttpResponse {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
         error.code().as_str(),
-        error.message().unwrap_or_default()
+        refused::escaped(error.message().unwrap_or_default())
     );
     let mut response = HttpResponse::new(Body::from(text));
     let status = error.status_code().unwrap_or(StatusCode::BAD_REQUEST);
@@ -671,8 +691,13 @@ async fn answer_here(
         (Some(answer), _) => answer,
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {
-            Ok(()) => match body::document(shared, request).await {
-                Ok(request) => serving.service.call(request).await?,
+            Ok(()) if forms::is_form(&request) => forms::answer(shared, request).await,
+            Ok(()) => match documents::bound(shared, request) {
+                Ok((request, watched)) => {
+                    let answered = serving.service.call(request).await?;
+                    let failed = watched.error();
+                    failed.map_or(answered, |error| refusal(&error))
+                }
                 Err(error) => refusal(&error),
             },
             Err(refused) => refused::answer(&refused, region),
@@ -694,10 +719,13 @@ async fn answer(
     mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
+    let ids = Ids::new(shared.stores.entropy());
     if let Some(admission) = &from.admission
         && !admission.is_live()
     {
-        return Ok(too_late());
+        let mut late = too_late();
+        ids.tell(&mut late);
+        return Ok(late);
     }
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
@@ -706,12 +734,15 @@ async fn answer(
             from.unread.set();
         }
         shared.count(&method, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        return Ok(too_long());
+        let mut refused = too_long();
+        ids.tell(&mut refused);
+        return Ok(refused);
     }
     let mut line = shared
         .settings
         .audit
-        .then(|| Line::new(from.client, &request));
+        .then(|| Line::new(from.client, &ids.request, &request));
+    request.extensions_mut().insert(ids.clone());
     let waits = request.headers().contains_key(EXPECT);
     let mut account = None;
     let begun = shared.stores.clock().monotonic();
@@ -750,6 +781,7 @@ async fn answer(
         (Routed::Nowhere(named), _) => nowhere(&named),
         (Routed::Unavailable, _) => unavailable("no node serves the volume now"),
     };
+    ids.tell(&mut response);
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
     // never says so: the AWS CLI does, and then reads the next answer wrongly.

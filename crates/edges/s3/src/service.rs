@@ -22,6 +22,7 @@ use crate::body::{self, Sums};
 use crate::buckets::{self, not_set};
 use crate::caller::Caller;
 use crate::errors::told;
+use crate::ids::Ids;
 use crate::locks;
 use crate::needs::{self, DELETE_OBJECT, Facts, Named};
 use crate::server::Shared;
@@ -487,9 +488,7 @@ impl S3 for Service {
         ];
         // Who makes a link could have a page shown of what is none.
         let is_overridden = overrides.iter().any(|it| it.is_some());
-        if request.credentials.is_none()
-            && (is_overridden || request.input.response_expires.is_some())
-        {
+        if !caller.has_key() && (is_overridden || request.input.response_expires.is_some()) {
             return Err(s3_error!(
                 InvalidRequest,
                 "headers of the answer are set by requests with a signature only"
@@ -1045,6 +1044,8 @@ impl S3 for Service {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
+        let request_id = request.extensions.get::<Ids>();
+        let request_id = request_id.map(|ids| ids.request.clone());
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
         let parts = input
@@ -1089,7 +1090,14 @@ impl S3 for Service {
         let complete = async move {
             let _place = shared.place().await;
             let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
-            let (published, checksum) = done.await.map_err(told)?;
+            let (published, checksum) = done.await.map_err(|error| {
+                let mut error = told(error);
+                // It may be told when the answer has begun.
+                if let Some(request_id) = request_id {
+                    error.set_request_id(request_id);
+                }
+                error
+            })?;
             let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
             Ok(CompleteMultipartUploadOutput {
                 checksum_crc32: get("crc32"),

@@ -20,12 +20,14 @@ pub const KEPT_HEADERS: [&str; 5] = [
     "content-language",
     "expires",
 ];
+/// A content encoding of requests, which no object has.
+const CHUNKED: &str = "aws-chunked";
 const ALGORITHMS: [&str; 5] = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"];
 const BUCKET_TAG_COUNT_MAX: usize = 50;
 const TAG_KEY_LEN_MAX: usize = 128;
 const TAG_VALUE_LEN_MAX: usize = 256;
 /// What is told as it is in listings with `encoding-type=url`.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+pub const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
     .remove(b'.')
@@ -138,7 +140,17 @@ pub struct Given {
     pub tags: Option<String>,
 }
 
-pub fn record(given: Given) -> S3Result<ObjectRecord> {
+/// How the bytes of an object are encoded, without how they were sent: `aws-chunked` says that a body came in chunks with signatures
+/// or a trailer, which are gone ("Signature calculations: transferring payload in multiple chunks").
+fn kept_encoding(given: &str) -> Option<String> {
+    let is_kept = |one: &&str| !one.is_empty() && !one.eq_ignore_ascii_case(CHUNKED);
+    let kept: Vec<&str> = given.split(',').map(str::trim).filter(is_kept).collect();
+    (!kept.is_empty()).then(|| kept.join(", "))
+}
+
+pub fn record(mut given: Given) -> S3Result<ObjectRecord> {
+    let [_, _, encoding, ..] = &mut given.headers;
+    *encoding = encoding.take().and_then(|it| kept_encoding(&it));
     let meta: BTreeMap<String, String> = given.meta.unwrap_or_default().into_iter().collect();
     let len: usize = meta
         .iter()
@@ -291,6 +303,35 @@ mod tests {
         assert!(tags_of_header(&"a".repeat(129)).is_err());
         let many: Vec<String> = (0..11).map(|index| format!("k{index}=v")).collect();
         assert!(tags_of_header(&many.join("&")).is_err());
+    }
+
+    /// Browsers know no such encoding, and show nothing of an object that has it.
+    #[test]
+    fn how_a_body_was_sent_is_not_how_an_object_is_encoded() {
+        for (given, want) in [
+            ("aws-chunked", None),
+            ("AWS-Chunked", None),
+            ("gzip", Some("gzip")),
+            ("aws-chunked,gzip", Some("gzip")),
+            ("gzip, aws-chunked", Some("gzip")),
+            ("br, aws-chunked , gzip", Some("br, gzip")),
+            ("", None),
+            (" , ", None),
+        ] {
+            let given = Given {
+                headers: [
+                    Some("no-cache".to_owned()),
+                    None,
+                    Some(given.to_owned()),
+                    Some("de".to_owned()),
+                    None,
+                ],
+                ..Given::default()
+            };
+            let headers = record(given).unwrap().headers;
+            assert_eq!(headers.get("content-encoding").map(String::as_str), want);
+            assert_eq!(headers.len(), 2 + usize::from(want.is_some()));
+        }
     }
 
     #[test]
