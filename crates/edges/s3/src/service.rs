@@ -71,9 +71,7 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
 }
 
 fn expires(expires: Option<&Expires>) -> Option<String> {
-    let mut text = Vec::new();
-    expires?.format(TimestampFormat::HttpDate, &mut text).ok()?;
-    String::from_utf8(text).ok()
+    values::http_date(expires?)
 }
 
 pub(crate) fn number(value: u64) -> i64 {
@@ -784,6 +782,7 @@ impl S3 for Service {
         };
         // Locks and numbers are those of a version, not of its bytes.
         (record.retention, record.legal_hold, record.version_id) = (None, false, None);
+        record.upload_id = None;
         record.checksums = before.checksums;
         record.is_composite = before.is_composite;
         // As with tags, rights are not copied.

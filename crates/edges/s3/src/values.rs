@@ -6,9 +6,12 @@ use std::time::{Duration, SystemTime};
 use cairn_objects::{
     Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX, UploadChecksum,
 };
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, ETag, ETagCondition, EncodingType, Tag, Timestamp,
+    TimestampFormat,
 };
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
@@ -125,10 +128,43 @@ impl ReadCondition<'_> {
             (None, None) => false,
         };
         match is_known {
-            true => Err(s3_error!(NotModified)),
+            true => Err(not_modified(info)),
             false => Ok(()),
         }
     }
+}
+
+/// What a client is told that has the object already: what it may need for the answer that it keeps (RFC 9110, section 15.4.5).
+fn not_modified(info: &ObjectInfo) -> S3Error {
+    let mut headers = HeaderMap::new();
+    let mut put = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    put(ETAG, &format!("\"{}\"", info.etag()));
+    if let Some(changed) = http_date(&seconds(info.attr.mtime.seconds)) {
+        put(LAST_MODIFIED, &changed);
+    }
+    if let Some(version) = &info.version_id {
+        put(HeaderName::from_static("x-amz-version-id"), version);
+    }
+    let kept = info.record.as_ref().map(|record| &record.headers);
+    for name in [CACHE_CONTROL, EXPIRES] {
+        if let Some(value) = kept.and_then(|kept| kept.get(name.as_str())) {
+            put(name, value);
+        }
+    }
+    let mut error = s3_error!(NotModified);
+    error.set_headers(headers);
+    error
+}
+
+/// A time as headers have it (RFC 9110, section 5.6.7).
+pub fn http_date(time: &Timestamp) -> Option<String> {
+    let mut text = Vec::new();
+    time.format(TimestampFormat::HttpDate, &mut text).ok()?;
+    String::from_utf8(text).ok()
 }
 
 /// What comes with an object that is put.

@@ -54,6 +54,16 @@ impl Condition {
             && !(self.absent && there.is_some())
     }
 
+    /// Why something is not put in the place of what is there ("How to prevent object overwrites with conditional writes": who wants
+    /// to replace an object that is not there is told that).
+    pub(crate) fn check_put(&self, there: Option<&ObjectInfo>) -> Result<(), ObjectError> {
+        match self.holds(there) {
+            true => Ok(()),
+            false if there.is_none() && !self.if_match.is_empty() => Err(ObjectError::NoObject),
+            false => Err(ObjectError::Precondition),
+        }
+    }
+
     fn is_free(&self) -> bool {
         *self == Self::default()
     }
@@ -254,9 +264,7 @@ impl Bucket {
                 true => self.found(who, path).await?,
                 false => None,
             };
-            if !condition.holds(there.as_ref()) {
-                return Err(ObjectError::Precondition);
-            }
+            condition.check_put(there.as_ref())?;
             let expected = match &there {
                 _ if !looks => Expected::Anything,
                 Some(there) => Expected::This {
@@ -313,9 +321,7 @@ impl Bucket {
     ) -> Result<Published, ObjectError> {
         let _turn = self.turn(key, true).await;
         let there = self.found(who, path).await?;
-        if !condition.holds(there.as_ref()) {
-            return Err(ObjectError::Precondition);
-        }
+        condition.check_put(there.as_ref())?;
         let fs = self.objects.fs();
         let mut attempts = 0;
         loop {

@@ -168,7 +168,7 @@ impl Bucket {
         Ok(at.kept.map(|kept| (kept, above)))
     }
 
-    async fn kept_folder(
+    pub(crate) async fn kept_folder(
         &self,
         who: &Credentials,
         path: &KeyPath,
