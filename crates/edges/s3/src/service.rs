@@ -10,8 +10,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectInfo, ObjectLock, Versioning,
-    WantedPart,
+    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectInfo, ObjectLock,
+    Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -170,6 +170,11 @@ fn kept(info: &ObjectInfo, name: &str) -> Option<String> {
     info.record.as_ref()?.headers.get(name).cloned()
 }
 
+fn kept_expires(info: &ObjectInfo) -> Option<Timestamp> {
+    let text = kept(info, KEPT_HEADERS[4])?;
+    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
+}
+
 fn content_type(info: &ObjectInfo) -> Option<ContentType> {
     let given = info
         .record
@@ -264,16 +269,13 @@ impl Service {
         &self,
         caller: &Caller,
         bucket: &str,
-        prefix: &str,
-        delimiter: &str,
-        after: &str,
-        limit: usize,
+        wanted: KeysWanted<'_>,
     ) -> S3Result<Listing> {
         let bucket = caller.bucket(bucket)?;
-        if prefix.contains('\0') || after.contains('\0') {
+        if wanted.prefix.contains('\0') || wanted.after.contains(&0) {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
-        let page = bucket.list(&caller.who, prefix, delimiter, after, limit);
+        let page = bucket.list_keys(&caller.who, wanted);
         page.await.map_err(told)
     }
 }
@@ -530,6 +532,7 @@ impl S3 for Service {
             content_language: input
                 .response_content_language
                 .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -585,6 +588,7 @@ impl S3 for Service {
             content_disposition: kept(&info, KEPT_HEADERS[1]),
             content_encoding: kept(&info, KEPT_HEADERS[2]),
             content_language: kept(&info, KEPT_HEADERS[3]),
+            expires: kept_expires(&info),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -836,8 +840,15 @@ impl S3 for Service {
             input.delimiter.clone().unwrap_or_default(),
             input.marker.clone().unwrap_or_default(),
         );
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
-        let page = page.await?;
+        let after = values::raw(&request.uri, "marker").unwrap_or_default();
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let (contents, prefixes) = entries(&page, encoding, Some(&caller.owner()));
         let listed = |text: String| values::listed(text, encoding);
         Ok(S3Response::new(ListObjectsOutput {
@@ -868,16 +879,21 @@ impl S3 for Service {
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let after = match &input.continuation_token {
             Some(token) => {
-                let bytes = URL_SAFE_NO_PAD.decode(token).ok();
-                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-                text.ok_or_else(|| {
+                let bytes = URL_SAFE_NO_PAD.decode(token);
+                bytes.map_err(|_| {
                     s3_error!(InvalidArgument, "the continuation token is none of ours")
                 })?
             }
-            None => input.start_after.clone().unwrap_or_default(),
+            None => values::raw(&request.uri, "start-after").unwrap_or_default(),
         };
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &after, limit);
-        let page = page.await?;
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let own = caller.owner();
         let own = (input.fetch_owner == Some(true)).then_some(&own);
         let (contents, prefixes) = entries(&page, encoding, own);
@@ -1174,7 +1190,8 @@ impl S3 for Service {
             upload_id: Some(input.upload_id),
             max_parts: Some(limit as i32),
             part_number_marker: input.part_number_marker,
-            is_truncated: Some(is_more),
+            // A page of nothing goes on nowhere.
+            is_truncated: Some(is_more && limit > 0),
             next_part_number_marker: last,
             owner: Some(caller.owner()),
             parts: Some(parts.collect()),
@@ -1197,6 +1214,12 @@ impl S3 for Service {
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let id_marker = input.upload_id_marker.clone().unwrap_or_default();
         let mut found = bucket.uploads(&caller.who, &prefix).await.map_err(told)?;
+        // What XML cannot hold is told to who asks for it encoded.
+        found.retain(|(_, info)| encoding.is_some() || is_plain(info.key.as_bytes()));
+        if limit == 0 {
+            // Nothing is wanted: a page that never goes on would be asked for again and again.
+            found.clear();
+        }
         found.retain(|(id, info)| match info.key == key_marker {
             true => !id_marker.is_empty() && *id > id_marker,
             false => info.key > key_marker,
@@ -1236,6 +1259,7 @@ impl S3 for Service {
             true => last,
             false => (None, None),
         };
+        let listed = |text: String| values::listed(text, encoding);
         let prefixes = prefixes.into_iter().map(|prefix| CommonPrefix {
             prefix: Some(values::listed(prefix, encoding)),
         });
@@ -1248,16 +1272,16 @@ impl S3 for Service {
         });
         Ok(S3Response::new(ListMultipartUploadsOutput {
             bucket: Some(input.bucket.clone()),
-            prefix: input.prefix.clone(),
-            key_marker: input.key_marker.clone(),
+            prefix: input.prefix.map(listed),
+            key_marker: input.key_marker.map(listed),
             upload_id_marker: input.upload_id_marker.clone(),
             max_uploads: Some(limit as i32),
             is_truncated: Some(is_more),
-            next_key_marker: next_key.map(|key| values::listed(key, encoding)),
+            next_key_marker: next_key.map(listed),
             next_upload_id_marker: next_id,
             uploads: Some(uploads.collect()),
             common_prefixes: Some(prefixes.collect()),
-            delimiter: input.delimiter.clone(),
+            delimiter: input.delimiter.map(listed),
             encoding_type: input.encoding_type.clone(),
             ..ListMultipartUploadsOutput::default()
         }))

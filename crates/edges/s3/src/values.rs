@@ -7,7 +7,7 @@ use cairn_objects::{
     Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX, UploadChecksum,
 };
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, ETag, ETagCondition, EncodingType, Tag, Timestamp,
@@ -57,6 +57,19 @@ pub fn listed(text: String, encoding: Option<&EncodingType>) -> String {
         Some(_) => utf8_percent_encode(&text, PLAIN).to_string(),
         None => text,
     }
+}
+
+/// A parameter of a query as bytes: a place in a listing need be no text.
+pub fn raw(uri: &Uri, wanted: &str) -> Option<Vec<u8>> {
+    let decoded = |text: &str| -> Vec<u8> {
+        let text = text.replace('+', " ");
+        percent_decode_str(&text).collect()
+    };
+    let mut parts = uri.query()?.split('&').filter_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        (decoded(name) == wanted.as_bytes()).then(|| decoded(value))
+    });
+    parts.next()
 }
 
 /// The version that is asked for.
@@ -368,6 +381,17 @@ mod tests {
             assert_eq!(headers.get("content-encoding").map(String::as_str), want);
             assert_eq!(headers.len(), 2 + usize::from(want.is_some()));
         }
+    }
+
+    #[test]
+    fn places_in_listings_are_bytes() {
+        let uri: Uri = "/photos?list-type=2&start-%61fter=a+b%2F%ff&marker=&prefix"
+            .parse()
+            .unwrap();
+        assert_eq!(raw(&uri, "start-after"), Some(b"a b/\xff".to_vec()));
+        assert_eq!(raw(&uri, "marker"), Some(Vec::new()));
+        assert_eq!(raw(&uri, "prefix"), None);
+        assert_eq!(raw(&Uri::from_static("/photos"), "marker"), None);
     }
 
     #[test]

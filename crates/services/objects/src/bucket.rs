@@ -135,6 +135,18 @@ pub struct Published {
     pub version_id: Option<String>,
 }
 
+/// What is wanted of a bucket's keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeysWanted<'a> {
+    pub prefix: &'a str,
+    pub delimiter: &'a str,
+    /// After this, which need be no key, or what an earlier page told as a prefix.
+    pub after: &'a [u8],
+    pub limit: usize,
+    /// Only what XML can hold as it is (XML 1.0, section 2.2).
+    pub is_plain: bool,
+}
+
 /// The directory of a key, and its place there.
 struct Place {
     dir: Ino,
@@ -657,11 +669,34 @@ impl Bucket {
         after: &str,
         limit: usize,
     ) -> Result<Listing, ObjectError> {
+        let wanted = KeysWanted {
+            prefix,
+            delimiter,
+            after: after.as_bytes(),
+            limit,
+            is_plain: false,
+        };
+        self.list_keys(who, wanted).await
+    }
+
+    /// The same; a page may begin anywhere.
+    pub async fn list_keys(
+        &self,
+        who: &Credentials,
+        wanted: KeysWanted<'_>,
+    ) -> Result<Listing, ObjectError> {
         let tree = Directories {
             objects: &self.objects,
             who,
         };
-        let limit = limit.min(LIST_COUNT_MAX);
+        let KeysWanted {
+            prefix,
+            delimiter,
+            after,
+            is_plain,
+            ..
+        } = wanted;
+        let limit = wanted.limit.min(LIST_COUNT_MAX);
         if limit == 0 {
             return Ok(Listing {
                 entries: Vec::new(),
@@ -671,8 +706,9 @@ impl Bucket {
         let wanted = Wanted {
             prefix: prefix.as_bytes(),
             delimiter: delimiter.as_bytes(),
-            after: after.as_bytes(),
+            after,
             limit,
+            is_plain,
         };
         let page = listing::page(&tree, self.record.directory, wanted).await;
         let (found, is_more) = match page {
@@ -715,7 +751,7 @@ impl Bucket {
     }
 }
 
-/// Names need not be text; S3's keys must be.
+/// What a listing tells is text: names that are none are no keys, and left out by the walk.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
