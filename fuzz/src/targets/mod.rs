@@ -23,6 +23,7 @@ pub mod pool_file;
 pub mod rpc_call;
 pub mod rpc_record;
 pub mod rpc_stream;
+pub mod s3_form;
 pub mod s3_signed;
 pub mod scrub_file;
 pub mod scsi_command;
@@ -121,6 +122,7 @@ all![
     rpc_call,
     rpc_record,
     rpc_stream,
+    s3_form,
     s3_signed,
     scrub_file,
     scsi_command,
