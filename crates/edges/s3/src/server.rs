@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::VolumeId;
 use cairn_codec_s3::signed;
 use cairn_forward::{Admission, Door, Forward, network_of};
-use cairn_https::Certificate;
+use cairn_https::{Certificate, head_len_bytes};
 use cairn_qos::{Client, Gate, Operation, Part};
 use futures_util::FutureExt;
 use http::header::{CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
@@ -37,7 +37,7 @@ use crate::caller::{Caller, ClientAddress, PassedOn};
 use crate::cors;
 use crate::documents::{self, KEYS_LEN_BYTES_MAX};
 use crate::forms;
-use crate::heads::{Heads, UnderWay};
+use crate::heads::{self, UnderWay};
 use crate::hosts::Hosts;
 use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
@@ -571,7 +571,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, from: Entry, servin
     let mut stopping = serving.stopping.clone();
     let under_way = UnderWay::default();
     let stream = Lingering::new(stream, from.unread.clone());
-    let stream = Heads::new(stream, HEAD_TIMEOUT, under_way.clone());
+    let stream = heads::timed(stream, HEAD_TIMEOUT, under_way.clone());
     let answer = service_fn(|request| {
         let (from, under_way) = (&from, &under_way);
         async move {
@@ -643,18 +643,6 @@ fn too_late() -> HttpResponse {
 /// What a client is told whose request ended with a mistake of the server.
 fn broken_off() -> HttpResponse {
     refusal(&s3_error!(InternalError, "the request broke off"))
-}
-
-/// How long the head of a request is, as clients write it (RFC 9112, sections 3 and 5).
-fn head_len_bytes<B>(request: &http::Request<B>) -> usize {
-    const BETWEEN_LEN_BYTES: usize = ": \r\n".len();
-    let target = request.uri().path_and_query();
-    let target = target.map_or(0, |target| target.as_str().len());
-    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len();
-    let headers = request.headers().iter();
-    let headers =
-        headers.map(|(name, value)| name.as_str().len() + value.len() + BETWEEN_LEN_BYTES);
-    line + headers.sum::<usize>()
 }
 
 /// What a client is told whose head is longer than it may be: what comes with one read can be more than is kept.
