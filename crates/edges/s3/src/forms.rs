@@ -287,7 +287,7 @@ async fn signer(
         fields.get(name).ok_or_else(|| {
             s3_error!(
                 InvalidArgument,
-                "a form that is signed has the fields policy, x-amz-algorithm, x-amz-credential and x-amz-date before the file, not {}",
+                "a form that is signed has the fields policy, x-amz-algorithm, x-amz-credential and x-amz-date before the file; {} is missing",
                 name
             )
         })
@@ -381,7 +381,7 @@ fn check_policy(
         "key" => Some(key),
         field => fields.get(field),
     };
-    let (mut least, mut most) = (0, PUT_LEN_BYTES_MAX);
+    let (mut least, mut most) = (0_u64, PUT_LEN_BYTES_MAX);
     for condition in &policy.conditions {
         match condition {
             PostPolicyCondition::Eq { field, value } => {

@@ -282,11 +282,13 @@ impl Bucket {
             of_upload == Some(id) && (info.attr.uid == who.uid || who.is_root())
         };
         let mut found = self.found(who, &path).await?.filter(is_it);
-        if found.is_none()
-            && self.versioning().is_some()
-            && let Some(folder) = self.kept_folder(who, &path).await?
-        {
-            let kept = self.versions_of(None, Some(folder), None, COMPLETED_LOOKS_MAX);
+        if found.is_none() && self.versioning().is_some() {
+            let folder = match self.kept_folder(who, &path).await {
+                // Who may not see old versions completes an upload for the first time.
+                Err(ObjectError::Fs(FsError::AccessDenied)) => None,
+                folder => folder?,
+            };
+            let kept = self.versions_of(None, folder, None, COMPLETED_LOOKS_MAX);
             found = kept.await?.into_iter().find(is_it);
         }
         let Some(ObjectInfo {
