@@ -120,6 +120,10 @@ class S3Bodies(WorldTest):
         reader = s3.Signer(self.port, s3.Keys(self.world, "--read-only"))
         headers, _ = reader.sign("POST", f"/{BUCKET}?delete", hashlib.sha256(b"").hexdigest())
         self.refused(self.begin("POST", f"/{BUCKET}?delete", headers | {"content-length": "100000"}, b"<"), 403, "AccessDenied")
+        # What was signed is not what came.
+        wrong, _ = self.signer.sign("PUT", f"/{BUCKET}?tagging", hashlib.sha256(b"other").hexdigest())
+        answer = self.signer.send("PUT", f"/{BUCKET}?tagging", wrong | {"content-length": "7"}, b"<a></a>")
+        self.refused(answer, 400, "XAmzContentSHA256Mismatch")
         # Nor what is too long, of whoever sends it.
         for path, length in ((f"/{BUCKET}?policy", 2 << 20), ("/new-bucket", 1 << 20)):
             headers, _ = self.signer.sign("PUT", path, "UNSIGNED-PAYLOAD")

@@ -60,6 +60,15 @@ fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
     ]
 }
 
+/// What is told of a body that is not the one that was signed.
+pub fn wrong_sha256() -> S3Error {
+    let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
+    let why = "the SHA-256 that was signed is not that of the body";
+    let mut error = S3Error::with_message(code, why);
+    error.set_status_code(http::StatusCode::BAD_REQUEST);
+    error
+}
+
 /// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
 pub async fn receive(
     shared: &Shared,
@@ -98,11 +107,7 @@ pub async fn receive(
                     return s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong");
                 }
                 if why.contains("Sha256Mismatch") {
-                    let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-                    let why = "the SHA-256 that was signed is not that of the body";
-                    let mut error = S3Error::with_message(code, why);
-                    error.set_status_code(http::StatusCode::BAD_REQUEST);
-                    return error;
+                    return wrong_sha256();
                 }
                 transfer.broken_off(&why)
             })?;

@@ -16,11 +16,13 @@ use cairn_base::env::BoxFuture;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use ring::digest;
 use s3s::{Body, S3Error, S3Result, s3_error};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::STALL_MAX;
+use crate::body::{STALL_MAX, wrong_sha256};
+use crate::forms::unhex;
 use crate::server::Shared;
 
 /// A thousand keys to delete, or ten thousand parts.
@@ -29,6 +31,8 @@ pub(crate) const KEYS_LEN_BYTES_MAX: u64 = 8 << 20;
 const SETTING_LEN_BYTES_MAX: u64 = 1 << 20;
 /// Of what has little to say: the region of a new bucket.
 const OTHER_LEN_BYTES_MAX: u64 = 64 << 10;
+/// The SHA-256 of the body, in hexadecimal digits, or a word.
+const SHA256: &str = "x-amz-content-sha256";
 /// `POST` to these names keys or parts, and `PUT` of these is a setting.
 const POSTED: [&str; 4] = ["delete", "uploadId", "select", "restore"];
 const SET: [&str; 21] = [
@@ -72,9 +76,13 @@ fn len_bytes_max(method: &Method, query: &str, is_object: bool) -> Option<u64> {
 /// Why a body was not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    TooLong { len_bytes_max: u64 },
+    TooLong {
+        len_bytes_max: u64,
+    },
     TooSlow,
     BrokenOff,
+    /// It is not the body that was signed.
+    Other,
 }
 
 impl Why {
@@ -87,6 +95,7 @@ impl Why {
             ),
             Self::TooSlow => s3_error!(RequestTimeout, "the body did not come in time"),
             Self::BrokenOff => s3_error!(IncompleteBody, "the body ended before its length"),
+            Self::Other => wrong_sha256(),
         }
     }
 }
@@ -125,6 +134,8 @@ pub(crate) fn bound(
     if request.body().is_end_stream() {
         return Ok((request.map(Body::from), watched));
     }
+    let signed = request.headers().get(SHA256);
+    let signed = signed.and_then(|text| unhex(text.to_str().ok()?));
     let place = Arc::clone(shared);
     let request = request.map(|body| {
         Body::http_body_unsync(Document {
@@ -133,6 +144,7 @@ pub(crate) fn bound(
             left_bytes: len_bytes_max,
             place: Place::Waiting(Box::pin(async move { place.place().await })),
             ends: None,
+            signed: signed.map(Signed::new),
             watched: watched.clone(),
         })
     });
@@ -145,6 +157,25 @@ enum Place {
     Held(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>),
 }
 
+/// What the client signed for the body, and what has come of it.
+struct Signed {
+    wanted: Vec<u8>,
+    made: digest::Context,
+}
+
+impl Signed {
+    fn new(wanted: Vec<u8>) -> Self {
+        Self {
+            wanted,
+            made: digest::Context::new(&digest::SHA256),
+        }
+    }
+
+    fn is_right(self) -> bool {
+        self.made.finish().as_ref() == self.wanted.as_slice()
+    }
+}
+
 /// A body that is bounded in length and time, from when it is read on.
 struct Document<B> {
     body: B,
@@ -152,6 +183,8 @@ struct Document<B> {
     left_bytes: u64,
     place: Place,
     ends: Option<Pin<Box<Sleep>>>,
+    /// `None`: no SHA-256 of it was signed, or it was looked at.
+    signed: Option<Signed>,
     watched: Watched,
 }
 
@@ -191,14 +224,21 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Document<B> {
             Some(Err(_)) => this.fail(Why::BrokenOff),
             Some(Ok(frame)) => {
                 let len_bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                match this.left_bytes.checked_sub(len_bytes) {
-                    Some(left_bytes) => {
-                        this.left_bytes = left_bytes;
-                        Poll::Ready(Some(Ok(frame)))
-                    }
-                    None => this.fail(Why::TooLong {
+                let Some(left_bytes) = this.left_bytes.checked_sub(len_bytes) else {
+                    return this.fail(Why::TooLong {
                         len_bytes_max: this.len_bytes_max,
-                    }),
+                    });
+                };
+                this.left_bytes = left_bytes;
+                if let (Some(signed), Some(data)) = (&mut this.signed, frame.data_ref()) {
+                    signed.made.update(data);
+                }
+                // `s3s` sees it as well, and calls it a mistake of the server.
+                let is_last = this.body.is_end_stream();
+                let signed = if is_last { this.signed.take() } else { None };
+                match signed.is_none_or(Signed::is_right) {
+                    true => Poll::Ready(Some(Ok(frame))),
+                    false => this.fail(Why::Other),
                 }
             }
         }
@@ -218,7 +258,7 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::stream;
-    use http_body_util::{BodyExt as _, StreamBody};
+    use http_body_util::{BodyExt as _, Full, StreamBody};
 
     use super::*;
 
@@ -249,6 +289,7 @@ mod tests {
             left_bytes: len_bytes_max,
             place: Place::Waiting(Box::pin(async { None })),
             ends: None,
+            signed: None,
             watched: watched.clone(),
         };
         (document, watched)
@@ -282,6 +323,25 @@ mod tests {
         let (body, watched) = document(broken, 4);
         assert!(body.collect().await.is_err());
         assert_eq!(watched.0.get(), Some(&Why::BrokenOff));
+    }
+
+    #[tokio::test]
+    async fn a_body_is_the_one_that_was_signed() {
+        for (text, want) in [("12345", None), ("12346", Some(&Why::Other))] {
+            let watched = Watched::default();
+            let sum = digest::digest(&digest::SHA256, text.as_bytes());
+            let document = Document {
+                body: Full::new(Bytes::from_static(b"12345")),
+                len_bytes_max: 5,
+                left_bytes: 5,
+                place: Place::Waiting(Box::pin(async { None })),
+                ends: None,
+                signed: Some(Signed::new(sum.as_ref().to_vec())),
+                watched: watched.clone(),
+            };
+            assert_eq!(document.collect().await.is_ok(), want.is_none());
+            assert_eq!(watched.0.get(), want);
+        }
     }
 
     /// The place is taken when the body is read, and not for who is refused before.

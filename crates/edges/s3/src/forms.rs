@@ -259,7 +259,7 @@ fn seconds_of(date: &str) -> Option<i64> {
 }
 
 /// The bytes of a SHA-256 in hexadecimal digits.
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let is_plain = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_plain {
         return None;
