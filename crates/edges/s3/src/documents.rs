@@ -8,14 +8,15 @@
 
 use std::error::Error;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cairn_base::env::BoxFuture;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 use ring::digest;
 use s3s::{Body, S3Error, S3Result, s3_error};
 use tokio::sync::OwnedSemaphorePermit;
@@ -73,42 +74,26 @@ fn len_bytes_max(method: &Method, query: &str, is_object: bool) -> Option<u64> {
     }
 }
 
-/// Why a body was not read to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    TooLong {
-        len_bytes_max: u64,
-    },
-    TooSlow,
-    BrokenOff,
-    /// It is not the body that was signed.
-    Other,
-}
+/// What is looked at in a body once all of it has come.
+type Check = Box<dyn FnOnce(&[u8]) -> S3Result<()> + Send>;
 
-impl Why {
-    fn error(self) -> S3Error {
-        match self {
-            Self::TooLong { len_bytes_max } => s3_error!(
-                MaxMessageLengthExceeded,
-                "the body of this request has at most {} bytes",
-                len_bytes_max
-            ),
-            Self::TooSlow => s3_error!(RequestTimeout, "the body did not come in time"),
-            Self::BrokenOff => s3_error!(IncompleteBody, "the body ended before its length"),
-            Self::Other => wrong_sha256(),
-        }
-    }
-}
-
-/// What became of the body of a request.
+/// Why the body of a request was not taken, if it was not.
 #[derive(Clone, Default)]
-pub(crate) struct Watched(Arc<OnceLock<Why>>);
+pub(crate) struct Watched(Arc<Mutex<Option<S3Error>>>);
 
 impl Watched {
-    /// Why the body was not read to its end, if it was not: that comes before what its reader says.
+    /// It comes before what the reader of the body says.
     pub fn error(&self) -> Option<S3Error> {
-        self.0.get().map(|why| why.error())
+        self.0.lock().take()
     }
+}
+
+fn too_long(len_bytes_max: u64) -> S3Error {
+    s3_error!(
+        MaxMessageLengthExceeded,
+        "the body of this request has at most {} bytes",
+        len_bytes_max
+    )
 }
 
 /// Bounds the body of a request that is read as a whole. Others have theirs read as it comes.
@@ -129,24 +114,25 @@ pub(crate) fn bound(
     let told = request.headers().get(CONTENT_LENGTH);
     let told = told.and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
     if told.is_some_and(|told| told > len_bytes_max) {
-        return Err(Why::TooLong { len_bytes_max }.error());
+        return Err(too_long(len_bytes_max));
     }
     if request.body().is_end_stream() {
         return Ok((request.map(Body::from), watched));
     }
     let signed = request.headers().get(SHA256);
     let signed = signed.and_then(|text| unhex(text.to_str().ok()?));
+    // `s3s` sees it as well, and calls it a mistake of the server.
+    let check: Check = Box::new(move |bytes: &[u8]| match signed {
+        Some(wanted) if digest::digest(&digest::SHA256, bytes).as_ref() != wanted.as_slice() => {
+            Err(wrong_sha256())
+        }
+        _ => Ok(()),
+    });
     let place = Arc::clone(shared);
+    let place = Place::Waiting(Box::pin(async move { place.place().await }));
     let request = request.map(|body| {
-        Body::http_body_unsync(Document {
-            body,
-            len_bytes_max,
-            left_bytes: len_bytes_max,
-            place: Place::Waiting(Box::pin(async move { place.place().await })),
-            ends: None,
-            signed: signed.map(Signed::new),
-            watched: watched.clone(),
-        })
+        let document = Document::new(body, len_bytes_max, place, check, watched.clone());
+        Body::http_body_unsync(document)
     });
     Ok((request, watched))
 }
@@ -157,44 +143,52 @@ enum Place {
     Held(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>),
 }
 
-/// What the client signed for the body, and what has come of it.
-struct Signed {
-    wanted: Vec<u8>,
-    made: digest::Context,
-}
-
-impl Signed {
-    fn new(wanted: Vec<u8>) -> Self {
-        Self {
-            wanted,
-            made: digest::Context::new(&digest::SHA256),
-        }
-    }
-
-    fn is_right(self) -> bool {
-        self.made.finish().as_ref() == self.wanted.as_slice()
-    }
-}
-
-/// A body that is bounded in length and time, from when it is read on.
+/// A body that comes as one piece, bounded in length and in time from when it is read on.
 struct Document<B> {
     body: B,
     len_bytes_max: u64,
-    left_bytes: u64,
+    taken: BytesMut,
     place: Place,
     ends: Option<Pin<Box<Sleep>>>,
-    /// `None`: no SHA-256 of it was signed, or it was looked at.
-    signed: Option<Signed>,
+    /// `None`: it is over.
+    check: Option<Check>,
     watched: Watched,
 }
 
 type Failed = Box<dyn Error + Send + Sync>;
+type Polled = Poll<Option<Result<Frame<Bytes>, Failed>>>;
 
 impl<B> Document<B> {
-    fn fail(&self, why: Why) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
-        // What came first holds.
-        let _ = self.watched.0.set(why);
-        Poll::Ready(Some(Err(format!("the body of a request: {why:?}").into())))
+    fn new(body: B, len_bytes_max: u64, place: Place, check: Check, watched: Watched) -> Self {
+        Self {
+            body,
+            len_bytes_max,
+            taken: BytesMut::new(),
+            place,
+            ends: None,
+            check: Some(check),
+            watched,
+        }
+    }
+
+    fn fail(&mut self, error: S3Error) -> Polled {
+        self.check = None;
+        let why = format!("the body of a request: {error}");
+        *self.watched.0.lock() = Some(error);
+        Poll::Ready(Some(Err(why.into())))
+    }
+
+    /// All of it has come.
+    fn end(&mut self) -> Polled {
+        let Some(check) = self.check.take() else {
+            return Poll::Ready(None);
+        };
+        let taken = std::mem::take(&mut self.taken).freeze();
+        match check(&taken) {
+            Ok(()) if taken.is_empty() => Poll::Ready(None),
+            Ok(()) => Poll::Ready(Some(Ok(Frame::data(taken)))),
+            Err(error) => self.fail(error),
+        }
     }
 }
 
@@ -202,54 +196,48 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Document<B> {
     type Data = Bytes;
     type Error = Failed;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Failed>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let this = self.get_mut();
         if let Place::Waiting(waiting) = &mut this.place {
             let held = ready!(waiting.as_mut().poll(context));
             this.place = Place::Held(held);
         }
-        let ends = this.ends.get_or_insert_with(|| Box::pin(sleep(STALL_MAX)));
-        let frame = match Pin::new(&mut this.body).poll_frame(context) {
-            Poll::Ready(frame) => frame,
-            Poll::Pending => {
-                ready!(ends.as_mut().poll(context));
-                return this.fail(Why::TooSlow);
-            }
-        };
-        match frame {
-            None => Poll::Ready(None),
-            Some(Err(_)) => this.fail(Why::BrokenOff),
-            Some(Ok(frame)) => {
-                let len_bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                let Some(left_bytes) = this.left_bytes.checked_sub(len_bytes) else {
-                    return this.fail(Why::TooLong {
-                        len_bytes_max: this.len_bytes_max,
-                    });
-                };
-                this.left_bytes = left_bytes;
-                if let (Some(signed), Some(data)) = (&mut this.signed, frame.data_ref()) {
-                    signed.made.update(data);
+        while this.check.is_some() {
+            let ends = this.ends.get_or_insert_with(|| Box::pin(sleep(STALL_MAX)));
+            let frame = match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    ready!(ends.as_mut().poll(context));
+                    let why = "the body did not come in time";
+                    return this.fail(s3_error!(RequestTimeout, "{}", why));
                 }
-                // `s3s` sees it as well, and calls it a mistake of the server.
-                let is_last = this.body.is_end_stream();
-                let signed = if is_last { this.signed.take() } else { None };
-                match signed.is_none_or(Signed::is_right) {
-                    true => Poll::Ready(Some(Ok(frame))),
-                    false => this.fail(Why::Other),
+            };
+            let piece = match frame {
+                None => break,
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => {
+                    let why = "the body ended before its length";
+                    return this.fail(s3_error!(IncompleteBody, "{}", why));
                 }
+            };
+            let len_bytes = this.taken.len() as u64 + piece.len() as u64;
+            if len_bytes > this.len_bytes_max {
+                return this.fail(too_long(this.len_bytes_max));
             }
+            this.taken.extend_from_slice(&piece);
         }
+        this.end()
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.check.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.check.is_some() && self.taken.is_empty() {
+            true => self.body.size_hint(),
+            false => SizeHint::default(),
+        }
     }
 }
 
@@ -258,7 +246,7 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::stream;
-    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use http_body_util::{BodyExt as _, StreamBody};
 
     use super::*;
 
@@ -281,75 +269,60 @@ mod tests {
         }
     }
 
-    fn document<S>(frames: S, len_bytes_max: u64) -> (Document<StreamBody<S>>, Watched) {
+    fn document<B>(body: B, len_bytes_max: u64, want: &'static [u8]) -> (Document<B>, Watched) {
         let watched = Watched::default();
-        let document = Document {
-            body: StreamBody::new(frames),
-            len_bytes_max,
-            left_bytes: len_bytes_max,
-            place: Place::Waiting(Box::pin(async { None })),
-            ends: None,
-            signed: None,
-            watched: watched.clone(),
-        };
+        let place = Place::Waiting(Box::pin(async { None }));
+        let check: Check = Box::new(move |bytes: &[u8]| match bytes == want {
+            true => Ok(()),
+            false => Err(wrong_sha256()),
+        });
+        let document = Document::new(body, len_bytes_max, place, check, watched.clone());
         (document, watched)
     }
 
-    fn frames() -> Vec<Result<Frame<Bytes>, Infallible>> {
-        vec![
-            Ok(Frame::data(Bytes::from_static(b"12"))),
-            Ok(Frame::data(Bytes::from_static(b"345"))),
-        ]
+    fn pieces() -> impl HttpBody<Data = Bytes, Error = Infallible> + Unpin {
+        let pieces = [&b"12"[..], b"345"].map(|piece| Ok(Frame::data(Bytes::from_static(piece))));
+        StreamBody::new(stream::iter(pieces))
+    }
+
+    fn code(watched: &Watched) -> Option<String> {
+        watched
+            .error()
+            .map(|error| error.code().as_str().to_owned())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_is_read_up_to_its_bound_and_in_time() {
-        let (body, watched) = document(stream::iter(frames()), 5);
-        let read = body.collect().await.unwrap();
-        assert_eq!(read.to_bytes(), "12345");
-        assert_eq!(watched.0.get(), None);
+        let (body, watched) = document(pieces(), 5, b"12345");
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "12345");
+        assert_eq!(code(&watched), None);
 
-        let (body, watched) = document(stream::iter(frames()), 4);
+        let (body, watched) = document(pieces(), 4, b"12345");
         assert!(body.collect().await.is_err());
-        let want = Why::TooLong { len_bytes_max: 4 };
-        assert_eq!(watched.0.get(), Some(&want));
+        assert_eq!(code(&watched).as_deref(), Some("MaxMessageLengthExceeded"));
+        let (body, watched) = document(pieces(), 5, b"other");
+        assert!(body.collect().await.is_err());
+        assert_eq!(code(&watched).as_deref(), Some("XAmzContentSHA256Mismatch"));
 
         let silent = stream::pending::<Result<Frame<Bytes>, Infallible>>();
-        let (body, watched) = document(silent, 4);
+        let (body, watched) = document(StreamBody::new(silent), 4, b"");
         assert!(body.collect().await.is_err());
-        assert_eq!(watched.0.get(), Some(&Why::TooSlow));
+        assert_eq!(code(&watched).as_deref(), Some("RequestTimeout"));
 
         let broken = stream::iter([Err::<Frame<Bytes>, _>(std::io::Error::other("gone"))]);
-        let (body, watched) = document(broken, 4);
+        let (body, watched) = document(StreamBody::new(broken), 4, b"");
         assert!(body.collect().await.is_err());
-        assert_eq!(watched.0.get(), Some(&Why::BrokenOff));
-    }
-
-    #[tokio::test]
-    async fn a_body_is_the_one_that_was_signed() {
-        for (text, want) in [("12345", None), ("12346", Some(&Why::Other))] {
-            let watched = Watched::default();
-            let sum = digest::digest(&digest::SHA256, text.as_bytes());
-            let document = Document {
-                body: Full::new(Bytes::from_static(b"12345")),
-                len_bytes_max: 5,
-                left_bytes: 5,
-                place: Place::Waiting(Box::pin(async { None })),
-                ends: None,
-                signed: Some(Signed::new(sum.as_ref().to_vec())),
-                watched: watched.clone(),
-            };
-            assert_eq!(document.collect().await.is_ok(), want.is_none());
-            assert_eq!(watched.0.get(), want);
-        }
+        assert_eq!(code(&watched).as_deref(), Some("IncompleteBody"));
     }
 
     /// The place is taken when the body is read, and not for who is refused before.
     #[tokio::test]
     async fn nothing_is_held_before_the_body_is_read() {
-        let (mut body, _) = document(stream::iter(frames()), 5);
+        let (mut body, _) = document(pieces(), 5, b"12345");
         assert!(matches!(body.place, Place::Waiting(_)));
-        body.frame().await.unwrap().unwrap();
-        assert!(matches!(body.place, Place::Held(_)));
+        let whole = body.frame().await.unwrap().unwrap();
+        assert_eq!(whole.into_data().unwrap(), "12345");
+        assert!(matches!(body.place, Place::Held(_)) && body.is_end_stream());
+        assert!(body.frame().await.is_none());
     }
 }
