@@ -19,7 +19,8 @@ use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use crate::account::Account;
 use crate::errors::{deleted, told};
-use crate::needs::{self, Denial, Facts, Granted, Judge, Need, On, Row};
+use crate::needs::{Denial, Facts, Granted, Judge, Named, Need, On};
+use crate::operations::{self, At, POST_OBJECT, Row};
 use crate::refused;
 use crate::server::Shared;
 use crate::service::Service;
@@ -49,9 +50,24 @@ pub struct Access(pub Arc<Shared>);
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let row = needs::row(context.s3_op().name())?;
         let query = context.uri().query().unwrap_or_default();
-        let facts = Facts::of_request(context.s3_path(), query, context.headers())?;
+        let (at, headers) = (At::of(context.s3_path()), context.headers());
+        let row = operations::of_request(context.method(), at, query, headers)?;
+        let taken_as = context.s3_op().name();
+        if row.operation != taken_as {
+            // What two read differently is not done.
+            return Err(s3_error!(
+                NotImplemented,
+                "this could be {} or {}; nothing was done",
+                row.operation,
+                taken_as
+            ));
+        }
+        if row.operation == POST_OBJECT {
+            // Forms are answered before they come here.
+            return Err(denied());
+        }
+        let facts = Facts::of_request(context.s3_path(), query, headers)?;
         let id = context.credentials().map(|it| it.access_key.clone());
         let signed = context.extensions_mut().get::<Signed>();
         let id = id.or_else(|| signed.map(|signed| signed.key.clone()));
@@ -61,6 +77,12 @@ impl S3Access for Access {
             None => return Err(denied()),
         };
         caller.needs_acl = caller.allow(row, &facts).await? == Granted::ByAcl;
+        let expected = facts.expected_owner.as_deref();
+        caller.require_owner(&facts.target, expected).await?;
+        if let Some(source) = &facts.source {
+            let expected = facts.expected_source_owner.as_deref();
+            caller.require_owner(source, expected).await?;
+        }
         if row.operation == DELETE_OBJECTS {
             caller.require_some_delete(&facts.target.bucket)?;
         }
@@ -257,6 +279,22 @@ impl Caller {
             policy,
             public_read: settings.public_read,
         })
+    }
+
+    /// Refuses a bucket that is not whose the client takes it for: owners are numbers of users.
+    async fn require_owner(&self, named: &Named, expected: Option<&str>) -> S3Result<()> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        let owner = self.bucket(&named.bucket)?.owner().await.map_err(told)?;
+        match owner.is_some_and(|owner| owner.uid.to_string() == expected) {
+            true => Ok(()),
+            false => Err(s3_error!(
+                AccessDenied,
+                "the bucket {} is not of the owner that the request expects; nothing was done",
+                named.bucket
+            )),
+        }
     }
 
     /// An object to be read: the latest version, or the one that is asked for.

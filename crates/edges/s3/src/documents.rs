@@ -23,7 +23,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 
 use crate::body::{STALL_MAX, wrong_sha256};
+use crate::contents;
 use crate::forms::unhex;
+use crate::operations::{self, At, Row};
 use crate::server::Shared;
 
 /// A thousand keys to delete, or ten thousand parts.
@@ -34,43 +36,17 @@ const SETTING_LEN_BYTES_MAX: u64 = 1 << 20;
 const OTHER_LEN_BYTES_MAX: u64 = 64 << 10;
 /// The SHA-256 of the body, in hexadecimal digits, or a word.
 const SHA256: &str = "x-amz-content-sha256";
-/// `POST` to these names keys or parts, and `PUT` of these is a setting.
-const POSTED: [&str; 4] = ["delete", "uploadId", "select", "restore"];
-const SET: [&str; 21] = [
-    "accelerate",
-    "acl",
-    "analytics",
-    "cors",
-    "encryption",
-    "intelligent-tiering",
-    "inventory",
-    "legal-hold",
-    "lifecycle",
-    "logging",
-    "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
-    "policy",
-    "publicAccessBlock",
-    "replication",
-    "retention",
-    "tagging",
-    "versioning",
-    "website",
-];
 
-/// How long the body of a request may be, in bytes; `None`: it is the bytes of an object.
-fn len_bytes_max(method: &Method, query: &str, is_object: bool) -> Option<u64> {
-    let has = |names: &[&str]| {
-        let mut parts = query.split('&').filter_map(|part| part.split('=').next());
-        parts.any(|name| names.contains(&name))
-    };
-    match *method {
-        Method::POST if has(&POSTED) => Some(KEYS_LEN_BYTES_MAX),
-        Method::PUT if has(&SET) => Some(SETTING_LEN_BYTES_MAX),
-        Method::PUT if is_object => None,
-        _ => Some(OTHER_LEN_BYTES_MAX),
+/// How long the body of a request may be, in bytes; `None`: it is the bytes of an object. `row` is what it is if it has a document.
+fn len_bytes_max(method: &Method, at: At, row: Option<&Row>) -> Option<u64> {
+    match (row, method) {
+        // Keys to delete, parts.
+        (Some(_), &Method::POST) => Some(KEYS_LEN_BYTES_MAX),
+        // Of a new bucket.
+        (Some(row), _) if row.chosen_by.is_empty() => Some(OTHER_LEN_BYTES_MAX),
+        (Some(_), _) => Some(SETTING_LEN_BYTES_MAX),
+        (None, &Method::PUT) if at == At::Object => None,
+        (None, _) => Some(OTHER_LEN_BYTES_MAX),
     }
 }
 
@@ -102,13 +78,12 @@ pub(crate) fn bound(
     request: Request<Incoming>,
 ) -> S3Result<(Request<Body>, Watched)> {
     let watched = Watched::default();
-    let path = request.uri().path().trim_start_matches('/');
-    let is_object = match shared.hosts.bucket_of_host(request.headers()) {
-        Some(_) => !path.is_empty(),
-        None => path.split_once('/').is_some_and(|(_, key)| !key.is_empty()),
-    };
-    let query = request.uri().query().unwrap_or_default();
-    let Some(len_bytes_max) = len_bytes_max(request.method(), query, is_object) else {
+    let (uri, headers) = (request.uri(), request.headers());
+    let at = shared.hosts.at(headers, uri.path());
+    let query = uri.query().unwrap_or_default();
+    let row = operations::find(request.method(), at, query, headers);
+    let row = row.filter(|row| row.has_document());
+    let Some(len_bytes_max) = len_bytes_max(request.method(), at, row) else {
         return Ok((request.map(Body::from), watched));
     };
     let told = request.headers().get(CONTENT_LENGTH);
@@ -116,18 +91,20 @@ pub(crate) fn bound(
     if told.is_some_and(|told| told > len_bytes_max) {
         return Err(too_long(len_bytes_max));
     }
-    if request.body().is_end_stream() {
-        return Ok((request.map(Body::from), watched));
-    }
     let signed = request.headers().get(SHA256);
     let signed = signed.and_then(|text| unhex(text.to_str().ok()?));
+    let headers = request.headers().clone();
     // `s3s` sees it as well, and calls it a mistake of the server.
     let check: Check = Box::new(move |bytes: &[u8]| match signed {
         Some(wanted) if digest::digest(&digest::SHA256, bytes).as_ref() != wanted.as_slice() => {
             Err(wrong_sha256())
         }
-        _ => Ok(()),
+        _ => row.map_or(Ok(()), |row| contents::check(row, &headers, bytes)),
     });
+    if request.body().is_end_stream() {
+        check(&[])?;
+        return Ok((request.map(Body::from), watched));
+    }
     let place = Arc::clone(shared);
     let place = Place::Waiting(Box::pin(async move { place.place().await }));
     let request = request.map(|body| {
@@ -252,20 +229,68 @@ mod tests {
 
     #[test]
     fn each_kind_of_body_has_its_bound() {
-        for (method, query, is_object, want) in [
-            (Method::PUT, "", true, None),
-            (Method::PUT, "partNumber=1&uploadId=a", true, None),
-            (Method::PUT, "", false, Some(OTHER_LEN_BYTES_MAX)),
-            (Method::PUT, "tagging", true, Some(SETTING_LEN_BYTES_MAX)),
-            (Method::PUT, "policy=", false, Some(SETTING_LEN_BYTES_MAX)),
-            (Method::POST, "delete", false, Some(KEYS_LEN_BYTES_MAX)),
-            (Method::POST, "uploadId=a", true, Some(KEYS_LEN_BYTES_MAX)),
-            (Method::POST, "uploads", true, Some(OTHER_LEN_BYTES_MAX)),
-            (Method::GET, "", true, Some(OTHER_LEN_BYTES_MAX)),
-            (Method::DELETE, "tagging", true, Some(OTHER_LEN_BYTES_MAX)),
+        let row = |operation: &str| {
+            operations::row(operation)
+                .ok()
+                .filter(|row| row.has_document())
+        };
+        for (operation, method, at, want) in [
+            ("PutObject", Method::PUT, At::Object, None),
+            ("UploadPart", Method::PUT, At::Object, None),
+            (
+                "CreateBucket",
+                Method::PUT,
+                At::Bucket,
+                Some(OTHER_LEN_BYTES_MAX),
+            ),
+            (
+                "PutObjectTagging",
+                Method::PUT,
+                At::Object,
+                Some(SETTING_LEN_BYTES_MAX),
+            ),
+            (
+                "PutBucketPolicy",
+                Method::PUT,
+                At::Bucket,
+                Some(SETTING_LEN_BYTES_MAX),
+            ),
+            (
+                "DeleteObjects",
+                Method::POST,
+                At::Bucket,
+                Some(KEYS_LEN_BYTES_MAX),
+            ),
+            (
+                "CompleteMultipartUpload",
+                Method::POST,
+                At::Object,
+                Some(KEYS_LEN_BYTES_MAX),
+            ),
+            (
+                "CreateMultipartUpload",
+                Method::POST,
+                At::Object,
+                Some(OTHER_LEN_BYTES_MAX),
+            ),
+            (
+                "GetObject",
+                Method::GET,
+                At::Object,
+                Some(OTHER_LEN_BYTES_MAX),
+            ),
+            (
+                "none",
+                Method::DELETE,
+                At::Service,
+                Some(OTHER_LEN_BYTES_MAX),
+            ),
         ] {
-            let got = len_bytes_max(&method, query, is_object);
-            assert_eq!(got, want, "{method} {query}");
+            assert_eq!(
+                len_bytes_max(&method, at, row(operation)),
+                want,
+                "{operation}"
+            );
         }
     }
 

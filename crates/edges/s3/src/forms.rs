@@ -24,8 +24,9 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use ring::hmac;
 use s3s::auth::S3Auth as _;
 use s3s::dto::{
-    ETag, ObjectCannedACL, ObjectLockLegalHoldStatus, ObjectLockMode, PutObjectInput,
-    PutObjectOutput, ServerSideEncryption, StorageClass, StreamingBlob, Timestamp, TimestampFormat,
+    ChecksumAlgorithm, ETag, ObjectCannedACL, ObjectLockLegalHoldStatus, ObjectLockMode,
+    PutObjectInput, PutObjectOutput, ServerSideEncryption, StorageClass, StreamingBlob, Timestamp,
+    TimestampFormat,
 };
 use s3s::path::S3Path;
 use s3s::post_policy::{PostPolicy, PostPolicyCondition};
@@ -34,7 +35,8 @@ use tokio::time::timeout;
 
 use crate::body::{PUT_LEN_BYTES_MAX, STALL_MAX};
 use crate::caller::{Access, Keys};
-use crate::needs::{self, Facts, PUT_OBJECT};
+use crate::needs::Facts;
+use crate::operations::{self, At, PUT_OBJECT};
 use crate::refused::{self, escaped};
 use crate::server::{Shared, Transfer, refusal};
 use crate::service::Service;
@@ -97,6 +99,8 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
 async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<HttpResponse> {
     let (head, mut body) = request.into_parts();
     let bucket = bucket_of(shared, &head.headers, head.uri.path())?;
+    let query = head.uri.query().unwrap_or_default();
+    operations::of_request(&head.method, At::Bucket, query, &head.headers)?;
     let kind = head.headers.get(CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = form::boundary(kind).map_err(|error| told(&error))?;
@@ -123,7 +127,7 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
     };
     let mut input = input_of(&fields, bucket.clone(), key.clone())?;
     caller
-        .allow(needs::row(PUT_OBJECT)?, &Facts::of_put(&input))
+        .allow(operations::row(PUT_OBJECT)?, &Facts::of_put(&input))
         .await?;
 
     // What cannot fit is not read first.
@@ -469,6 +473,7 @@ fn input_of(fields: &Fields, bucket: String, key: String) -> S3Result<PutObjectI
         key,
         acl: acl.map(ObjectCannedACL::from),
         cache_control: text("cache-control"),
+        checksum_algorithm: text("x-amz-checksum-algorithm").map(ChecksumAlgorithm::from),
         checksum_crc32: text("x-amz-checksum-crc32"),
         checksum_crc32c: text("x-amz-checksum-crc32c"),
         checksum_crc64nvme: text("x-amz-checksum-crc64nvme"),

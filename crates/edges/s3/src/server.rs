@@ -42,6 +42,7 @@ use crate::hosts::Hosts;
 use crate::ids::Ids;
 use crate::linger::{Lingering, Unread};
 use crate::metrics::{Counters, METHODS, Requests};
+use crate::operations;
 use crate::pass::{self, Ask, Found, Known, Links, Named, Routed};
 use crate::ranges::Whole;
 use crate::refused;
@@ -618,6 +619,7 @@ pub(crate) fn refusal(error: &S3Error) -> HttpResponse {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
         error.code().as_str(),
+        // It may tell what the client sent.
         refused::escaped(error.message().unwrap_or_default())
     );
     let mut response = HttpResponse::new(Body::from(text));
@@ -669,7 +671,7 @@ fn nowhere(named: &Named) -> HttpResponse {
 /// Answers with what is here.
 async fn answer_here(
     serving: &Serving,
-    request: http::Request<Incoming>,
+    mut request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let shared = &serving.shared;
     let region = &shared.settings.region;
@@ -680,14 +682,21 @@ async fn answer_here(
         (None, Some(answer)) => answer?,
         (None, None) => match signed::check(request.uri(), request.headers(), region) {
             Ok(()) if forms::is_form(&request) => forms::answer(shared, request).await,
-            Ok(()) => match documents::bound(shared, request) {
-                Ok((request, watched)) => {
-                    let answered = serving.service.call(request).await?;
-                    let failed = watched.error();
-                    failed.map_or(answered, |error| refusal(&error))
+            Ok(()) => {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let bound = match operations::unfold(&query, request.headers_mut()) {
+                    Ok(()) => documents::bound(shared, request),
+                    Err(error) => Err(error),
+                };
+                match bound {
+                    Ok((request, watched)) => {
+                        let answered = serving.service.call(request).await?;
+                        let failed = watched.error();
+                        failed.map_or(answered, |error| refusal(&error))
+                    }
+                    Err(error) => refusal(&error),
                 }
-                Err(error) => refusal(&error),
-            },
+            }
             Err(refused) => refused::answer(&refused, region),
         },
     };

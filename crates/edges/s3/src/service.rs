@@ -2,6 +2,7 @@
 //!
 //! Owns: the mapping of each operation. Must not know: who may do what (`caller`), how objects are kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectInfo, ObjectLock,
-    Versioning, WantedPart, is_plain,
+    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectError, ObjectInfo,
+    ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
+use http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE};
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
@@ -24,7 +26,8 @@ use crate::caller::Caller;
 use crate::errors::told;
 use crate::ids::Ids;
 use crate::locks;
-use crate::needs::{self, DELETE_OBJECT, Facts, Named};
+use crate::needs::{Facts, Named};
+use crate::operations::{self, DELETE_OBJECT};
 use crate::server::Shared;
 use crate::values::{self, Given, KEPT_HEADERS, ReadCondition};
 
@@ -70,8 +73,71 @@ fn refuse_encryption(encrypted: [bool; 3]) -> S3Result<()> {
     }
 }
 
+/// Refuses what a form can have of an object that nobody reads; of other requests their headers are refused.
+fn refuse_unread(input: &PutObjectInput) -> S3Result<()> {
+    let grants = [
+        &input.grant_full_control,
+        &input.grant_read,
+        &input.grant_read_acp,
+        &input.grant_write_acp,
+    ];
+    let is_other = |class: &StorageClass| class.as_str() != StorageClass::STANDARD;
+    if grants.iter().any(|grant| grant.is_some()) {
+        return Err(s3_error!(
+            NotImplemented,
+            "an ACL is private or public-read; bucket policies say more"
+        ));
+    }
+    if input.storage_class.as_ref().is_some_and(is_other) {
+        return Err(s3_error!(
+            NotImplemented,
+            "objects have the storage class STANDARD"
+        ));
+    }
+    if input.website_redirect_location.is_some() || input.write_offset_bytes.is_some() {
+        return Err(s3_error!(
+            NotImplemented,
+            "an object is put as a whole, and redirects nobody"
+        ));
+    }
+    Ok(())
+}
+
 fn expires(expires: Option<&Expires>) -> Option<String> {
     values::http_date(expires?)
+}
+
+/// The same of an object as it was put.
+fn kept_expires(info: &ObjectInfo) -> Option<Expires> {
+    let text = kept(info, KEPT_HEADERS[4])?;
+    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
+}
+
+/// Headers of the answer are set by requests with a signature only: who makes a link could have a page shown of what is none.
+fn require_signed(is_signed: bool, is_overridden: bool) -> S3Result<()> {
+    match is_overridden && !is_signed {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "headers of the answer are set by requests with a signature only"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The part that a request asks for, if the object is still the one that it has a part of.
+fn range_of<'a>(
+    range: Option<&'a Range>,
+    number: Option<i32>,
+    headers: &http::HeaderMap,
+    info: &ObjectInfo,
+) -> S3Result<Option<&'a Range>> {
+    if range.is_some() && number.is_some() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "a range or the number of a part is asked for, not both"
+        ));
+    }
+    Ok(range.filter(|_| values::is_still(headers.get(IF_RANGE), info)))
 }
 
 pub(crate) fn number(value: u64) -> i64 {
@@ -170,11 +236,6 @@ fn kept(info: &ObjectInfo, name: &str) -> Option<String> {
     info.record.as_ref()?.headers.get(name).cloned()
 }
 
-fn kept_expires(info: &ObjectInfo) -> Option<Timestamp> {
-    let text = kept(info, KEPT_HEADERS[4])?;
-    Timestamp::parse(TimestampFormat::HttpDate, &text).ok()
-}
-
 fn content_type(info: &ObjectInfo) -> Option<ContentType> {
     let given = info
         .record
@@ -237,6 +298,66 @@ fn entries(
     (objects, prefixes)
 }
 
+/// What a client says of the object that parts make.
+struct Said {
+    size_bytes: Option<i64>,
+    kind: Option<ChecksumType>,
+}
+
+impl Said {
+    /// Refuses parts that make another object, and checksums that nothing could be compared with.
+    async fn check(
+        &self,
+        bucket: &Bucket,
+        caller: &Caller,
+        (key, id): (&str, &str),
+        wanted: &[WantedPart],
+        whole: &BTreeMap<String, String>,
+    ) -> S3Result<()> {
+        if self.size_bytes.is_none() && self.kind.is_none() && whole.is_empty() {
+            return Ok(());
+        }
+        let limit = PART_NUMBER_MAX as usize;
+        let (parts, _, checksum) = match bucket.parts(&caller.who, key, id, 0, limit).await {
+            // Whoever completes it says so.
+            Err(ObjectError::NoUpload) => return Ok(()),
+            parts => parts.map_err(told)?,
+        };
+        let numbers: BTreeSet<u32> = wanted.iter().map(|part| part.number).collect();
+        let parts = parts.iter().filter(|part| numbers.contains(&part.number));
+        let size_bytes: u64 = parts.map(|part| part.size_bytes).sum();
+        if self
+            .size_bytes
+            .is_some_and(|said| said != number(size_bytes))
+        {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the parts have {} bytes, which is not what x-amz-mp-object-size says",
+                size_bytes
+            ));
+        }
+        let kind = checksum.as_ref().map(values::checksum_type);
+        if self.kind.is_some() && self.kind != kind {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with a checksum of the type that is told"
+            ));
+        }
+        let is_other = |algorithm: &&String| {
+            let own = checksum.as_ref().map(|own| &own.algorithm);
+            own != Some(*algorithm)
+        };
+        match whole.keys().find(is_other) {
+            None => Ok(()),
+            Some(algorithm) => Err(s3_error!(
+                InvalidRequest,
+                "the upload was not begun with {}, so there is no such checksum of the object to compare",
+                algorithm
+            )),
+        }
+    }
+}
+
 /// The version that a copy would replace.
 async fn source_version_before(bucket: &Bucket, caller: &Caller, key: &str) -> Option<String> {
     let there = bucket.object(&caller.who, key).await.ok();
@@ -290,6 +411,9 @@ impl S3 for Service {
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
         let after = input.continuation_token.unwrap_or_default();
+        // All buckets are in the server's.
+        let region = input.bucket_region.as_deref();
+        let is_here = region.is_none_or(|region| region == self.0.settings.region);
         let limit = match input.max_buckets {
             Some(asked) => usize::try_from(asked).unwrap_or(0).clamp(1, 10_000),
             None => 10_000,
@@ -298,7 +422,7 @@ impl S3 for Service {
             .objects
             .buckets()
             .into_iter()
-            .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
+            .filter(|(name, _)| is_here && name.starts_with(&prefix) && *name > after)
             .filter(|(name, _)| caller.key().is_ok_and(|key| key.may_see(name)))
             .collect();
         let is_more = seen.len() > limit;
@@ -362,6 +486,20 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let caller = self.caller(&request)?;
         let name = request.input.bucket;
+        let wanted = request.input.create_bucket_configuration;
+        let wanted = wanted.and_then(|wanted| wanted.location_constraint);
+        let region = self.0.settings.region.as_str();
+        if let Some(wanted) = wanted.as_ref().map(BucketLocationConstraint::as_str)
+            && !wanted.is_empty()
+            && wanted != region
+        {
+            return Err(s3_error!(
+                IllegalLocationConstraintException,
+                "buckets of this server are in the region {}, not in {}",
+                region,
+                wanted
+            ));
+        }
         let elsewhere = self.0.stores.all().into_iter().any(|objects| {
             objects.fs().volume() != caller.objects.fs().volume() && objects.bucket(&name).is_ok()
         });
@@ -423,8 +561,12 @@ impl S3 for Service {
             ..Checksum::default()
         };
         let content_md5 = request.input.content_md5.take();
-        let sums = sums(&request, content_md5, checksum);
+        let mut sums = sums(&request, content_md5, checksum);
         let input = request.input;
+        // A checksum that the client wants to be made, without sending it.
+        let wanted = input.checksum_algorithm.as_ref();
+        sums.wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        refuse_unread(&input)?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         refuse_encryption([
             input.server_side_encryption.is_some(),
@@ -486,14 +628,9 @@ impl S3 for Service {
             &request.input.response_content_language,
             &request.input.response_content_type,
         ];
-        // Who makes a link could have a page shown of what is none.
         let is_overridden = overrides.iter().any(|it| it.is_some());
-        if !caller.has_key() && (is_overridden || request.input.response_expires.is_some()) {
-            return Err(s3_error!(
-                InvalidRequest,
-                "headers of the answer are set by requests with a signature only"
-            ));
-        }
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -504,7 +641,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let length = number(part.range.end - part.range.start);
         let transfer = self.0.transfer(&caller, &input.bucket).await;
@@ -561,6 +704,16 @@ impl S3 for Service {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let caller = self.caller(&request)?;
+        let overrides = [
+            &request.input.response_cache_control,
+            &request.input.response_content_disposition,
+            &request.input.response_content_encoding,
+            &request.input.response_content_language,
+            &request.input.response_content_type,
+        ];
+        let is_overridden = overrides.iter().any(|it| it.is_some());
+        let is_overridden = is_overridden || request.input.response_expires.is_some();
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -571,7 +724,13 @@ impl S3 for Service {
             if_unmodified_since: input.if_unmodified_since.as_ref(),
         }
         .check(&info)?;
-        let part = part_of(&info, input.range.as_ref(), input.part_number)?;
+        let range = range_of(
+            input.range.as_ref(),
+            input.part_number,
+            &request.headers,
+            &info,
+        )?;
+        let part = part_of(&info, range, input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let is_part = part.content_range.is_some();
         let locked = locks::Told::of(&info);
@@ -583,12 +742,20 @@ impl S3 for Service {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(number(part.range.end - part.range.start)),
             content_range: part.content_range,
-            content_type: content_type(&info),
-            cache_control: kept(&info, KEPT_HEADERS[0]),
-            content_disposition: kept(&info, KEPT_HEADERS[1]),
-            content_encoding: kept(&info, KEPT_HEADERS[2]),
-            content_language: kept(&info, KEPT_HEADERS[3]),
-            expires: kept_expires(&info),
+            content_type: input.response_content_type.or_else(|| content_type(&info)),
+            cache_control: input
+                .response_cache_control
+                .or_else(|| kept(&info, KEPT_HEADERS[0])),
+            content_disposition: input
+                .response_content_disposition
+                .or_else(|| kept(&info, KEPT_HEADERS[1])),
+            content_encoding: input
+                .response_content_encoding
+                .or_else(|| kept(&info, KEPT_HEADERS[2])),
+            content_language: input
+                .response_content_language
+                .or_else(|| kept(&info, KEPT_HEADERS[3])),
+            expires: input.response_expires.or_else(|| kept_expires(&info)),
             e_tag: Some(values::etag(&info.etag())),
             last_modified: Some(values::time(info.attr.mtime)),
             metadata: metadata(&info),
@@ -614,6 +781,12 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let deleted = match values::version(input.version_id.as_ref()) {
+            Some(_) if input.if_match.is_some() => {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "If-Match is about the latest version; a version that is named is that one"
+                ));
+            }
             Some(version) => {
                 let bucket = caller.bucket(&input.bucket)?;
                 let bypass = input.bypass_governance_retention == Some(true);
@@ -644,7 +817,7 @@ impl S3 for Service {
         caller.require_change()?;
         let Delete { objects, quiet } = request.input.delete;
         let bypass = request.input.bypass_governance_retention == Some(true);
-        let row = needs::row(DELETE_OBJECT)?;
+        let row = operations::row(DELETE_OBJECT)?;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
             return Err(s3_error!(
                 MalformedXML,
@@ -656,6 +829,12 @@ impl S3 for Service {
         let one = |object: ObjectIdentifier| async move {
             let deleted = async {
                 let version = values::version(object.version_id.as_ref());
+                if version.is_some() && object.e_tag.is_some() {
+                    return Err(s3_error!(
+                        InvalidRequest,
+                        "an ETag is about the latest version; a version that is named is that one"
+                    ));
+                }
                 let facts = Facts {
                     target: Named {
                         bucket: name.clone(),
@@ -731,6 +910,9 @@ impl S3 for Service {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
+        let if_match = values::condition_header(&request.headers, IF_MATCH)?;
+        let if_none_match = values::condition_header(&request.headers, IF_NONE_MATCH)?;
+        let condition = values::condition(if_match.as_ref(), if_none_match.as_ref());
         let input = request.input;
         refuse_encryption([
             input.server_side_encryption.is_some(),
@@ -801,6 +983,12 @@ impl S3 for Service {
                 "an object is copied to itself only with other metadata or tags"
             ));
         }
+        let wanted = input.checksum_algorithm.as_ref();
+        let wanted = wanted.map(|algorithm| algorithm.as_str().to_ascii_lowercase());
+        // What the source has of it need not be read again.
+        let wanted = wanted.filter(|wanted| {
+            record.is_composite || !record.checksums.contains_key(wanted.as_str())
+        });
         // The same bytes: they are identified as in the source, and are in its parts.
         record.parts = before.parts;
         record.etag = info.etag();
@@ -808,14 +996,26 @@ impl S3 for Service {
         let mut transfer = self.0.transfer(&caller, &input.bucket).await;
         let mut staged = to.stage(&caller.who, arrival).await.map_err(told)?;
         let from = (&info, 0..info.size_bytes());
-        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, None);
-        taken.await.map_err(told)?;
-        let always = Condition::default();
-        let published = to.publish(&input.key, staged, record, &always).await;
+        let wanted = wanted.as_deref();
+        let taken = body::take(&mut transfer, &to, &caller.who, &mut staged, from, wanted);
+        let made = taken.await.map_err(told)?;
+        if wanted.is_some() {
+            (record.checksums, record.is_composite) = (made, false);
+        }
+        let sums = record.checksums.clone();
+        let sum = |algorithm: &str| sums.get(algorithm).cloned();
+        let checksum_type = values::type_of(&record);
+        let published = to.publish(&input.key, staged, record, &condition).await;
         let published = published.map_err(told)?;
         let now = to.object(&caller.who, &input.key).await.map_err(told)?;
         Ok(S3Response::new(CopyObjectOutput {
             copy_object_result: Some(CopyObjectResult {
+                checksum_crc32: sum("crc32"),
+                checksum_crc32c: sum("crc32c"),
+                checksum_crc64nvme: sum("crc64nvme"),
+                checksum_sha1: sum("sha1"),
+                checksum_sha256: sum("sha256"),
+                checksum_type,
                 e_tag: Some(values::etag(&published.etag)),
                 last_modified: Some(values::time(now.attr.mtime)),
                 ..CopyObjectResult::default()
@@ -1010,6 +1210,15 @@ impl S3 for Service {
         let input = request.input;
         let (_, _, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.bucket(&input.bucket)?;
+        ReadCondition {
+            if_match: input.copy_source_if_match.as_ref(),
+            if_none_match: input.copy_source_if_none_match.as_ref(),
+            if_modified_since: input.copy_source_if_modified_since.as_ref(),
+            if_unmodified_since: input.copy_source_if_unmodified_since.as_ref(),
+        }
+        .check(&info)
+        // Also what is not modified is a precondition of a copy.
+        .map_err(|_| s3_error!(PreconditionFailed))?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let range = Range::parse(text).map_err(|_| s3_error!(InvalidArgument))?;
@@ -1063,6 +1272,10 @@ impl S3 for Service {
         let request_id = request_id.map(|ids| ids.request.clone());
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
+        let said = Said {
+            size_bytes: input.mpu_object_size,
+            kind: input.checksum_type,
+        };
         let parts = input
             .multipart_upload
             .and_then(|upload| upload.parts)
@@ -1099,6 +1312,9 @@ impl S3 for Service {
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML, "no part is named"));
         }
+        let upload = (input.key.as_str(), input.upload_id.as_str());
+        said.check(&bucket, &caller, upload, &wanted, &whole)
+            .await?;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
         let (shared, who) = (Arc::clone(&self.0), caller.who);
         let (name, key, id) = (input.bucket, input.key, input.upload_id);
@@ -1400,6 +1616,7 @@ impl S3 for Service {
         let version = values::version(input.version_id.as_ref());
         let bucket = caller.bucket(&input.bucket)?;
         let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let change = |record: &mut cairn_objects::ObjectRecord| record.public_read = is_public;
         let changed = bucket.change_record(&caller.who, &input.key, version, change);
@@ -1428,6 +1645,7 @@ impl S3 for Service {
         let caller = self.caller(&request)?;
         let input = request.input;
         let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
+        buckets::require_one_acl(acl, input.access_control_policy.as_ref())?;
         let is_public = buckets::public_read(acl, input.access_control_policy, &caller.owner())?;
         let set = |settings: &mut BucketSettings| settings.public_read = is_public;
         caller.set(&input.bucket, set).await?;

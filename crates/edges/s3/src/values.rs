@@ -101,12 +101,12 @@ pub fn condition(
         Some(ETagCondition::Any) => Condition {
             absent: true,
             if_match: wanted(if_match),
-            if_none_match: Vec::new(),
+            ..Condition::default()
         },
         _ => Condition {
-            absent: false,
             if_match: wanted(if_match),
             if_none_match: wanted(if_none_match),
+            ..Condition::default()
         },
     }
 }
@@ -178,6 +178,42 @@ pub fn http_date(time: &Timestamp) -> Option<String> {
     let mut text = Vec::new();
     time.format(TimestampFormat::HttpDate, &mut text).ok()?;
     String::from_utf8(text).ok()
+}
+
+/// A condition that is in a header which `s3s` does not read for the operation.
+pub fn condition_header(
+    headers: &http::HeaderMap,
+    name: http::HeaderName,
+) -> S3Result<Option<ETagCondition>> {
+    let mut values = headers.get_all(&name).iter();
+    let read = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => ETagCondition::parse_http_header(value.as_bytes()).ok(),
+        (Some(_), Some(_)) => None,
+    };
+    match read {
+        Some(condition) => Ok(Some(condition)),
+        None => Err(s3_error!(
+            InvalidArgument,
+            "{} is one ETag in quotes, or *",
+            name
+        )),
+    }
+}
+
+/// Whether a range counts: the object is still the one that the client has a part of (RFC 9110, section 13.1.5).
+pub fn is_still(if_range: Option<&http::HeaderValue>, info: &ObjectInfo) -> bool {
+    let Some(validator) = if_range else {
+        return true;
+    };
+    let Ok(text) = validator.to_str() else {
+        return false;
+    };
+    match Timestamp::parse(TimestampFormat::HttpDate, text) {
+        Ok(date) => date == seconds(info.attr.mtime.seconds),
+        // A weak one never counts.
+        Err(_) => text == format!("\"{}\"", info.etag()),
+    }
 }
 
 /// What comes with an object that is put.

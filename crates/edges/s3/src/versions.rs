@@ -38,7 +38,9 @@ impl Service {
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
         let wanted = input.versioning_configuration;
-        let asks_mfa = wanted.mfa_delete.is_some_and(|it| it.as_str() == "Enabled");
+        let asks_mfa = wanted
+            .mfa_delete
+            .is_some_and(|it| it.as_str() != "Disabled");
         if asks_mfa {
             return Err(s3_error!(
                 NotImplemented,

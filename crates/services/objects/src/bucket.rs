@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{
     Attr, Credentials, Expected, FileKind, FsError, Keeping, Placing, SetAttr, SetTime,
-    TRANSFER_LEN_BYTES_MAX, Unnamed, XattrMode,
+    TRANSFER_LEN_BYTES_MAX, Unchanged, Unnamed, XattrMode,
 };
 
 use crate::arrivals::Arrival;
@@ -40,6 +40,8 @@ pub struct Condition {
     pub if_match: Vec<String>,
     /// Its ETag is none of these.
     pub if_none_match: Vec<String>,
+    /// It is this file, as it was when somebody looked at it.
+    pub unchanged: Option<Unchanged>,
 }
 
 impl Condition {
@@ -52,6 +54,7 @@ impl Condition {
         (self.if_match.is_empty() || self.if_match.iter().any(is))
             && !self.if_none_match.iter().any(is)
             && !(self.absent && there.is_some())
+            && (self.unchanged.is_none() || self.unchanged == there.map(ObjectInfo::unchanged))
     }
 
     /// Why something is not put in the place of what is there ("How to prevent object overwrites with conditional writes": who wants
@@ -64,7 +67,7 @@ impl Condition {
         }
     }
 
-    fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -99,6 +102,11 @@ impl ObjectInfo {
             Some(record) => record.etag.clone(),
             None => etag_of_file(&self.attr),
         }
+    }
+
+    /// The file as it is now, for a change that depends on it.
+    pub(crate) fn unchanged(&self) -> Unchanged {
+        Unchanged::of(&self.attr)
     }
 
     /// What its version is called.
@@ -599,35 +607,47 @@ impl Bucket {
         condition: &Condition,
     ) -> Result<(), ObjectError> {
         let _turn = self.turn(key, !condition.is_free()).await;
-        let Some(Place { dir, path }) = self.place(who, key).await? else {
-            return match condition.holds(None) {
-                true => Ok(()),
-                false => Err(ObjectError::Precondition),
+        let mut attempts = 0;
+        loop {
+            let Some(Place { dir, path }) = self.place(who, key).await? else {
+                return match condition.holds(None) {
+                    true => Ok(()),
+                    false => Err(ObjectError::Precondition),
+                };
             };
-        };
-        let there = self.found(who, &path).await?;
-        if !condition.holds(there.as_ref()) {
-            return Err(ObjectError::Precondition);
-        }
-        let Some(info) = there else { return Ok(()) };
-        let fs = self.objects.fs();
-        let removed = match info.is_directory {
-            true => {
-                fs.remove_xattr(who, info.ino, OF_OBJECT).await?;
-                match fs.remove_dir(who, dir, path.name()).await {
-                    // It stays for what is below it.
-                    Err(FsError::NotEmpty) => {
-                        let noted = fs.set_xattr(who, info.ino, OF_DIRECTORY, b"1", XattrMode::Any);
-                        noted.await.map(|_| ())
-                    }
-                    removed => removed.map(|_| ()),
-                }
+            let there = self.found(who, &path).await?;
+            if !condition.holds(there.as_ref()) {
+                return Err(ObjectError::Precondition);
             }
-            false => fs.remove(who, dir, path.name()).await.map(|_| ()),
-        };
-        match removed {
-            Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
-            Err(error) => Err(error.into()),
+            let Some(info) = there else { return Ok(()) };
+            let fs = self.objects.fs();
+            let removed = match info.is_directory {
+                true => {
+                    fs.remove_xattr(who, info.ino, OF_OBJECT).await?;
+                    match fs.remove_dir(who, dir, path.name()).await {
+                        // It stays for what is below it.
+                        Err(FsError::NotEmpty) => {
+                            let noted =
+                                fs.set_xattr(who, info.ino, OF_DIRECTORY, b"1", XattrMode::Any);
+                            noted.await.map(|_| ())
+                        }
+                        removed => removed.map(|_| ()),
+                    }
+                }
+                false if condition.is_free() => fs.remove(who, dir, path.name()).await.map(|_| ()),
+                // Somebody with a file system's client may come between this look and the change.
+                false => {
+                    let only = info.unchanged();
+                    let removed = fs.remove_unchanged(who, dir, path.name(), only);
+                    removed.await.map(|_| ())
+                }
+            };
+            match removed {
+                Ok(()) | Err(FsError::NotFound | FsError::Stale) => return Ok(()),
+                Err(FsError::NotSync) if attempts < ATTEMPTS_MAX => attempts += 1,
+                Err(FsError::NotSync) => return Err(ObjectError::Precondition),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use md5::{Digest as _, Md5};
 
 use crate::bucket::{Bucket, Condition, ObjectInfo, Published, hex};
 use crate::checksums::{UploadChecksum, is_meant};
+use crate::lifecycle::is_of_volume;
 use crate::records::{
     ObjectError, ObjectRecord, PartInfo, PartRecord, UploadInfo, VERSION, decode, encode,
 };
@@ -116,7 +117,7 @@ impl Bucket {
         }
     }
 
-    async fn info_of(&self, folder: Ino) -> Result<Option<UploadInfo>, ObjectError> {
+    pub(crate) async fn info_of(&self, folder: Ino) -> Result<Option<UploadInfo>, ObjectError> {
         let fs = self.objects().fs();
         match fs.xattr(&Credentials::ROOT, folder, OF_UPLOAD).await {
             Ok(value) => Ok(Some(decode("an upload", &value)?)),
@@ -436,6 +437,24 @@ impl Bucket {
         who: &Credentials,
         prefix: &str,
     ) -> Result<Vec<(String, UploadInfo)>, ObjectError> {
+        let mut found = Vec::new();
+        for (id, folder) in self.upload_folders().await? {
+            if let Some(info) = self.info_of(folder).await?
+                && info.directory == self.record.directory
+                && info.key.starts_with(prefix)
+                && (info.uid == who.uid || who.is_root())
+            {
+                found.push((id, info));
+            }
+        }
+        found.sort_by(|(left_id, left), (right_id, right)| {
+            (&left.key, left_id).cmp(&(&right.key, right_id))
+        });
+        Ok(found)
+    }
+
+    /// Uploads of all buckets: number and folder.
+    pub(crate) async fn upload_folders(&self) -> Result<Vec<(String, Ino)>, ObjectError> {
         let staging = self.objects().staging().await?;
         let fs = self.objects().fs();
         let mut found = Vec::new();
@@ -446,24 +465,14 @@ impl Bucket {
                 .await?;
             for entry in &page.entries {
                 after = entry.name.to_vec();
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                let (Some(id), FileKind::Directory) =
+                let name = String::from_utf8_lossy(&entry.name);
+                if let (Some(id), FileKind::Directory) =
                     (name.strip_prefix(FOLDER_PREFIX), entry.kind)
-                else {
-                    continue;
-                };
-                if let Some(info) = self.info_of(entry.ino).await?
-                    && info.directory == self.record.directory
-                    && info.key.starts_with(prefix)
-                    && (info.uid == who.uid || who.is_root())
                 {
-                    found.push((id.to_owned(), info));
+                    found.push((id.to_owned(), entry.ino));
                 }
             }
             if page.eof {
-                found.sort_by(|(left_id, left), (right_id, right)| {
-                    (&left.key, left_id).cmp(&(&right.key, right_id))
-                });
                 return Ok(found);
             }
         }
@@ -516,7 +525,11 @@ impl Objects {
                         self.remove_parts(staging, entry.ino, &entry.name).await;
                     }
                     Ok(_) | Err(FsError::Stale) => {}
-                    Err(error) => return Err(error.into()),
+                    Err(error) if is_of_volume(&error) => return Err(error.into()),
+                    // One that cannot be read keeps no other.
+                    Err(error) => {
+                        tracing::debug!(%error, "what is left of an upload stays for now");
+                    }
                 }
             }
             if page.eof {

@@ -12,9 +12,12 @@ use crate::bucket::{Bucket, Directories, text};
 use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, is_plain, past};
 use crate::records::ObjectError;
 use crate::versions::{Pair, READ};
+use crate::volume::Objects;
 
 /// Of a page.
 const LIST_COUNT_MAX: usize = 1000;
+/// Who looks at what is kept, which has rights of its own.
+static ROOT: Credentials = Credentials::ROOT;
 
 /// A version of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +53,22 @@ pub struct VersionsWanted<'a> {
     pub is_plain: bool,
 }
 
-struct Both<'a> {
+pub(crate) struct Both<'a> {
     live: Directories<'a>,
     /// Whoever may see a folder sees all of it.
     kept: Directories<'a>,
+}
+
+impl<'a> Both<'a> {
+    pub fn new(objects: &'a Objects, who: &'a Credentials) -> Self {
+        Self {
+            live: Directories { objects, who },
+            kept: Directories {
+                objects,
+                who: &ROOT,
+            },
+        }
+    }
 }
 
 type Page = Names<Ino, Ino>;
@@ -192,14 +207,7 @@ impl Bucket {
         who: &Credentials,
         wanted: VersionsWanted<'_>,
     ) -> Result<VersionListing, ObjectError> {
-        let objects = &*self.objects;
-        let tree = Both {
-            live: Directories { objects, who },
-            kept: Directories {
-                objects,
-                who: &Credentials::ROOT,
-            },
-        };
+        let tree = Both::new(&self.objects, who);
         let root = self.pair().await?;
         let limit = wanted.limit.min(LIST_COUNT_MAX);
         let mut page = VersionListing {
