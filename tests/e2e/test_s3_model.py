@@ -246,8 +246,8 @@ class S3Model(WorldTest):
             self.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)
         self.unchanged("documents")
 
-    def copied(self, code, make):
-        """The code of the error that a copy ends with, or none."""
+    def ends(self, code, make):
+        """Makes a request that ends with an error of a code, or with none."""
         try:
             make()
             self.assertIsNone(code)
@@ -268,8 +268,8 @@ class S3Model(WorldTest):
             ({"CopySourceIfModifiedSince": past}, None), ({"CopySourceIfModifiedSince": changed}, failed),
             ({"CopySourceIfUnmodifiedSince": changed}, None), ({"CopySourceIfUnmodifiedSince": past}, failed),
         ):
-            self.copied(code, lambda: self.client.upload_part_copy(**part, **condition))
-            self.copied(code, lambda: self.client.copy_object(Bucket=BUCKET, Key="copy", CopySource=source, **condition))
+            self.ends(code, lambda: self.client.upload_part_copy(**part, **condition))
+            self.ends(code, lambda: self.client.copy_object(Bucket=BUCKET, Key="copy", CopySource=source, **condition))
         self.client.abort_multipart_upload(Bucket=BUCKET, Key="parts", UploadId=upload)
         # What is there at the target.
         self.client.put_object(Bucket=BUCKET, Key="copy", Body=b"there")
@@ -287,6 +287,21 @@ class S3Model(WorldTest):
         got = self.client.head_object(Bucket=BUCKET, Key="third", ChecksumMode="ENABLED")
         self.assertEqual(made["CopyObjectResult"]["ChecksumSHA256"], got["ChecksumSHA256"])
 
+    def test_what_is_said_of_an_object_of_parts(self):
+        place = {"Bucket": BUCKET, "Key": "parts"}
+        upload = self.client.create_multipart_upload(**place, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")["UploadId"]
+        sent = self.client.upload_part(**place, UploadId=upload, PartNumber=1, Body=DATA, ChecksumAlgorithm="CRC32")
+        part = {"PartNumber": 1, "ETag": sent["ETag"], "ChecksumCRC32": sent["ChecksumCRC32"]}
+        wanted = place | {"UploadId": upload, "MultipartUpload": {"Parts": [part]}}
+        whole = sent["ChecksumCRC32"]
+        for said, code in (
+            ({"MpuObjectSize": len(DATA) + 1}, "InvalidRequest"), ({"ChecksumType": "COMPOSITE"}, "InvalidRequest"),
+            ({"ChecksumSHA256": "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="}, "InvalidRequest"), ({"ChecksumCRC32": "AAAAAA=="}, "BadDigest"),
+            ({"MpuObjectSize": len(DATA), "ChecksumType": "FULL_OBJECT", "ChecksumCRC32": whole}, None),
+        ):
+            self.ends(code, lambda: self.client.complete_multipart_upload(**wanted, **said))
+        self.assertEqual(self.client.get_object(**place)["Body"].read(), DATA)
+
     def test_what_is_read_of_a_read(self):
         self.client.put_object(Bucket=BUCKET, Key="b", Body=b"0123456789", Expires="Thu, 01 Dec 2033 16:00:00 GMT")
         head = self.client.head_object(Bucket=BUCKET, Key="b")
@@ -299,6 +314,8 @@ class S3Model(WorldTest):
         for validator, text in ((head["ETag"], "23"), ('"0123"', "0123456789"), (f"W/{head['ETag']}", "0123456789")):
             self.assertEqual(self.send("GET", path, range="bytes=2-3", if_range=validator)[1], text)
         self.refused(self.send("GET", f"{path}?partNumber=1", range="bytes=2-3"), 400, "InvalidRequest")
+        self.assertEqual(self.send("PUT", f"/{BUCKET}/c", b"1", x_amz_checksum_algorithm="SHA256")[0], 200)
+        self.assertIn("ChecksumSHA256", self.client.head_object(Bucket=BUCKET, Key="c", ChecksumMode="ENABLED"))
         self.refused(self.send("DELETE", f"{path}?versionId=null", if_match=head["ETag"]), 400, "InvalidRequest")
         self.assertEqual(self.client.head_object(Bucket=BUCKET, Key="b")["ContentLength"], 10)
 

@@ -1018,7 +1018,6 @@ impl S3 for Service {
                 checksum_type,
                 e_tag: Some(values::etag(&published.etag)),
                 last_modified: Some(values::time(now.attr.mtime)),
-                ..CopyObjectResult::default()
             }),
             copy_source_version_id: info.version_id,
             version_id: published.version_id,
