@@ -14,6 +14,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const ID_2: HeaderName = HeaderName::from_static("x-amz-id-2");
 /// Ends an error as a document.
 const ERROR_END: &[u8] = b"</Error>";
+const REQUEST_ID_LEN_BYTES: usize = 8;
 const ID_2_LEN_BYTES: usize = 24;
 
 /// The names of a request: goes with it.
@@ -26,11 +27,12 @@ pub(crate) struct Ids {
 
 impl Ids {
     pub fn new(entropy: &dyn Entropy) -> Self {
-        let mut bytes = [0; ID_2_LEN_BYTES];
+        let mut bytes = [0; REQUEST_ID_LEN_BYTES + ID_2_LEN_BYTES];
         entropy.fill(&mut bytes);
+        let (request, id_2) = bytes.split_at(REQUEST_ID_LEN_BYTES);
         Self {
-            request: format!("{:016X}", entropy.u64()),
-            id_2: STANDARD.encode(bytes),
+            request: request.iter().map(|byte| format!("{byte:02X}")).collect(),
+            id_2: STANDARD.encode(id_2),
         }
     }
 
