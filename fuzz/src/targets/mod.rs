@@ -24,6 +24,7 @@ pub mod rpc_call;
 pub mod rpc_record;
 pub mod rpc_stream;
 pub mod s3_document;
+pub mod s3_form;
 pub mod s3_signed;
 pub mod scrub_file;
 pub mod scsi_command;
@@ -123,6 +124,7 @@ all![
     rpc_record,
     rpc_stream,
     s3_document,
+    s3_form,
     s3_signed,
     scrub_file,
     scsi_command,

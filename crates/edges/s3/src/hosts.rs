@@ -49,10 +49,15 @@ impl Hosts {
         (!bucket.is_empty()).then(|| bucket.to_owned())
     }
 
+    /// The bucket of a request, by its host alone.
+    pub fn bucket_of_host(&self, headers: &HeaderMap) -> Option<String> {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        self.bucket(host?)
+    }
+
     /// What a request's path names, as `s3s` takes it.
     pub fn at(&self, headers: &HeaderMap, path: &str) -> At {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        let names_bucket = host.is_some_and(|host| self.bucket(host).is_some());
+        let names_bucket = self.bucket_of_host(headers).is_some();
         let path = percent_decode_str(path).decode_utf8_lossy();
         let rest = path.strip_prefix('/').unwrap_or(&path);
         match (names_bucket, rest.split_once('/')) {
@@ -66,8 +71,7 @@ impl Hosts {
 
     /// The bucket of a request, by host or path.
     pub fn bucket_of(&self, headers: &HeaderMap, path: &str) -> Option<String> {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        if let Some(bucket) = host.and_then(|host| self.bucket(host)) {
+        if let Some(bucket) = self.bucket_of_host(headers) {
             return Some(bucket);
         }
         let first = path.trim_start_matches('/').split('/').next()?;

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_codec_s3::Policy;
 use cairn_codec_s3::signed::REGION_DEFAULT;
 use cairn_objects::{
-    Bucket, BucketSettings, Condition, Listed, Listing, ObjectError, ObjectInfo, ObjectLock,
-    PART_NUMBER_MAX, Versioning, WantedPart,
+    Bucket, BucketSettings, Condition, KeysWanted, Listed, Listing, ObjectError, ObjectInfo,
+    ObjectLock, PART_NUMBER_MAX, Versioning, WantedPart, is_plain,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
@@ -24,6 +24,7 @@ use crate::body::{self, Sums};
 use crate::buckets::{self, not_set};
 use crate::caller::Caller;
 use crate::errors::told;
+use crate::ids::Ids;
 use crate::locks;
 use crate::needs::{Facts, Named};
 use crate::operations::{self, DELETE_OBJECT};
@@ -105,9 +106,7 @@ fn refuse_unread(input: &PutObjectInput) -> S3Result<()> {
 }
 
 fn expires(expires: Option<&Expires>) -> Option<String> {
-    let mut text = Vec::new();
-    expires?.format(TimestampFormat::HttpDate, &mut text).ok()?;
-    String::from_utf8(text).ok()
+    values::http_date(expires?)
 }
 
 /// The same of an object as it was put.
@@ -393,16 +392,13 @@ impl Service {
         &self,
         caller: &Caller,
         bucket: &str,
-        prefix: &str,
-        delimiter: &str,
-        after: &str,
-        limit: usize,
+        wanted: KeysWanted<'_>,
     ) -> S3Result<Listing> {
         let bucket = caller.bucket(bucket)?;
-        if prefix.contains('\0') || after.contains('\0') {
+        if wanted.prefix.contains('\0') || wanted.after.contains(&0) {
             return Err(s3_error!(InvalidArgument, "no key holds a NUL"));
         }
-        let page = bucket.list(&caller.who, prefix, delimiter, after, limit);
+        let page = bucket.list_keys(&caller.who, wanted);
         page.await.map_err(told)
     }
 }
@@ -639,7 +635,7 @@ impl S3 for Service {
         ];
         let is_overridden = overrides.iter().any(|it| it.is_some());
         let is_overridden = is_overridden || request.input.response_expires.is_some();
-        require_signed(request.credentials.is_some(), is_overridden)?;
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (bucket, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -722,7 +718,7 @@ impl S3 for Service {
         ];
         let is_overridden = overrides.iter().any(|it| it.is_some());
         let is_overridden = is_overridden || request.input.response_expires.is_some();
-        require_signed(request.credentials.is_some(), is_overridden)?;
+        require_signed(caller.has_key(), is_overridden)?;
         let input = request.input;
         let version = values::version(input.version_id.as_ref());
         let (_, info) = caller.object(&input.bucket, &input.key, version).await?;
@@ -977,6 +973,7 @@ impl S3 for Service {
         };
         // Locks and numbers are those of a version, not of its bytes.
         (record.retention, record.legal_hold, record.version_id) = (None, false, None);
+        record.upload_id = None;
         record.checksums = before.checksums;
         record.is_composite = before.is_composite;
         // As with tags, rights are not copied.
@@ -1047,8 +1044,15 @@ impl S3 for Service {
             input.delimiter.clone().unwrap_or_default(),
             input.marker.clone().unwrap_or_default(),
         );
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &marker, limit);
-        let page = page.await?;
+        let after = values::raw(&request.uri, "marker").unwrap_or_default();
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let (contents, prefixes) = entries(&page, encoding, Some(&caller.owner()));
         let listed = |text: String| values::listed(text, encoding);
         Ok(S3Response::new(ListObjectsOutput {
@@ -1079,16 +1083,21 @@ impl S3 for Service {
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let after = match &input.continuation_token {
             Some(token) => {
-                let bytes = URL_SAFE_NO_PAD.decode(token).ok();
-                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-                text.ok_or_else(|| {
+                let bytes = URL_SAFE_NO_PAD.decode(token);
+                bytes.map_err(|_| {
                     s3_error!(InvalidArgument, "the continuation token is none of ours")
                 })?
             }
-            None => input.start_after.clone().unwrap_or_default(),
+            None => values::raw(&request.uri, "start-after").unwrap_or_default(),
         };
-        let page = self.list(&caller, &input.bucket, &prefix, &delimiter, &after, limit);
-        let page = page.await?;
+        let wanted = KeysWanted {
+            prefix: &prefix,
+            delimiter: &delimiter,
+            after: &after,
+            limit,
+            is_plain: encoding.is_none(),
+        };
+        let page = self.list(&caller, &input.bucket, wanted).await?;
         let own = caller.owner();
         let own = (input.fetch_owner == Some(true)).then_some(&own);
         let (contents, prefixes) = entries(&page, encoding, own);
@@ -1263,6 +1272,8 @@ impl S3 for Service {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
+        let request_id = request.extensions.get::<Ids>();
+        let request_id = request_id.map(|ids| ids.request.clone());
         let input = request.input;
         let bucket = caller.bucket(&input.bucket)?;
         let said = Said {
@@ -1314,7 +1325,14 @@ impl S3 for Service {
         let complete = async move {
             let _place = shared.place().await;
             let done = bucket.complete_upload(&who, &key, &id, &wanted, &whole, &condition);
-            let (published, checksum) = done.await.map_err(told)?;
+            let (published, checksum) = done.await.map_err(|error| {
+                let mut error = told(error);
+                // It may be told when the answer has begun.
+                if let Some(request_id) = request_id {
+                    error.set_request_id(request_id);
+                }
+                error
+            })?;
             let get = |algorithm: &str| checksum.checksums.get(algorithm).cloned();
             Ok(CompleteMultipartUploadOutput {
                 checksum_crc32: get("crc32"),
@@ -1392,7 +1410,8 @@ impl S3 for Service {
             upload_id: Some(input.upload_id),
             max_parts: Some(limit as i32),
             part_number_marker: input.part_number_marker,
-            is_truncated: Some(is_more),
+            // A page of nothing goes on nowhere.
+            is_truncated: Some(is_more && limit > 0),
             next_part_number_marker: last,
             owner: Some(caller.owner()),
             parts: Some(parts.collect()),
@@ -1415,6 +1434,12 @@ impl S3 for Service {
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let id_marker = input.upload_id_marker.clone().unwrap_or_default();
         let mut found = bucket.uploads(&caller.who, &prefix).await.map_err(told)?;
+        // What XML cannot hold is told to who asks for it encoded.
+        found.retain(|(_, info)| encoding.is_some() || is_plain(info.key.as_bytes()));
+        if limit == 0 {
+            // Nothing is wanted: a page that never goes on would be asked for again and again.
+            found.clear();
+        }
         found.retain(|(id, info)| match info.key == key_marker {
             true => !id_marker.is_empty() && *id > id_marker,
             false => info.key > key_marker,
@@ -1454,6 +1479,7 @@ impl S3 for Service {
             true => last,
             false => (None, None),
         };
+        let listed = |text: String| values::listed(text, encoding);
         let prefixes = prefixes.into_iter().map(|prefix| CommonPrefix {
             prefix: Some(values::listed(prefix, encoding)),
         });
@@ -1466,16 +1492,16 @@ impl S3 for Service {
         });
         Ok(S3Response::new(ListMultipartUploadsOutput {
             bucket: Some(input.bucket.clone()),
-            prefix: input.prefix.clone(),
-            key_marker: input.key_marker.clone(),
+            prefix: input.prefix.map(listed),
+            key_marker: input.key_marker.map(listed),
             upload_id_marker: input.upload_id_marker.clone(),
             max_uploads: Some(limit as i32),
             is_truncated: Some(is_more),
-            next_key_marker: next_key.map(|key| values::listed(key, encoding)),
+            next_key_marker: next_key.map(listed),
             next_upload_id_marker: next_id,
             uploads: Some(uploads.collect()),
             common_prefixes: Some(prefixes.collect()),
-            delimiter: input.delimiter.clone(),
+            delimiter: input.delimiter.map(listed),
             encoding_type: input.encoding_type.clone(),
             ..ListMultipartUploadsOutput::default()
         }))

@@ -57,6 +57,16 @@ impl Condition {
             && (self.unchanged.is_none() || self.unchanged == there.map(ObjectInfo::unchanged))
     }
 
+    /// Why something is not put in the place of what is there ("How to prevent object overwrites with conditional writes": who wants
+    /// to replace an object that is not there is told that).
+    pub(crate) fn check_put(&self, there: Option<&ObjectInfo>) -> Result<(), ObjectError> {
+        match self.holds(there) {
+            true => Ok(()),
+            false if there.is_none() && !self.if_match.is_empty() => Err(ObjectError::NoObject),
+            false => Err(ObjectError::Precondition),
+        }
+    }
+
     pub(crate) fn is_free(&self) -> bool {
         *self == Self::default()
     }
@@ -131,6 +141,18 @@ pub struct Published {
     pub etag: String,
     /// `None`: the bucket keeps no versions.
     pub version_id: Option<String>,
+}
+
+/// What is wanted of a bucket's keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeysWanted<'a> {
+    pub prefix: &'a str,
+    pub delimiter: &'a str,
+    /// After this, which need be no key, or what an earlier page told as a prefix.
+    pub after: &'a [u8],
+    pub limit: usize,
+    /// Only what XML can hold as it is (XML 1.0, section 2.2).
+    pub is_plain: bool,
 }
 
 /// The directory of a key, and its place there.
@@ -262,9 +284,7 @@ impl Bucket {
                 true => self.found(who, path).await?,
                 false => None,
             };
-            if !condition.holds(there.as_ref()) {
-                return Err(ObjectError::Precondition);
-            }
+            condition.check_put(there.as_ref())?;
             let expected = match &there {
                 _ if !looks => Expected::Anything,
                 Some(there) => Expected::This {
@@ -321,9 +341,7 @@ impl Bucket {
     ) -> Result<Published, ObjectError> {
         let _turn = self.turn(key, true).await;
         let there = self.found(who, path).await?;
-        if !condition.holds(there.as_ref()) {
-            return Err(ObjectError::Precondition);
-        }
+        condition.check_put(there.as_ref())?;
         let fs = self.objects.fs();
         let mut attempts = 0;
         loop {
@@ -671,11 +689,34 @@ impl Bucket {
         after: &str,
         limit: usize,
     ) -> Result<Listing, ObjectError> {
+        let wanted = KeysWanted {
+            prefix,
+            delimiter,
+            after: after.as_bytes(),
+            limit,
+            is_plain: false,
+        };
+        self.list_keys(who, wanted).await
+    }
+
+    /// The same; a page may begin anywhere.
+    pub async fn list_keys(
+        &self,
+        who: &Credentials,
+        wanted: KeysWanted<'_>,
+    ) -> Result<Listing, ObjectError> {
         let tree = Directories {
             objects: &self.objects,
             who,
         };
-        let limit = limit.min(LIST_COUNT_MAX);
+        let KeysWanted {
+            prefix,
+            delimiter,
+            after,
+            is_plain,
+            ..
+        } = wanted;
+        let limit = wanted.limit.min(LIST_COUNT_MAX);
         if limit == 0 {
             return Ok(Listing {
                 entries: Vec::new(),
@@ -685,8 +726,9 @@ impl Bucket {
         let wanted = Wanted {
             prefix: prefix.as_bytes(),
             delimiter: delimiter.as_bytes(),
-            after: after.as_bytes(),
+            after,
             limit,
+            is_plain,
         };
         let page = listing::page(&tree, self.record.directory, wanted).await;
         let (found, is_more) = match page {
@@ -729,7 +771,7 @@ impl Bucket {
     }
 }
 
-/// Names need not be text; S3's keys must be.
+/// What a listing tells is text: names that are none are no keys, and left out by the walk.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

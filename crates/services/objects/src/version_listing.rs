@@ -9,7 +9,7 @@ use cairn_base::{Ino, Timestamp};
 use cairn_fs::{Credentials, FsError, access};
 
 use crate::bucket::{Bucket, Directories, text};
-use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, past};
+use crate::listing::{Entry, Listed, Named, Names, Tree, Walk, common_prefix, is_plain, past};
 use crate::records::ObjectError;
 use crate::versions::{Pair, READ};
 use crate::volume::Objects;
@@ -49,6 +49,8 @@ pub struct VersionsWanted<'a> {
     /// After this version of the key.
     pub after_version: Option<&'a str>,
     pub limit: usize,
+    /// Only what XML can hold as it is (XML 1.0, section 2.2).
+    pub is_plain: bool,
 }
 
 pub(crate) struct Both<'a> {
@@ -240,14 +242,20 @@ impl Bucket {
             // Without an object only a marker says what is the latest.
             let has_latest =
                 after_version.is_none() && (live == Some(newest.ino) || newest.is_marker);
-            if let Some(common) = common_prefix(&found.key, prefix, delimiter) {
-                if page.entries.len() == limit {
+            let common = common_prefix(&found.key, prefix, delimiter).map(<[u8]>::to_vec);
+            let is_told = !wanted.is_plain || is_plain(common.as_deref().unwrap_or(&found.key));
+            if let Some(common) = common {
+                if is_told && page.entries.len() == limit {
                     page.next = page.last();
                     return Ok(page);
                 }
-                let common = common.to_vec();
                 walk.seek(&past(&common), true).await?;
-                page.entries.push(Listed::Prefix(common));
+                if is_told {
+                    page.entries.push(Listed::Prefix(common));
+                }
+                continue;
+            }
+            if !is_told {
                 continue;
             }
             let key = text(&found.key);
