@@ -36,7 +36,7 @@ use tokio::time::timeout;
 use crate::body::{PUT_LEN_BYTES_MAX, STALL_MAX};
 use crate::caller::{Access, Keys};
 use crate::needs::Facts;
-use crate::operations::{self, At, PUT_OBJECT};
+use crate::operations::{self, At, POST_OBJECT, PUT_OBJECT};
 use crate::refused::{self, escaped};
 use crate::server::{Shared, Transfer, refusal};
 use crate::service::Service;
@@ -100,7 +100,15 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> S3Result<Http
     let (head, mut body) = request.into_parts();
     let bucket = bucket_of(shared, &head.headers, head.uri.path())?;
     let query = head.uri.query().unwrap_or_default();
-    operations::of_request(&head.method, At::Bucket, query, &head.headers)?;
+    let row = operations::of_request(&head.method, At::Bucket, query, &head.headers)?;
+    if row.operation != POST_OBJECT {
+        // What two read differently is not done.
+        return Err(s3_error!(
+            NotImplemented,
+            "this could be a form or {}; nothing was done",
+            row.operation
+        ));
+    }
     let kind = head.headers.get(CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = form::boundary(kind).map_err(|error| told(&error))?;

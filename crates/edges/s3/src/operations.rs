@@ -790,7 +790,7 @@ fn check_query(row: &Row, query: &str) -> S3Result<()> {
 }
 
 /// Whether a parameter of the query stands for a header: those of presigned URLs are written in any case.
-fn is_acting(name: &str) -> bool {
+pub fn is_acting(name: &str) -> bool {
     let beginning = name.as_bytes().get(..ACTING_PREFIX.len());
     beginning.is_some_and(|it| it.eq_ignore_ascii_case(ACTING_PREFIX.as_bytes()))
 }

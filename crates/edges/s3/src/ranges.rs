@@ -13,9 +13,8 @@ use s3s::service::S3Service;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
 use crate::caller::Signed;
+use crate::operations;
 
-/// What a presigned URL has of its signature.
-const OF_SIGNATURE: &str = "X-Amz-";
 /// Headers that came with a signature and say nothing else.
 const SIGNING: [HeaderName; 4] = [
     AUTHORIZATION,
@@ -38,11 +37,11 @@ fn is_ignored(headers: &HeaderMap) -> bool {
     }
 }
 
-/// A query without what signs it.
+/// A query without what signs it, and what has become a header.
 fn unsigned(uri: &Uri) -> Option<Uri> {
     let is_kept = |part: &&str| {
         let name = part.split('=').next().unwrap_or_default();
-        !name.starts_with(OF_SIGNATURE)
+        !operations::is_acting(name)
     };
     let query: Vec<&str> = uri
         .query()
@@ -135,6 +134,7 @@ mod tests {
             ("/a/b", "/a/b"),
             ("/a/b%20c?versionId=1", "/a/b%20c?versionId=1"),
             ("/a?X-Amz-Signature=1&X-Amz-Date=2", "/a"),
+            ("/a?X-Amz-Signature=1&x-amz-checksum-mode=ENABLED", "/a"),
             (
                 "/a?X-Amz-Signature=1&versionId=%2B&X-Amz-Date=2",
                 "/a?versionId=%2B",
