@@ -471,8 +471,6 @@ fn ends_version(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::listing::{Entry, Named};
 
